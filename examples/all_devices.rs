@@ -1,7 +1,7 @@
 //! Serves all RDMA devices of the host with the same code, each on the path that suits it: mlx5 devices
 //! directly, all others through libibverbs.
 //!
-//! On each device a queue pair sends to another one of the same device, whose messages come through an SRQ.
+//! On each device a queue pair sends to another one of the same device, which receives from an SRQ.
 //!
 //! ```text
 //! all_devices
@@ -27,7 +27,7 @@ struct Station {
     receiver: Receiver,
     sender: Sender,
     queue: SqId,
-    /// Both ends of the connection, and what the sending one would receive on.
+    /// Both ends of the connection, and the receiver of the sending end.
     _ends: (QueuePair, QueuePair, Receiver),
     sent: u64,
     /// Sends that are over.
@@ -67,7 +67,7 @@ impl Station {
         self.received == MESSAGES
     }
 
-    /// Sends what there is room for, and takes what has arrived.
+    /// Sends as many messages as there is room for, and takes the messages that have arrived.
     fn step(&mut self) -> Result<(), Box<dyn Error>> {
         let mut batch = self.sender.poll();
         while let Some(completion) = batch.next() {

@@ -125,7 +125,7 @@ impl Server {
         Ok(Self { pd, receiver, srq, clients: HashMap::new() })
     }
 
-    /// Lets a client in. That one breaks off now, or came to another device, is no reason to stop.
+    /// Lets a client in. The server goes on if the client breaks off now, or came to another device.
     fn admit(&mut self, request: Request) {
         let mut accept = |request: Request| -> doorbell::Result<Client> {
             let promised =
@@ -164,7 +164,7 @@ impl Server {
         }
     }
 
-    /// Takes out the clients that have disconnected. All they sent has arrived before, and is received.
+    /// Removes the clients that have disconnected. All their messages arrived before, and are received.
     fn disconnected(&mut self) -> Result<Vec<Client>> {
         let mut gone = Vec::new();
         for (&number, client) in &mut self.clients {
@@ -178,7 +178,7 @@ impl Server {
         Ok(gone.iter().filter_map(|number| self.clients.remove(number)).collect())
     }
 
-    /// Sleeps until something happens; whether somebody wants to connect.
+    /// Sleeps until something happens. Returns `true` if a client wants to connect.
     fn sleep(&self, listener: &Listener) -> Result<bool> {
         let channel = self.receiver.channel().ok_or("the receiver has no completion channel")?;
         let mut fds = vec![listener.as_fd(), channel.as_fd()];
@@ -217,7 +217,7 @@ fn client(args: &Args) -> Result<()> {
                 return Err(done.status.to_string().into());
             }
         }
-        // The server has to have heard of the end before this queue pair can come back.
+        // The server must have heard of the end before this queue pair can come back.
         if !connection.disconnect_within(&qp, PATIENCE)? {
             return Err("the server does not disconnect".into());
         }

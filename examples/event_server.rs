@@ -1,5 +1,5 @@
 //! Serves `srq_client`s in one thread that sleeps while there is nothing to do: one `poll(2)` waits for new
-//! connections, for what the clients say over TCP, and for messages.
+//! connections, for reports of the clients over TCP, and for messages.
 //!
 //! ```text
 //! event_server --connections 4 &
@@ -25,7 +25,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// Receives that are posted, for all connections together.
 const RECEIVES: u32 = 255;
 
-/// How long a client may take for what it has begun to say.
+/// Longest time for a report that a client has begun.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Receive from srq_clients without polling
@@ -49,11 +49,11 @@ struct Connection {
     qp: QueuePair,
     stream: TcpStream,
     digest: Digest,
-    /// What the client says, once it is done.
+    /// Report of the client, once it is done.
     reported: Option<Report>,
 }
 
-/// What can wake the server.
+/// Events that wake the server.
 #[derive(Clone, Copy)]
 enum Event {
     /// A new connection.
@@ -96,7 +96,7 @@ fn run(args: &Args) -> Result<()> {
             println!("{}", end(&mut receiver, connection)?);
             served += 1;
         }
-        // A message from here on makes the channel readable; `arm` returns `true` for one that has arrived before.
+        // A message from here on makes the channel readable; `arm` returns `true` for a message that has arrived before.
         if args.connections == Some(served) || receiver.arm()? {
             continue;
         }
@@ -159,7 +159,7 @@ fn receive(receiver: &mut Receiver, connections: &mut HashMap<u32, Connection>) 
     }
 }
 
-/// The connections whose client is done and whose messages have all come.
+/// The connections with a client that is done and no messages to come.
 fn complete(connections: &HashMap<u32, Connection>) -> Vec<u32> {
     let complete = |connection: &Connection| {
         connection.reported.is_some_and(|sent| connection.digest.messages() >= sent.messages)

@@ -1,7 +1,7 @@
-//! Receives with doorbell on a CQ, an SRQ and a QP that were made with libibverbs, as a program has them
-//! that exists already.
+//! Receives with doorbell on a CQ, an SRQ and a QP that were made with libibverbs, as an existing program
+//! has them.
 //!
-//! What libibverbs makes libibverbs destroys: doorbell only takes over posting receives and polling.
+//! The program destroys the objects with libibverbs, too: doorbell only takes over posting receives and polling.
 //!
 //! ```text
 //! from_raw [auto|direct|verbs]
@@ -24,7 +24,7 @@ use rdma_core_sys::*;
 const RECEIVES: u32 = 63;
 const MESSAGES: usize = 1000;
 
-/// What the program has made with libibverbs.
+/// Objects that the program has made with libibverbs.
 struct Objects {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -58,8 +58,8 @@ fn run() -> Result<(), Box<dyn Error>> {
 /// # Safety
 /// The objects are alive and fresh: nothing was posted to them or polled from them.
 unsafe fn receive(objects: &Objects, path: Path) -> Result<(), Box<dyn Error>> {
-    // SAFETY: the objects are fresh, belong together, are used here only, and outlive all that is made
-    // of them here, because it is dropped when the function returns.
+    // SAFETY: the objects are fresh, belong together, are used here only, and outlive all values that are made
+    // of them here, which are dropped when the function returns.
     let (pd, mut receiver, srq, mut qp) = unsafe {
         let context = Context::from_raw(objects.context)?;
         let pd = ProtectionDomain::from_raw(&context, objects.pd);
@@ -157,7 +157,7 @@ impl Objects {
     /// # Safety
     /// Nothing uses them any more.
     unsafe fn destroy(self) -> io::Result<()> {
-        // SAFETY: live objects, those that refer to others first.
+        // SAFETY: live objects; an object that refers to others is destroyed before them.
         unsafe {
             done(ibv_destroy_qp(self.qp))?;
             done(ibv_destroy_srq(self.srq))?;

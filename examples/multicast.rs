@@ -150,7 +150,7 @@ fn receive(pd: &ProtectionDomain, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What has come from the group.
+/// Statistics of the datagrams of the group.
 #[derive(Default)]
 struct Seen {
     count: u64,

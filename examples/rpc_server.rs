@@ -1,6 +1,6 @@
-//! Answers the requests of many clients: one SRQ for what they ask, one sender for the replies.
+//! Answers the requests of many clients: one SRQ for the requests, one sender for the replies.
 //!
-//! - A reply goes out in the buffer that the request came in. Those to one client that a poll brings up have one doorbell.
+//! - A reply goes out in the buffer that the request came in. The replies of one poll to a client have one doorbell.
 //! - When the send queue of a client is full its replies are kept, and nothing more is read until there is room: the
 //!   receives that are not given back make all clients wait.
 //! - One client dies with requests outstanding. The others do not notice.
@@ -63,7 +63,7 @@ fn answer(request: &[u8]) -> [u8; 8] {
     request.iter().fold(7u64, |sum, &byte| sum.wrapping_mul(31) + u64::from(byte)).to_be_bytes()
 }
 
-/// Asks, and checks the replies, of which it returns the count. The last client dies in the middle.
+/// Sends requests, and checks and counts the replies. The last client dies in the middle.
 fn client(pd: &ProtectionDomain, path: Path, id: u32, mut stream: UnixStream) -> Result<u64> {
     let mut receiver = Receiver::new(pd, &ReceiverConfig::new().cq_capacity(64).path(path))?;
     let mut sender = Sender::new(pd, &SenderConfig::new().cq_capacity(128).path(path))?;
@@ -108,9 +108,9 @@ fn client(pd: &ProtectionDomain, path: Path, id: u32, mut stream: UnixStream) ->
 struct Client {
     qp: QueuePair,
     queue: SqId,
-    /// Readable when the client is gone.
+    /// Readable when the client has left.
     stream: UnixStream,
-    /// For which there is no room yet.
+    /// Replies for which there is no room yet.
     replies: VecDeque<Buffer>,
 }
 
@@ -158,7 +158,7 @@ impl Server {
                 self.full += 1;
             }
             self.reply()?;
-            // The buffers go back to the pool. What fails was for a client that is gone, as its stream will say.
+            // The buffers go back to the pool. A failed send was for a client that has left, as its stream will show.
             let mut batch = self.sender.poll();
             while batch.next().is_some() {}
             drop(batch);
@@ -171,13 +171,13 @@ impl Server {
         Ok(())
     }
 
-    /// Reads and answers what has arrived.
+    /// Reads and answers the requests that have arrived.
     fn read(&mut self) -> Result<u32> {
         let mut count = 0;
         let mut batch = self.receiver.poll();
         while let Some(message) = batch.next() {
             count += 1;
-            // What fails is a receive that a client had begun which is gone; the SRQ has it again.
+            // A receive fails if its client left in the middle of the message; the SRQ has it again.
             let Ok(message) = message else { continue };
             if let Some(client) = self.clients.get_mut(&message.qp_num()) {
                 let mut reply = message.take();
@@ -189,10 +189,10 @@ impl Server {
         Ok(count)
     }
 
-    /// Posts replies, those to one client with one doorbell.
+    /// Posts replies, with one doorbell for each client.
     fn reply(&mut self) -> Result<()> {
         for client in self.clients.values_mut().filter(|client| !client.replies.is_empty()) {
-            // It has failed: its client is gone.
+            // The queue pair has failed: its client has left.
             let Ok(mut posting) = self.sender.post(client.queue) else {
                 client.replies.clear();
                 continue;
@@ -213,7 +213,7 @@ impl Server {
         Ok(())
     }
 
-    /// Takes leave of the clients that are gone.
+    /// Removes the clients that have left.
     fn part(&mut self) -> Result<()> {
         let mut gone = Vec::new();
         for (&number, client) in &mut self.clients {

@@ -1,7 +1,7 @@
 //! Sends messages of all sizes to `srq_server`, over several connections.
 //!
-//! Only the device reads a message back from its buffer: what the client reports to the server
-//! over TCP at the end is how many messages it sent on a connection, and their hash.
+//! The client does not keep its messages: at the end it reports to the server over TCP how many
+//! messages it sent on a connection, and their hash.
 //!
 //! ```text
 //! srq_client --connections 2 --messages 100000 [ADDRESS]
@@ -107,7 +107,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         connection.digest.report().write(&mut connection.stream)?;
     }
     // The server answers when it has received everything or given up waiting for it: the queue pairs
-    // have to live until then.
+    // must live until then.
     for connection in &mut connections {
         let mut verdict = [0];
         connection.stream.read_exact(&mut verdict)?;
@@ -156,7 +156,7 @@ fn send_all(
         drop(batch);
         for (index, connection) in connections.iter_mut().enumerate() {
             let Connection { queue, digest, to_send, outstanding, .. } = connection;
-            // The doorbell rings once for all that there is room for.
+            // The doorbell rings once for all messages that there is room for.
             let mut posting = sender.post(*queue)?;
             while *to_send > 0 && *outstanding < SENDS {
                 let mut buffer = pool.take().expect("there are as many buffers as sends");

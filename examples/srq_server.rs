@@ -1,5 +1,5 @@
-//! Receives from many connections through one shared receive queue, and checks what it received against
-//! what the senders say they sent.
+//! Receives from many connections through one shared receive queue, and checks the messages against the
+//! reports of the senders.
 //!
 //! Start it, then one or more `srq_client`s until all its connections are taken:
 //!
@@ -27,14 +27,14 @@ use doorbell::{
     Buffer, BufferPool, Path, QpConfig, QueuePair, Receiver, ReceiverConfig, SrqConfig, SrqId,
 };
 
-/// Receives that are posted. One less than a power of two is what fits an SRQ best.
+/// Receives that are posted. One less than a power of two fits an SRQ best.
 const RECEIVES: u32 = 511;
 
-/// Every so many receives one is of two buffers: a small and a large one.
+/// One of `SCATTERED` receives has two buffers: a small and a large one.
 const SCATTERED: u32 = 4;
 const SMALL: u32 = 4 * 1024;
 
-/// Every so many messages one is kept for a while, as a program does that works on it.
+/// One of `KEEP` messages is kept for a while, as by a program that works on it.
 const KEEP: u64 = 16;
 const KEPT: usize = 64;
 
@@ -65,7 +65,7 @@ struct Connection {
     qp: QueuePair,
     stream: TcpStream,
     digest: Digest,
-    /// What the sender says, once it is done.
+    /// Report of the sender, once it is done.
     reported: Option<Report>,
 }
 
@@ -140,7 +140,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     for connection in &mut connections {
         connection.stream.write_all(&[u8::from(ok)])?;
     }
-    // What the clients still print comes before the verdict.
+    // The clients print their last lines before the verdict.
     for connection in &mut connections {
         connection.stream.set_read_timeout(Some(PATIENCE))?;
         let _ = connection.stream.read(&mut [0]);
@@ -153,7 +153,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     Ok(ok)
 }
 
-/// Reads the report of each connection in a thread of its own, to whom waiting costs nothing.
+/// Reads the report of each connection in a thread of its own, which may wait.
 fn await_reports(connections: &[Connection]) -> io::Result<Channel<(usize, io::Result<Report>)>> {
     let (sender, reports) = mpsc::channel();
     for (i, connection) in connections.iter().enumerate() {
@@ -269,7 +269,7 @@ impl Meter {
     }
 }
 
-/// Name of the device, and what it is.
+/// Name and kind of the device.
 fn describe(name: &str) -> String {
     let sysfs = env::var_os("SYSFS_PATH").map_or(PathBuf::from("/sys"), PathBuf::from);
     let dir = sysfs.join("class/infiniband").join(name);

@@ -30,7 +30,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Classes of messages of one sender.
 const CLASSES: u64 = 4;
-/// Every so many messages one is long, and goes by rendezvous.
+/// One of `LONG` messages is long, and goes by rendezvous.
 const LONG: u64 = 8;
 /// Longest message, and longest eager one.
 const MAX: u32 = 64 * 1024;
@@ -130,7 +130,7 @@ fn config(args: &Args) -> TagMatchingConfig {
     TagMatchingConfig::new(TAGS).slots(128).path(args.path).offload(offload)
 }
 
-/// What a receive was posted for.
+/// The messages that a receive was posted for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     OneClass,
@@ -147,8 +147,8 @@ struct Receiver {
     posted: u64,
     /// Tag and number of the message that each receive has got.
     matched: BTreeMap<u64, (u64, u64)>,
-    /// How many there were: what the receive was for, whether the device matched, whether the message was
-    /// long.
+    /// Number of messages by the kind of their receive, whether the device matched, and whether the message
+    /// was long.
     table: BTreeMap<(Kind, bool, bool), u64>,
     waited: u64,
     cancelled: u64,
@@ -173,7 +173,7 @@ impl Receiver {
         })
     }
 
-    /// Posts receives and takes what comes, until all messages are here.
+    /// Posts receives and takes messages, until all have come.
     fn receive(&mut self, senders: u64, messages: u64) -> Result<()> {
         while (self.matched.len() as u64) < messages {
             while self.post(senders)? {}
@@ -276,7 +276,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Messages that another one of the same tag overtook: the receives are walked in the order of posting.
+    /// Messages that another message of the same tag overtook: the receives are walked in the order of posting.
     fn out_of_order(&self) -> usize {
         let mut last = BTreeMap::new();
         let mut count = 0;

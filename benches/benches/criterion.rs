@@ -1,8 +1,8 @@
 //! The cases of `make bench` one arm at a time, with the statistics and the reports of criterion:
 //! `cargo bench -p doorbell-benches -- "SRQ cycle, warm"`.
 //!
-//! The ratios in `docs/performance.md` do not come from here: two arms that are measured one after the other see
-//! two states of the machine, and `make bench` lets them take turns.
+//! The ratios in `docs/performance.md` do not come from here: the machine changes between two arms that are measured
+//! one after the other. `make bench` lets the arms take turns.
 
 use std::time::Duration;
 

@@ -19,13 +19,13 @@ use crate::world::{Objects, Queue};
 /// In which order receives complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// That of posting.
+    /// The order of posting.
     Posted,
     /// Any, as with many QPs on an SRQ.
     Random,
 }
 
-/// What the CQEs are like.
+/// Form of the CQEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// One for each message.
@@ -63,12 +63,12 @@ struct Taken {
     addr: u64,
 }
 
-/// Who completes what a subject has posted.
+/// Completes the receives that a subject has posted.
 pub trait Complete: Send {
     /// Completes the next `count` receives, and returns the sums of their addresses and lengths.
     ///
     /// # Panics
-    /// When not that many are posted: then what is measured does not do its work.
+    /// When fewer are posted: then the subject does not do its work.
     fn complete(&mut self, count: u32, order: Order, form: Form) -> Sum;
 }
 
@@ -128,7 +128,7 @@ pub struct Adapter {
     producer_index: u32,
     /// A CQE of each QP, as the device wrote it.
     titles: Vec<Cqe64>,
-    /// Messages that have arrived: they come to the QPs in turn.
+    /// Messages that have arrived. They come to the QPs in turn.
     arrived: usize,
     /// CQEs written.
     written: usize,
@@ -136,12 +136,12 @@ pub struct Adapter {
     wqes: Vec<Taken>,
 }
 
-// SAFETY: the memory of the queues stays; who writes it when is the caller's business.
+// SAFETY: the memory of the queues stays, and the subject does not run while the adapter does.
 unsafe impl Send for Adapter {}
 
 impl Adapter {
-    /// Goes on where the device of `objects` stopped, after it had delivered one message to each QP in turn and
-    /// before any of them was polled.
+    /// Goes on after the device of `objects`, which has delivered one message to each QP in turn. None of them was
+    /// polled yet.
     pub fn new(objects: &Objects) -> Self {
         let taking = |&queue: &Queue| Taking { queue, taken: 0, next: 0 };
         let mut adapter = Self {
@@ -236,7 +236,7 @@ impl Adapter {
         let index = self.producer_index;
         let owner = (index & self.cq.cqe_cnt != 0) as u8;
         let op_own = cqe::op_own(opcode, format, false, owner);
-        // Until it is whole, the device's.
+        // The CQE belongs to the device until it is whole.
         cqe.op_own = op_own ^ cqe::OWNER;
         let to = self.cqe(index);
         // SAFETY: inside the CQ; software does not read it before its owner has changed.

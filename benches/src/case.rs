@@ -1,4 +1,4 @@
-//! What is compared with what.
+//! The cases: an operation, a subject of doorbell, and its reference.
 
 use crate::adapter::{Form, Order};
 use crate::lines::{EVERYWHERE, Lines};
@@ -13,7 +13,7 @@ pub const ENTRIES: u32 = 128;
 /// Completions or receives per call, unless stated otherwise.
 pub const BATCH: u32 = 32;
 
-/// A subject of doorbell, and what it is compared with.
+/// A subject of doorbell, and its reference.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// Both do this.
@@ -25,8 +25,8 @@ pub struct Case {
 }
 
 impl Case {
-    /// In the middle of all that can vary: batches of 32, one SGE, 1,024 slots, one QP, in order, against
-    /// libmlx5 without locks.
+    /// The default settings: batches of 32, one SGE, 1,024 slots, one QP, in order, against libmlx5 without
+    /// locks.
     pub const fn new(kind: Kind, what: What, doorbell: Name) -> Self {
         let shape = Shape::new(kind, SLOTS);
         Self {
@@ -85,7 +85,7 @@ impl Case {
         self
     }
 
-    /// With messages for so many queues in turn.
+    /// With messages for `queues` queues in turn.
     pub const fn queues(mut self, queues: u32) -> Self {
         self.operation.shape.queues = queues;
         self.operation.shape.qps = queues;
@@ -119,7 +119,7 @@ impl Case {
         self
     }
 
-    /// What is done, with what is not as in [`new`](Self::new).
+    /// The operation, and each setting that differs from [`new`](Self::new).
     pub fn label(&self) -> String {
         let Operation { what, shape, order, form, held, batch } = self.operation;
         let subject = match self.doorbell {
@@ -240,7 +240,7 @@ impl Name {
     }
 }
 
-/// What programs do with the safe layer.
+/// Cases of the safe layer.
 fn safe() -> Vec<Case> {
     let cycle = |name| Case::new(Kind::Srq, What::Cycle, name);
     let lending = || cycle(Name::Lending);
@@ -263,7 +263,7 @@ fn safe() -> Vec<Case> {
     ]
 }
 
-/// What programs do with the rings themselves.
+/// Cases of the rings.
 fn rings() -> Vec<Case> {
     let srq = |what| Case::new(Kind::Srq, what, Name::Ring);
     let rq = |what| Case::new(Kind::Rq, what, Name::Ring);
@@ -291,13 +291,13 @@ fn rings() -> Vec<Case> {
     ]
 }
 
-/// What programs do with tag lists.
+/// Cases of tag lists.
 fn tags() -> Vec<Case> {
     vec![Case::tags(What::Post), Case::tags(What::Cycle)]
 }
 
-/// What programs do with a sender, and with the rings themselves. Each of the two references is a row, because which one is
-/// faster differs.
+/// Cases of a sender, or of the send rings. Each of the two references is a row, because which one is faster
+/// differs.
 fn sends(doorbell: Name) -> Vec<Case> {
     let cycle = |request| Case::new(Kind::Sends(request), What::Cycle, doorbell);
     let cases = [
@@ -320,13 +320,13 @@ fn many_queue_pairs() -> Vec<Case> {
     vec![send.batch(1).qps(1024).against(Name::WrBuilders(Locks::Off))]
 }
 
-/// What programs do with frames.
+/// Cases of frames.
 fn frames() -> Vec<Case> {
     let lent = |striding| Case::new(Kind::Frames { striding }, What::Cycle, Name::Frames);
     vec![lent(false), lent(true)]
 }
 
-/// What verbs programs do, with the locks that both libraries take by default.
+/// Cases of verbs programs, with the locks that both libraries take by default.
 fn drop_in() -> Vec<Case> {
     let polls = [
         (Name::DropIn(Calls::PollCq), Name::Libmlx5(Locks::Default)),
@@ -380,7 +380,7 @@ pub fn documented() -> Vec<String> {
     labels
 }
 
-/// What time is taken of.
+/// The cases that are timed.
 pub fn timed() -> Vec<(Case, Lines)> {
     let mut cases = Vec::new();
     for case in
@@ -400,7 +400,7 @@ pub fn timed() -> Vec<(Case, Lines)> {
     cases
 }
 
-/// What instructions are counted of.
+/// The cases with counted instructions.
 pub fn counted() -> Vec<Case> {
     [
         safe(),

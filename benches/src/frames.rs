@@ -1,7 +1,7 @@
-//! Frames: what receives them, and who sends them.
+//! Receivers of frames, and the sender of the frames.
 //!
-//! The device itself delivers the frames, outside of what is measured. They come from a context of its own, because a
-//! device gives no program its own frames back.
+//! The device itself delivers the frames, outside of the measurement. They come from another context, because a device
+//! does not give a program its own frames back.
 
 use std::mem::size_of;
 use std::ptr;
@@ -30,7 +30,7 @@ const BURST: u32 = 32;
 pub struct Feed {
     device: Arc<Device>,
     sender: Sender,
-    /// What the queue pair that sends belongs to.
+    /// Owner of the queue pair that sends.
     queue: FrameReceiver,
     pool: BufferPool,
     mac: [u8; 6],
@@ -51,7 +51,7 @@ impl Feed {
         Self { device: Arc::clone(&world.device), sender, queue, pool, mac, addresses, sent: 0 }
     }
 
-    /// Sends so many frames of 64 to 191 bytes; returns their bytes.
+    /// Sends `count` frames of 64 to 191 bytes; returns the sum of their bytes.
     fn send(&mut self, count: u32) -> u64 {
         let mut bytes = 0;
         let queue = self.queue.send_queue().expect("made with a sender");
@@ -106,7 +106,8 @@ pub fn receiver(world: &World, shape: Shape, striding: bool) -> (FrameReceiver, 
     (receiver, rule, Feed::new(world, mac, 0))
 }
 
-/// For libmlx5 a raw packet queue pair, or, beside a striding queue of doorbell, a work queue, with a rule that stays.
+/// Makes the queue of libmlx5, with a rule that stays: a raw packet queue pair, or a work queue as the reference of a
+/// striding queue.
 pub fn objects(
     world: &World,
     shape: Shape,
@@ -155,7 +156,7 @@ unsafe fn raw_qp(world: &World, shape: Shape, cq: *mut ibv_cq_ex, locks: Locks) 
     }
 }
 
-/// A work queue, and the hash queue pair in front of it.
+/// A work queue, and the hash queue pair that leads to it.
 ///
 /// # Safety
 /// A live CQ of the world.

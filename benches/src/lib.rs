@@ -1,15 +1,15 @@
 //! Benches of doorbell beside stock libmlx5.
 //!
 //! Both drive queues that stock libibverbs and libmlx5 made, on a device of soft-mlx5 that is never stepped
-//! while anything is measured. What the device would do meanwhile, [`adapter`] does *outside* of what is
-//! measured: it follows the WQEs of the queue and writes CQEs into the memory of the CQ, in the same way for
-//! every subject. What was added to a tag list is matched by messages of [`tags`], and the device is stepped
-//! for that, outside of what is measured, too. So the speed of a device model enters nowhere, and all subjects
-//! find memory of the same shape and in the same state.
+//! while anything is measured. The [`adapter`] does the work of the device, *outside* of the measurement: it
+//! follows the WQEs of the queue and writes CQEs into the memory of the CQ, in the same way for every subject.
+//! Messages of [`tags`] match the receives of a tag list. The device is stepped for them, outside of the
+//! measurement, too. So the speed of a device model enters nowhere, and all subjects find memory of the same
+//! shape and in the same state.
 //!
 //! - [`world`] makes the objects.
-//! - [`subject`] has what is measured: the rings of doorbell, its safe layer, and libmlx5, each doing the
-//!   same work, and each returning a sum over the messages, which must match what the adapter wrote.
+//! - [`subject`] has the subjects: the rings of doorbell, its safe layer, and libmlx5. Each does the same
+//!   work, and returns a sum over the messages, which must match the CQEs that the adapter wrote.
 //! - [`operation`] puts them together.
 
 pub mod adapter;

@@ -124,7 +124,7 @@ pub unsafe fn flush(start: NonNull<u8>, len: usize) {
     end_flush();
 }
 
-/// Waits until what was flushed is in memory.
+/// Waits until the flushed lines are in memory.
 fn end_flush() {
     // SAFETY: every x86-64 has SSE2.
     #[cfg(target_arch = "x86_64")]
@@ -137,7 +137,7 @@ fn end_flush() {
 /// The line is mapped.
 #[cfg(target_arch = "x86_64")]
 unsafe fn flush_line(line: NonNull<u8>) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the line is mapped.
     unsafe { std::arch::x86_64::_mm_clflush(line.as_ptr()) }
 }
 
@@ -145,15 +145,15 @@ unsafe fn flush_line(line: NonNull<u8>) {
 /// The line is mapped.
 #[cfg(target_arch = "aarch64")]
 unsafe fn flush_line(line: NonNull<u8>) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the line is mapped.
     unsafe {
         std::arch::asm!("dc civac, {0}", in(reg) line.as_ptr(), options(nostack, preserves_flags));
         std::arch::asm!("dsb ish", options(nostack, preserves_flags));
     }
 }
 
-/// Keeps this thread on the `nth` processor of those that the process could run on at first; `false` when
-/// there are not as many.
+/// Pins this thread to the `nth` processor of those that the process could run on at first. Returns `false` if
+/// there are fewer.
 pub fn pin(nth: usize) -> bool {
     static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
     let Some(&cpu) = ALLOWED.get_or_init(allowed).get(nth) else {

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::lines::EVERYWHERE;
 use crate::report::Row;
 
-/// A row for each of the labels: nanoseconds with warm lines, and the ratios wherever lines are, to the faster reference.
+/// A row for each label: nanoseconds with warm lines, and the ratios to the faster reference for each state of the lines.
 pub fn times(rows: &[Row], labels: &[String]) -> String {
     let mut table = String::from(
         "| operation | doorbell, warm | reference, warm | ratio | flushed | other core |\n\

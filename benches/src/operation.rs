@@ -10,7 +10,7 @@ use crate::sum::Sum;
 use crate::tags;
 use crate::world::{Kind, Shape, World};
 
-/// What is done in what is measured.
+/// The measured work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// Take messages and keep the buffers.
@@ -28,13 +28,13 @@ pub enum What {
 /// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// What is done.
+    /// The work.
     pub what: What,
     /// On which objects.
     pub shape: Shape,
     /// In which order receives complete.
     pub order: Order,
-    /// What the CQEs of doorbell are like. Those of libmlx5, which does not read compressed ones, are plain then.
+    /// Form of the CQEs of doorbell. Instead of compressed ones libmlx5, which does not read them, gets plain ones.
     pub form: Form,
     /// Whether one message was taken and its buffer is not given back.
     pub held: bool,
@@ -47,7 +47,7 @@ impl Operation {
     pub const fn count(&self) -> u32 {
         let receives = self.shape.queues * self.shape.receives() - self.held as u32;
         match self.what {
-            // What is given back is posted at the end of a batch only.
+            // Buffers that are given back are posted at the end of a batch only.
             What::Cycle => receives / self.batch * self.batch,
             What::Poll | What::Post => receives,
             What::Arm | What::Nothing => 1000,
@@ -127,7 +127,7 @@ impl Rig {
     /// `lines` says.
     ///
     /// # Panics
-    /// If the subject did not return what the adapter wrote.
+    /// If the sum of the subject differs from that of the adapter.
     pub fn round(&mut self, lines: Lines, measured: impl FnOnce(&mut dyn FnMut())) {
         let Operation { what, order, batch, .. } = self.operation;
         let count = self.count();

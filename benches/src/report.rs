@@ -8,22 +8,22 @@ use std::path::Path;
 /// A line of the table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What was done.
+    /// The operation.
     pub op: String,
-    /// Of the two figures.
+    /// Unit of the two figures.
     pub unit: &'static str,
     /// The figure of doorbell.
     pub doorbell: f64,
     /// The figure of the reference.
     pub reference: f64,
-    /// What it was compared with.
+    /// The reference.
     pub reference_name: String,
     /// Half of the distance between the quartiles of each, where it was measured more than once.
     pub spread: Option<[f64; 2]>,
 }
 
 impl Row {
-    /// How much doorbell takes of what the reference takes.
+    /// The figure of doorbell divided by that of the reference.
     pub fn ratio(&self) -> f64 {
         self.doorbell / self.reference
     }

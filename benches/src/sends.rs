@@ -1,7 +1,7 @@
-//! Sends: the objects, and who completes what is posted.
+//! Sends: the objects, and the adapter that completes the requests.
 //!
 //! A subject posts a batch and takes its completion, again and again. The CQEs of a whole round are written before it
-//! begins, for which WQE asks for one is known: the last of each batch. Nobody reads the WQEs.
+//! begins, because the last WQE of each batch asks for a CQE. The WQEs are not read.
 
 use std::mem::{ManuallyDrop, offset_of};
 use std::ptr::NonNull;
@@ -37,15 +37,15 @@ pub struct Objects {
     pub wqes: Vec<(NonNull<u8>, usize)>,
     /// Memory for the buffers.
     pub memory: Memory,
-    /// What they were made like.
+    /// Their shape.
     pub shape: Shape,
     /// Where datagrams go.
     pub to: ManuallyDrop<AddressHandle>,
     /// As an address handle of libibverbs.
     pub ah: *mut ibv_ah,
-    /// What libmlx5 finds each queue pair by; nothing else was sent by it.
+    /// User index by which libmlx5 finds each queue pair.
     users: Vec<u32>,
-    /// Those of doorbell.
+    /// The objects of doorbell.
     pub doorbell: Option<(Sender, Vec<QueuePair>, Receiver)>,
 }
 
@@ -224,8 +224,8 @@ impl World {
         }
     }
 
-    /// Has the device complete one request without bytes, CQE `index` of the CQ; returns what libmlx5 finds the queue
-    /// pair by.
+    /// Has the device complete one request without bytes as CQE `index` of the CQ; returns the user index of the queue
+    /// pair.
     fn greet_sender(
         &self,
         qp: *mut ibv_qp,
@@ -270,7 +270,7 @@ impl World {
         let to_init = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
         let (rtr, rts) = (state(IBV_QPS_RTR), state(IBV_QPS_RTS));
         for (mut attr, mask) in [(init, to_init), (rtr, 0), (rts, IBV_QP_SQ_PSN)] {
-            // SAFETY: the caller's contract.
+            // SAFETY: a fresh queue pair for datagrams, and a valid structure.
             let errno = unsafe { ibv_modify_qp(qp, &mut attr, (mask | IBV_QP_STATE) as i32) };
             assert_eq!(errno, 0);
         }

@@ -1,12 +1,12 @@
 //! A sum over the messages that a subject received.
 
-/// Sums over messages. Each subject adds up the `wr_id` and the length of every message inside of what is
-/// measured, as the least that a program does with a completion.
+/// Sums over messages. Each subject adds up the `wr_id` and the length of every message inside of the
+/// measurement, as the least that a program does with a completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// Of `wr_id`.
+    /// Sum of `wr_id`.
     pub ids: u64,
-    /// Of lengths in bytes.
+    /// Sum of lengths in bytes.
     pub bytes: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Tag lists: the objects, and who sends what matches.
+//! Tag lists: the objects, and the sender of matching messages.
 //!
-//! What an adapter does with a list is more than to follow it, so the device of soft-mlx5 does it here: it is
-//! stepped outside of what is measured, where another kind of queue has [`adapter`](crate::adapter).
+//! An adapter changes a list and does not only follow it, so the device of soft-mlx5 does that here: it is stepped
+//! outside of the measurement, where other kinds of queues have [`adapter`](crate::adapter).
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::world::{BUFFER, Memory, Shape, World, made};
 /// Receives for messages that match nothing, which there must be though none comes.
 const UNTAGGED: u32 = 64;
 
-/// A CQ and a tag-matching SRQ, and who sends to it.
+/// A CQ, a tag-matching SRQ, and the queue pair that sends to it.
 pub struct Objects {
     /// The CQ.
     pub cq: *mut ibv_cq_ex,
@@ -29,13 +29,13 @@ pub struct Objects {
     pub cq_layout: cq::Layout,
     /// The SRQ.
     pub srq: *mut ibv_srq,
-    /// The send queue through which doorbell changes the list; libmlx5 has another one that it shows to nobody.
+    /// The send queue through which doorbell changes the list. The send queue of libmlx5 is hidden.
     pub command: sq::Layout,
-    /// The ring of the one that is used.
+    /// The ring of the send queue that is used.
     pub operations: (NonNull<u8>, usize),
     /// Memory for the buffers.
     pub memory: Memory,
-    /// What they were made like.
+    /// Their shape.
     pub shape: Shape,
     /// Sends to the SRQ, and its CQ.
     sender: *mut ibv_qp,

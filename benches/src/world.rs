@@ -23,8 +23,7 @@ const GREETING: u32 = 65;
 pub struct World {
     /// The device.
     pub device: Arc<Device>,
-    /// The domain, for objects with locks. Never given back, because what is made on it stays until the
-    /// process ends.
+    /// The domain, for objects with locks. It is leaked, because its objects stay until the process ends.
     pub pd: ManuallyDrop<ProtectionDomain>,
     /// The same domain of a single thread, for objects without.
     pub parent_domain: *mut ibv_pd,
@@ -46,12 +45,12 @@ pub enum Kind {
     Sends(Request),
     /// The receive queue of a receiver of Ethernet frames: see [`frames`](crate::frames).
     Frames {
-        /// Many frames to a WQE; libmlx5, which does not post to such queues, has a plain work queue then.
+        /// Many frames to a WQE. libmlx5 does not post to such queues, so its queue is a plain work queue then.
         striding: bool,
     },
 }
 
-/// What is sent.
+/// Kind of the sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Request {
@@ -67,7 +66,7 @@ pub enum Request {
     Datagram,
 }
 
-/// What to make.
+/// Shape of the objects to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Kind of queue.
@@ -102,7 +101,7 @@ impl Shape {
 /// Whether libmlx5 takes its locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locks {
-    /// What a program gets that asks for nothing.
+    /// Locks of a program that asks for nothing.
     Default,
     /// A thread domain, and a CQ of a single thread.
     Off,
@@ -126,7 +125,7 @@ pub struct Objects {
     pub queues: Vec<Queue>,
     /// Memory for the buffers.
     pub memory: Memory,
-    /// What they were made like.
+    /// Their shape.
     pub shape: Shape,
 }
 
@@ -217,7 +216,7 @@ impl World {
         }
     }
 
-    /// Looks up where objects are, and gives them memory.
+    /// Looks up the memory of objects, and gives them memory for buffers.
     ///
     /// # Safety
     /// They are alive, and made like this.
@@ -244,7 +243,7 @@ impl World {
     unsafe fn srq(&self, pd: *mut ibv_pd, shape: Shape) -> *mut ibv_srq {
         let mut attr = ibv_srq_init_attr::default();
         (attr.attr.max_wr, attr.attr.max_sge) = (shape.receives(), shape.sges);
-        // SAFETY: the caller's contract, and an initialised structure.
+        // SAFETY: a live domain, and an initialised structure.
         made(unsafe { ibv_create_srq(pd, &mut attr) })
     }
 
@@ -319,7 +318,7 @@ impl World {
             ..Default::default()
         };
         (attr.ah_attr.dlid, attr.ah_attr.port_num) = (port.lid, 1);
-        // SAFETY: the caller's contract.
+        // SAFETY: a fresh QP of the device.
         unsafe { qp_states::to(qp, &[IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS], attr) }
     }
 
@@ -356,7 +355,7 @@ impl World {
             stride: out.sq.stride,
             register: NonNull::new(out.bf.reg.cast()).expect("a register"),
             register_size: out.bf.size,
-            // SAFETY: the caller's contract.
+            // SAFETY: a live QP.
             qpn: unsafe { (*qp).qp_num },
         }
     }
@@ -387,7 +386,7 @@ impl World {
     }
 
     pub(crate) fn init_obj(&self, obj: &mut mlx5dv_obj, what: u32) {
-        // SAFETY: the object is live, and what the structure points to can be written.
+        // SAFETY: the object is live, and the structures that `obj` points to can be written.
         assert_eq!(unsafe { (self.mlx5dv.init_obj)(obj, what.into()) }, 0);
     }
 
@@ -405,7 +404,7 @@ impl World {
             // SAFETY: a live QP, and memory that stays.
             let errno = unsafe { ibv_post_send(qp, &mut wr, &mut ptr::null_mut()) };
             assert_eq!(errno, 0);
-            // A device with many registers does not look at all of them in one go.
+            // A device with many registers does not read all of them in one step.
             for _ in 0..1000 {
                 self.device.settle();
                 if arrived(objects, index) {

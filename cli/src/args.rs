@@ -13,7 +13,7 @@ use clap_complete::Shell;
 #[derive(Debug, Parser)]
 #[command(name = "doorbell", version)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }

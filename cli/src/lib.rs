@@ -1,6 +1,6 @@
 //! The parts of the program `doorbell`.
 //!
-//! [`decode`] is for other programs, too: it finds CQEs, WQEs and reports of errors in text, and says what they mean.
+//! [`decode`] is for other programs, too: it finds CQEs, WQEs and reports of errors in text, and explains them.
 
 pub mod args;
 pub mod decode;

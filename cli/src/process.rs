@@ -1,4 +1,4 @@
-//! Where this process runs, and what it may lock.
+//! Processors of this process, and its limit of locked memory.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::sysfs;
 
-/// What matters of the process that asks.
+/// Properties of this process that matter for a device.
 #[derive(Serialize)]
 pub struct Process {
     /// The CPU that it runs on, and its NUMA node.
@@ -32,7 +32,7 @@ impl Process {
         }
     }
 
-    /// What to do when the process may run on another NUMA node than a device on `node`.
+    /// Returns an advice if the process may run on another NUMA node than a device on `node`.
     pub fn numa_warning(&self, node: u32) -> Option<String> {
         let here = self.numa_node?;
         let elsewhere = self.allowed_numa_nodes.iter().any(|&allowed| allowed != node);

@@ -1,4 +1,4 @@
-//! What sysfs tells about devices and NUMA nodes.
+//! Devices and NUMA nodes in sysfs.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub fn read(path: &Path) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// The last part of what a link leads to.
+/// The last part of the target of a link.
 pub fn link(path: &Path) -> Option<String> {
     Some(fs::read_link(path).ok()?.file_name()?.to_string_lossy().into_owned())
 }

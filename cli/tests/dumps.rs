@@ -1,4 +1,4 @@
-//! Each dump of an adapter, as the programs of this field print it: what `decode` finds in it, and how it explains it.
+//! Findings and explanations of `decode` for each dump of an adapter, as the programs of this field print it.
 
 use doorbell_cli::decode::{Blame, Finding, Kind, decode};
 use doorbell_silicon::{Dump, Fields, cqes, dumps};
@@ -24,7 +24,7 @@ fn kernel_offset(at: usize) -> String {
     format!("{at:08x}:")
 }
 
-/// The same CQE as different programs and people show it, with who is named as the printer.
+/// The same CQE as different programs and people show it, each with the expected printer.
 fn printed(bytes: &[u8]) -> Vec<(&'static str, Option<&'static str>, String)> {
     let libmlx5 = format!("mlx5: host7: got completion with error:\n{}", words(bytes, 4, 16, ""));
     let glued = format!("{}[1496344648.549828] [host7:14872:0] next report\n", libmlx5.trim_end());
@@ -114,7 +114,7 @@ fn each_dump_in_each_form_decodes_to_what_its_report_says() {
     for dump in cqes() {
         for (form, printer, text) in printed(&dump.bytes) {
             let what = format!("{} as {form}:\n{text}", dump.name);
-            // A program alone, and in the middle of what else is in a log.
+            // The output of a program alone, and in the middle of a log.
             let inside =
                 format!("first line\nsecond, 12 34\n{text}\nthe end: 0x1234 00:11:22:33:44:55\n");
             for text in [&text, &inside] {
@@ -146,7 +146,7 @@ fn the_verdicts_are_those_of_the_reports() {
         assert!(failed.contains("refused the access of an RDMA_READ"), "{failed}");
         assert_eq!(blame, Blame::BothEnds);
     }
-    // That which the maintainer of the driver could not read.
+    // The dumps that the maintainer of the driver could not read.
     for name in ["A2", "A5", "B1", "B2", "B3", "B4", "B5"] {
         assert!(verdict(name).0.contains("refused the access of an RDMA_WRITE"), "{name}");
     }

@@ -32,7 +32,7 @@ fn dumps_that_are_cut_anywhere() {
     for end in 0..=text.len() {
         let report = decode(&text.as_bytes()[..end]);
         assert!(report.findings.len() <= 1, "{end}");
-        // Without its end nobody knows what failed.
+        // Without its end the failure is not known.
         let whole = end >= text.trim_end().len();
         assert_eq!(
             report.findings.first().is_some_and(|f| f.kind == Kind::ErrorCqe),
@@ -103,7 +103,7 @@ fn megabytes_of_anything() {
         decode(&junk);
         let spent = processor_time() - began;
         assert!(spent < Duration::from_secs(1), "{spent:?} for {:?}", &junk[..20]);
-        // What is there is found behind it.
+        // A dump after the junk is found.
         let report = decode(
             &[&junk[..], b"\n\nend of that\nand more\nand more\nand more\n", dump.as_bytes()]
                 .concat(),

@@ -1,4 +1,4 @@
-//! What the server and its clients exchange over TCP beside the addresses of queue pairs.
+//! Data that the server and its clients exchange over TCP besides the addresses of queue pairs.
 
 #![allow(dead_code, reason = "each of the two programs reads what the other writes")]
 

@@ -6,7 +6,7 @@
 //! latency HOST --svg plot.svg   measure against the server at HOST
 //! ```
 //!
-//! What it measures on a software device is that device, not an adapter; there `--events` leaves the device a
+//! On a software device it measures that device, not an adapter; there `--events` leaves the device a
 //! processor, and `-n 1000` is enough.
 
 mod plot;
@@ -119,7 +119,7 @@ fn measure(side: &mut Side, args: &Args) -> Result<()> {
         if i >= args.warm_up {
             histogram.record(half)?;
         }
-        // What is outstanding is over: the answer came.
+        // The outstanding send is over: the answer came.
         side.finish_send()?;
     }
     let title = format!(
@@ -132,7 +132,7 @@ fn measure(side: &mut Side, args: &Args) -> Result<()> {
     println!("{title}: half of there and back, in µs");
     let micros = |nanos: u64| nanos as f64 / 1000.0;
     println!("min {:.3}", micros(histogram.min()));
-    // No finer ones than this number of messages can show.
+    // Only quantiles for which there are enough messages.
     for (name, quantile) in plot::quantiles(histogram.len()) {
         println!("{name} {:.3}", micros(histogram.value_at_quantile(quantile)));
     }
@@ -153,7 +153,7 @@ struct Side {
     queue: SqId,
     events: bool,
     size: usize,
-    /// What is sent, while it is not on its way.
+    /// The buffer to send, while it is not on its way.
     buffer: Option<Buffer>,
 }
 
@@ -186,7 +186,7 @@ impl Side {
         Ok(self.sender.post(self.queue)?.send(buffer)?)
     }
 
-    /// Takes the completion of what was sent, and its buffer.
+    /// Takes the completion of the send, and its buffer.
     fn finish_send(&mut self) -> Result<()> {
         while self.buffer.is_none() {
             if let Some(completion) = self.sender.poll_up_to(1).next() {

@@ -1,15 +1,15 @@
-//! The distribution as a curve: latency over the share of messages that are at most as slow, stretched so
-//! that each further nine takes the same width. The axis of latency is logarithmic.
+//! The distribution as a curve: latency over the share of messages that are at most as slow. Each further nine
+//! of the share takes the same width. The axis of latency is logarithmic.
 
 use std::fmt::Write;
 
 use hdrhistogram::Histogram;
 
-/// What is printed and marked, as far as there are enough messages for it.
+/// Quantiles that are printed and marked, as far as there are enough messages.
 const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999)];
 
-/// Messages that have to be slower than a quantile, so that it is more than the luck of one of them.
+/// Messages that must be slower than a quantile for it to be shown: with fewer it is chance.
 const TAIL: f64 = 10.0;
 
 const WIDTH: f64 = 640.0;
@@ -27,7 +27,7 @@ pub fn quantiles(messages: u64) -> impl Iterator<Item = (&'static str, f64)> {
     })
 }
 
-/// Latencies in ns as an SVG with an axis in µs; `what` says of what they are.
+/// Latencies in ns as an SVG with an axis in µs; `what` is its label.
 pub fn svg(histogram: &Histogram<u64>, title: &str, what: &str) -> String {
     let micros = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1000.0;
     // The curve ends where the last messages are too few.

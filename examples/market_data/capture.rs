@@ -12,7 +12,7 @@ use crate::feed::{self, GROUPS, Gaps, SIZES};
 /// Bytes of the file that are read at a time: more than a frame has.
 const CHUNK: usize = 1 << 16;
 
-/// A capture file, whose updates are sent as they are.
+/// A capture file. Its updates are sent unchanged.
 pub struct Capture {
     reader: Box<dyn PcapReaderIterator>,
     name: String,
@@ -55,7 +55,7 @@ impl Capture {
         }
     }
 
-    /// Reads the rest: returns how many updates each feed has, those that are missing included, and what is missing.
+    /// Reads the rest. Returns how many updates each feed has, with the missing ones, and the missing updates.
     pub fn survey(mut self) -> Result<([u64; 2], Gaps)> {
         let (mut end, mut gaps, mut wrong) = ([0; 2], Gaps::new(), None);
         while self.next(|feed, number, frame| {

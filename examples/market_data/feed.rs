@@ -1,4 +1,4 @@
-//! What is on the wire, and what the two programs exchange over TCP.
+//! The format on the wire, and the data that the two programs exchange over TCP.
 
 use std::io::{self, Read, Write};
 use std::net::Ipv4Addr;
@@ -17,7 +17,7 @@ pub const SIZES: std::ops::RangeInclusive<usize> = 64..=1500;
 
 /// Frames that the publisher is ahead of the subscriber at most.
 pub const WINDOW: u64 = 2048;
-/// How many frames the subscriber takes before it says so.
+/// Frames that the subscriber takes between two reports.
 pub const REPORT: u64 = 256;
 
 /// Writes an update of `len` bytes in all. The checksums are left to the adapter.
@@ -39,14 +39,14 @@ pub fn write(frame: &mut [u8], feed: usize, sequence: u64) {
     frame[HEADERS + SEQUENCE..].fill(sequence as u8);
 }
 
-/// Returns the sequence number of an update; `None` for what `write` did not write.
+/// Returns the sequence number of an update; `None` for bytes that `write` did not write.
 pub fn read(frame: &[u8]) -> Option<u64> {
     let (sequence, rest) = frame.get(HEADERS..)?.split_first_chunk()?;
     let sequence = u64::from_be_bytes(*sequence);
     rest.iter().all(|byte| *byte == sequence as u8).then_some(sequence)
 }
 
-/// What was left out on purpose: feed and sequence number, in the order of sending.
+/// Frames that were left out on purpose: feed and sequence number, in the order of sending.
 pub type Gaps = Vec<(usize, u64)>;
 
 pub fn write_u64(stream: &mut impl Write, value: u64) -> io::Result<()> {

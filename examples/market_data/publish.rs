@@ -64,7 +64,7 @@ impl Updates {
 /// Where frames come from.
 pub enum Source {
     Feed(Updates),
-    /// A capture, how far each feed goes in it, and what it lacks.
+    /// A capture, how far each feed goes in it, and its missing updates.
     Capture(Capture, [u64; 2], Gaps),
 }
 
@@ -145,7 +145,7 @@ pub fn run(args: &Args, host: &str, mut source: Source) -> Result<()> {
     while sender.is_busy(queue) {
         finish(&mut sender)?;
     }
-    // What is left out counts as sent: the subscriber looks for it.
+    // Frames that are left out count as sent: the subscriber looks for them.
     while taken < sent {
         taken = feed::read_u64(&mut stream)?;
     }
@@ -176,7 +176,7 @@ fn post(
     Ok((BATCH.into(), true))
 }
 
-/// Takes completions, whose buffers go back to the pool.
+/// Takes completions. Their buffers go back to the pool.
 fn finish(sender: &mut Sender) -> Result<()> {
     let mut batch = sender.poll();
     while let Some(sent) = batch.next() {

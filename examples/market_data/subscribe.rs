@@ -17,13 +17,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often the device's clock is read.
 const CLOCK: u32 = 4096;
 
-/// What has come of both feeds.
+/// State of both feeds.
 struct Feeds {
     /// Number that each feed has next.
     next: [u64; 2],
-    /// What the numbers of a feed left out.
+    /// Numbers that a feed left out.
     gaps: Gaps,
-    /// Number that no feed has brought yet, which the program would go on with.
+    /// The next number, which no feed has brought yet.
     delivered: u64,
     /// Updates that neither feed brought.
     lost: u64,
@@ -98,7 +98,7 @@ pub fn run(args: &Args, plain: bool, join_on: Option<Ipv4Addr>, svg: Option<&Pat
             bad += u64::from(!frame.checksum_ok());
             latency.record(age(&clock, &frame).max(1))?;
             let sequence = feed::read(&frame).ok_or("a frame with other bytes than were sent")?;
-            // The tag of the rule says which feed it is, without a look at the headers.
+            // The tag of the rule is the number of the feed; the headers need not be read.
             let feed = match frame.tag() {
                 Some(tag) => tag as usize - 1,
                 None => usize::from(frame[30..34] == GROUPS[1].octets()),
@@ -159,7 +159,7 @@ fn report(
     Ok(())
 }
 
-/// Compares what was found missing with what the publisher left out.
+/// Compares the missing frames with the frames that the publisher left out.
 fn verdict(frames: u64, made: &Gaps, found: &Gaps, dropped: u64, bad: u64) -> Result<()> {
     let sorted = |gaps: &Gaps| {
         let mut gaps = gaps.clone();

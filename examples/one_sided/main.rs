@@ -1,6 +1,6 @@
 //! A table of values that clients read and write without the processor of the server: RDMA READ, WRITE and atomics.
 //!
-//! `slot.rs` says what a slot holds.
+//! `slot.rs` has the layout of a slot.
 //!
 //! - A reader reads the whole slot. A writer may have been at work meanwhile: then the check sum is wrong, and the reader
 //!   reads again.
@@ -111,7 +111,7 @@ impl Client {
         Ok(Self { _qp: qp, _receiver: receiver, sender, queue, pool, table })
     }
 
-    /// Posts requests with one doorbell, and waits for all; returns the buffer of the last that has one.
+    /// Posts requests with one doorbell, and waits for all; returns the buffer of the last request that has a buffer.
     fn execute(
         &mut self,
         requests: impl FnOnce(&mut Posting<'_>, Buffer) -> std::result::Result<(), SendError>,
@@ -135,7 +135,7 @@ impl Client {
         Ok(back.ok_or("a request without a buffer")?)
     }
 
-    /// Returns how many values it read, and how many more slots it had to look at.
+    /// Returns how many values it read, and how many slots it read in vain.
     fn read_all(mut self) -> Result<(u64, u64)> {
         let (mut torn, mut newest) = (0, [0; SLOTS]);
         for round in 0..ROUNDS {

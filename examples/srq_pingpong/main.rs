@@ -24,7 +24,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// Addresses that the two sides exchange, whether they have as many queue pairs or not.
 const MAX_QP: usize = 256;
 
-/// Bytes between those that `--chk` looks at.
+/// Bytes between two bytes that `--chk` checks.
 const PAGE: usize = 4096;
 
 /// Exchange messages with a peer over several connections that share a receive queue
@@ -218,7 +218,7 @@ impl<'a> PingPong<'a> {
         Ok(())
     }
 
-    /// Answers each message with itself until as many have gone each way as there should.
+    /// Answers each message with itself until all messages have gone each way.
     fn exchange(&mut self) -> Result<()> {
         let iters = self.args.iters;
         while self.received < iters || self.sent < iters {
@@ -281,12 +281,12 @@ impl<'a> PingPong<'a> {
     }
 }
 
-/// What the client sends: zero at the start of each page, where `ibv_srq_pingpong -c` expects it.
+/// A byte of the client's messages: zero at the start of each page, where `ibv_srq_pingpong -c` expects it.
 fn pattern(i: usize) -> u8 {
     (i % PAGE % 251) as u8
 }
 
-/// The server may have a client of either kind; what the client gets is what it sent.
+/// Checks a message. The server may have a client of either kind; the client gets the bytes that it sent.
 fn check(message: &[u8], args: &Args) -> Result<()> {
     let step = if args.host.is_some() { 1 } else { PAGE };
     for (i, &byte) in message.iter().enumerate().step_by(step) {

@@ -1,4 +1,4 @@
-//! Commands of a program: whatever it sends, the device refuses or obeys, and stays in one piece.
+//! Commands of a program: the device refuses or executes any command, and stays intact.
 
 use std::ffi::CString;
 use std::os::fd::RawFd;
@@ -34,13 +34,13 @@ pub mod op {
     pub const COUNT: u8 = 6;
 }
 
-/// What an attribute holds: after `id: u16, len: u16, flags: u8`.
+/// Value of an attribute: after `id: u16, len: u16, flags: u8`.
 pub mod attr {
     /// `u64`: the number itself.
     pub const PLAIN: u8 = 0;
-    /// The address of so many bytes, which follow (at most `MAX_POINTED`).
+    /// The address of the bytes that follow (at most `MAX_POINTED`).
     pub const POINTER: u8 = 1;
-    /// `u8`: an address where nothing is.
+    /// `u8`: an address where nothing is mapped.
     pub const WILD: u8 = 2;
     /// Number of kinds.
     pub const COUNT: u8 = 3;
@@ -68,12 +68,12 @@ struct Attr {
     id: u16,
     len: u16,
     flags: u16,
-    // What only enumerations have.
+    // A field that only enumerations have.
     special: u16,
     data: u64,
 }
 
-/// What stands in front of the attributes (`struct ib_uverbs_ioctl_hdr`).
+/// The header before the attributes (`struct ib_uverbs_ioctl_hdr`).
 #[repr(C)]
 #[derive(Default)]
 struct Header {
@@ -119,7 +119,7 @@ fn target() -> &'static Target {
 }
 
 fn is_open(fd: RawFd) -> bool {
-    // SAFETY: asks about a number.
+    // SAFETY: F_GETFD changes nothing.
     unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }
 }
 
@@ -153,7 +153,7 @@ impl Program {
         for attr in &mut command.attrs[..count] {
             *attr = self.attr(input)?;
         }
-        // SAFETY: a whole command, whose addresses are in the arena or lead nowhere.
+        // SAFETY: a whole command, with addresses that are in the arena or not mapped.
         unsafe { libc::ioctl(self.fd, VERBS_IOCTL, &raw mut command) };
         Some(())
     }
@@ -181,7 +181,7 @@ impl Program {
         let given = input.bytes(len);
         bytes[..given.len()].copy_from_slice(given);
         tame(&mut bytes);
-        // SAFETY: the descriptor takes commands, whose addresses are in the arena or lead nowhere.
+        // SAFETY: the descriptor takes commands, with addresses that are in the arena or not mapped.
         unsafe { libc::write(self.fd, bytes.as_ptr().cast(), len) };
         Some(())
     }
@@ -248,7 +248,7 @@ impl Drop for Program {
     }
 }
 
-/// Opens the device and does what `bytes` say: operations as [`op`] lists them, until the end.
+/// Opens the device and executes `bytes`: operations as [`op`] lists them, until the end.
 pub fn run(bytes: &[u8]) {
     let target = target();
     target.arena.clear();

@@ -1,7 +1,7 @@
-//! CQEs in the CQ of a receiver: whatever stands in them, safe code reads nothing outside the CQ and the
-//! buffers, does not panic, and no buffer has two owners.
+//! CQEs in the CQ of a receiver: with any content safe code reads nothing outside the CQ and the buffers,
+//! does not panic, and no buffer has two owners.
 //!
-//! The queues stand in memory with an inaccessible page on either side.
+//! The queues lie in memory with an inaccessible page on either side.
 
 use std::collections::HashSet;
 use std::ptr;
@@ -28,9 +28,9 @@ pub mod op {
     pub const AGAIN: u8 = 1;
     /// `budget: u8, taken: u8`: a batch; the bits of `taken` say which messages are taken out.
     pub const POLL: u8 = 2;
-    /// What was taken is posted.
+    /// Posts the messages that were taken.
     pub const POST: u8 = 3;
-    /// The bytes in front of a CQE in entries of 128 bytes, from now on.
+    /// The bytes before a CQE in entries of 128 bytes, from now on.
     pub const FRONT: u8 = 4;
     /// A queue pair is reset, or, with [`RAW`](super::RAW), goes to error; the device works.
     pub const STOP: u8 = 5;
@@ -49,7 +49,7 @@ const RECEIVES: u32 = 16;
 const BUFFERS: u32 = 64;
 const BUFFER: u32 = 128;
 
-/// A stepped device, all of whose queues stand in memory with an inaccessible page on either side.
+/// A stepped device. Each queue lies in memory with an inaccessible page on either side.
 pub(crate) struct Target {
     pub(crate) device: Device,
     pub(crate) context: Context,
@@ -129,7 +129,7 @@ impl Subject {
             2 => Receiver::new(&target.pd, &config.compression(Compression::Checksum)),
             _ => {
                 let cq = made.as_ref().expect("made above").0;
-                // SAFETY: a new CQ that nobody else uses, destroyed after the receiver.
+                // SAFETY: a new CQ that no other code uses, destroyed after the receiver.
                 unsafe {
                     Receiver::from_raw_cq(&target.pd, cq, &ReceiverConfig::new().path(Path::Direct))
                 }
@@ -267,7 +267,7 @@ impl Subject {
     }
 }
 
-/// Makes a receiver and its queues, of kinds that the first byte says, and does what the others say:
+/// Makes a receiver and its queues, of kinds that the first byte selects, and executes the other bytes:
 /// operations as [`op`] lists them, until the end.
 pub fn run(bytes: &[u8]) {
     let target = target(LinkLayer::InfiniBand);

@@ -7,7 +7,7 @@ use soft_mlx5::nic::inspect::CompletionQueue;
 pub struct CqWriter {
     cq: CompletionQueue,
     produced: u32,
-    /// The bytes in front of a CQE in entries of 128 bytes.
+    /// The bytes before a CQE in entries of 128 bytes.
     pub front: [u8; 64],
 }
 

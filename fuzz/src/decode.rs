@@ -1,8 +1,8 @@
-//! Text for `doorbell decode`: whatever it is, there is an answer.
+//! Text for `doorbell decode`: any text has an answer.
 
 use doorbell_cli::decode;
 
-/// Decodes the bytes, and looks at what must be true of any answer.
+/// Decodes the bytes, and checks the invariants of any answer.
 pub fn run(bytes: &[u8]) {
     let report = decode::decode(bytes);
     for finding in &report.findings {
@@ -15,7 +15,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Errors are explained, but for those whose end is missing and those of a status that mlx5 does not have.
+/// Returns `true` if the error has a syndrome. Its end may be missing, or mlx5 may not have its status.
 fn explained(finding: &decode::Finding) -> bool {
     finding.fields.iter().any(|field| field.name == "syndrome")
 }

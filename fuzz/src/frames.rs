@@ -1,5 +1,5 @@
-//! CQEs in the CQ of a receiver of frames, plain or striding: whatever stands in them, safe code reads nothing outside the
-//! CQ and the buffers, does not panic, and never has a frame in memory that is the device's or another frame's.
+//! CQEs in the CQ of a receiver of frames, plain or striding: with any content safe code reads nothing outside the CQ and
+//! the buffers, does not panic, and never has a frame in memory that belongs to the device or to another frame.
 
 use std::ops::Range;
 
@@ -119,8 +119,8 @@ impl Subject {
     }
 }
 
-/// Makes a receiver of the kind that the first byte says, and does what the others say: operations as [`op`] lists them,
-/// until the end.
+/// Makes a receiver of the kind that the first byte selects, and executes the other bytes: operations as [`op`] lists
+/// them, until the end.
 pub fn run(bytes: &[u8]) {
     let target = target(LinkLayer::Ethernet);
     let mut input = Input(bytes);

@@ -1,6 +1,6 @@
 //! The bytes of a fuzzer, taken apart.
 
-/// What is left of the bytes. Numbers are little-endian; `None` is the end.
+/// The rest of the bytes. Numbers are little-endian; `None` is the end.
 pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -37,7 +37,7 @@ impl<'a> Input<'a> {
         head
     }
 
-    /// `N` bytes, with zeros for those beyond the end; `None` when there is not one.
+    /// `N` bytes, filled up with zeros at the end; `None` if there is no byte.
     pub fn block<const N: usize>(&mut self) -> Option<[u8; N]> {
         if self.0.is_empty() {
             return None;

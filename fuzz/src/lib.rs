@@ -1,9 +1,9 @@
 //! Fuzz targets.
 //!
-//! Each target is a function of bytes, which it takes for a short program: it must neither panic nor
-//! crash, and keep what its module says. A stepped soft-mlx5 is the device of all of them.
+//! Each target is a function of bytes, which it executes as a short program. It must neither panic nor
+//! crash, and keep the guarantees of its module. A stepped soft-mlx5 is the device of all targets.
 //!
-//! | target | what the bytes are |
+//! | target | bytes |
 //! |---|---|
 //! | [`commands`] | commands of a program to the uverbs device of soft-mlx5: `ioctl`, `write`, `mmap` |
 //! | [`wqes`] | WQEs, doorbell records and register writes of a program |

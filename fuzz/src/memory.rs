@@ -5,13 +5,13 @@ use std::ptr;
 
 const PAGE: usize = 4096;
 
-/// Where the [`Arena`] is: the same in each process, so that addresses in a corpus stay what they are. Nothing
-/// else is in that part of an address space.
+/// Address of the [`Arena`]: the same in each process, so that addresses in a corpus stay valid. Nothing else is in
+/// that part of an address space.
 pub const ARENA: u64 = 0x2_0000_0000;
 /// Its size.
 pub const ARENA_SIZE: usize = 1 << 17;
 
-/// Addresses of a position-independent program are in here, and those of its heap and libraries.
+/// Addresses of a position-independent program, its heap and its libraries are in this range.
 const FOREIGN: std::ops::Range<u64> = 0x1000_0000_0000..0x8000_0000_0000;
 
 fn map(addr: *mut c_void, len: usize, protection: i32, fixed: i32) -> *mut u8 {
@@ -22,11 +22,11 @@ fn map(addr: *mut c_void, len: usize, protection: i32, fixed: i32) -> *mut u8 {
     memory.cast()
 }
 
-/// Memory at [`ARENA`] that belongs to nobody's Rust values: whatever a device does to it harms nobody.
+/// Memory at [`ARENA`] without Rust values: any access of a device to it is harmless.
 pub struct Arena(());
 
 impl Arena {
-    /// Maps it. Once in a process.
+    /// Maps the arena, once in a process.
     pub fn new() -> Self {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         map(ARENA as *mut c_void, ARENA_SIZE, rights, libc::MAP_FIXED_NOREPLACE);
@@ -62,8 +62,8 @@ impl Arena {
     }
 }
 
-/// Turns what could be the address of something of this process into one of the arena, at every place where
-/// a command can have an address. A kernel writes wherever a program says; so would the device.
+/// Turns every number that could be an address of this process into an address of the arena, at every place
+/// where a command can have an address. The device writes to any address of a program, as a kernel does.
 pub fn tame(bytes: &mut [u8]) {
     for at in (0..bytes.len().saturating_sub(7)).step_by(4) {
         let word: &mut [u8; 8] = (&mut bytes[at..at + 8]).try_into().expect("eight bytes");
@@ -76,15 +76,15 @@ pub fn tame_word(word: u64) -> u64 {
     if FOREIGN.contains(&word) { ARENA | word & (ARENA_SIZE as u64 - 1) } else { word }
 }
 
-/// Allocates whole pages with an inaccessible one on either side, at whose end `size` bytes end if that is a
-/// multiple of 64. For `struct mlx5dv_ctx_allocators`.
+/// Allocates whole pages with an inaccessible page on either side, for `struct mlx5dv_ctx_allocators`. The memory
+/// ends where the pages end if `size` is a multiple of 64.
 ///
 /// # Safety
 /// None.
 pub unsafe extern "C" fn guarded_alloc(size: usize, _: *mut c_void) -> *mut c_void {
     let pages = size.div_ceil(PAGE) * PAGE;
     let start = map(ptr::null_mut(), pages + 2 * PAGE, libc::PROT_NONE, 0);
-    // SAFETY: inside the mapping. The first page is made writable to remember the size, then nothing of it.
+    // SAFETY: inside the mapping, after its first page and before its last.
     unsafe {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         assert_eq!(libc::mprotect(start.add(PAGE).cast(), pages, rights), 0);
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn guarded_alloc(size: usize, _: *mut c_void) -> *mut c_vo
     }
 }
 
-/// Frees what [`guarded_alloc`] gave.
+/// Frees memory of [`guarded_alloc`].
 ///
 /// # Safety
 /// `memory` came from there, in this thread, and was not freed.
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn guarded_free(memory: *mut c_void, _: *mut c_void) {
         let index = sizes.iter().position(|&(at, _)| at == memory as usize);
         sizes.swap_remove(index.expect("memory of this allocator")).1
     });
-    // SAFETY: the mapping of that allocation, which nobody uses any more.
+    // SAFETY: the mapping of that allocation, which is not used any more.
     unsafe { libc::munmap(memory.cast::<u8>().sub(PAGE).cast(), size + 2 * PAGE) };
 }
 

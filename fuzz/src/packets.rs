@@ -1,5 +1,5 @@
-//! Packets that reach the port of the device: whatever is in them, it touches nothing that is not registered
-//! for a peer, and stays in one piece.
+//! Packets that reach the port of the device: with any content the device touches only memory that is registered
+//! for a peer, and stays intact.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -15,12 +15,12 @@ use crate::world::{Queues, Scene, World};
 
 /// Begins an operation, see [`run`].
 pub mod op {
-    /// `length: u16`, then a packet from its local route header on. Unless
-    /// [`RAW`](super::RAW), its lengths and its ICRC are put right, and it is for one of the queue pairs.
+    /// `length: u16`, then a packet from its local route header on. Without [`RAW`](super::RAW) its lengths and its
+    /// ICRC are corrected, and it is for one of the queue pairs.
     pub const PACKET: u8 = 0;
-    /// The device gets what was sent, and works, `u8` milliseconds later.
+    /// The device gets the packets that were sent, and works, `u8` milliseconds later.
     pub const STEP: u8 = 1;
-    /// `length: u16`: a receive of so many bytes.
+    /// `length: u16`: a receive of `length` bytes.
     pub const RECEIVE: u8 = 2;
     /// `opcode: u8, length: u16`: a send WQE with one data segment.
     pub const SEND: u8 = 3;
@@ -35,7 +35,7 @@ pub const SECOND: u8 = 0x20;
 
 /// LID at which the fuzzer listens.
 pub const LID: u16 = 2;
-/// Queue pair that those of the device are connected to.
+/// Number of the queue pair that the queue pairs of the device are connected to.
 pub const QPN: u32 = 0x99;
 
 const IP: usize = 8;
@@ -64,7 +64,7 @@ fn target() -> &'static Target {
     })
 }
 
-/// The ICRC of a packet without it, as InfiniBand defines it: what routers change counts as ones.
+/// The ICRC of a packet without it, as InfiniBand defines it: fields that routers change count as ones.
 fn icrc(covered: &[u8]) -> [u8; ICRC] {
     let mut front = [0xff; 8 + TRANSPORT - IP];
     front[8..].copy_from_slice(&covered[IP..TRANSPORT]);
@@ -86,7 +86,7 @@ fn put_right(packet: &mut Vec<u8>, qpn: u32) {
     packet[0] &= 0xf0;
     packet[1] = packet[1] & 0xfd | 2;
     packet[4..6].copy_from_slice(&((len / 4) as u16).to_be_bytes());
-    // The fuzzer is who it says; now and then it is somebody else.
+    // Packets come from the LID of the fuzzer, except for the LID 0xffff.
     let slid = if source == [0xff, 0xff] { source } else { LID.to_be_bytes().to_vec() };
     packet[6..8].copy_from_slice(&slid);
     packet[IP] = 0x60 | packet[IP] & 0xf;
@@ -150,7 +150,7 @@ impl Target {
                 block[1..3].copy_from_slice(&qp.sent().to_be_bytes());
                 block[3] = opcode;
                 block[4..7].copy_from_slice(&qp.number().to_be_bytes()[1..]);
-                // What is no remote segment is a data segment: three of them fit all opcodes.
+                // Segments that are not remote segments are data segments: three segments fit all opcodes.
                 block[7] = 4;
                 block[11] = 8;
                 for at in [16, 32, 48] {
@@ -173,8 +173,8 @@ impl Target {
     }
 }
 
-/// Makes the queues of a `Scene`, the first byte, with the fuzzer as their peer, and does what the others
-/// say: operations as [`op`] lists them, until the end.
+/// Makes the queues of a `Scene`, the first byte, with the fuzzer as their peer, and executes the other
+/// bytes: operations as [`op`] lists them, until the end.
 pub fn run(bytes: &[u8]) {
     let target = target();
     let mut input = Input(bytes);

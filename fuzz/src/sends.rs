@@ -1,8 +1,8 @@
-//! CQEs in the CQ of a sender: whatever stands in them, safe code reads nothing outside the CQ, does not panic, and no
-//! buffer has two owners or is lost.
+//! CQEs in the CQ of a sender: with any content safe code reads nothing outside the CQ, does not panic, and no buffer has
+//! two owners or is lost.
 //!
-//! The queues stand in memory with an inaccessible page on either side. The device executes nothing: what is over, the
-//! fuzzer says.
+//! The queues lie in memory with an inaccessible page on either side. The device executes nothing: the fuzzer completes
+//! the requests.
 
 use std::collections::HashSet;
 
@@ -90,7 +90,7 @@ impl Subject {
                 buffer.set_len(BUFFER as usize);
                 Some(buffer)
             };
-            // What is refused goes back to the pool with the error.
+            // Refused buffers go back to the pool with the error.
             let _ = match kind & 7 {
                 0 => posting.send(&[7; 20]).map_err(drop),
                 1 => posting.send(&[7; 100]).map_err(drop),
@@ -167,7 +167,7 @@ impl Subject {
     }
 }
 
-/// Makes a sender and two queue pairs, and does what the bytes say: operations as [`op`] lists them, until the end.
+/// Makes a sender and two queue pairs, and executes the bytes: operations as [`op`] lists them, until the end.
 pub fn run(bytes: &[u8]) {
     let target = target(LinkLayer::InfiniBand);
     let mut input = Input(bytes);

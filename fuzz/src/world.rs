@@ -22,7 +22,7 @@ const ACCESS: u32 = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_READ
     | IBV_ACCESS_REMOTE_ATOMIC;
 
-/// What the queues of a program are.
+/// Kind of the queues of a program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scene {
     /// Reliable connections.
@@ -45,7 +45,7 @@ impl Scene {
     }
 }
 
-/// A device, and what all scenes have in common.
+/// A device, and the objects of all scenes.
 pub struct World {
     /// The device.
     pub device: Device,
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// What the device must not have touched.
+    /// Checks that the device has not touched memory that is not registered.
     pub fn check(&self) {
         assert!(self.arena.is_clear(REGISTERED), "memory that is not registered was written");
     }
@@ -129,7 +129,7 @@ impl World {
             ibv_qp_init_attr { send_cq, recv_cq, srq, qp_type: kind, ..Default::default() };
         (init.cap.max_send_wr, init.cap.max_recv_wr) = (WRS, WRS);
         (init.cap.max_send_sge, init.cap.max_recv_sge) = (4, 3);
-        // SAFETY: domain, CQ and SRQ are alive; the structure of what libmlx5 fills in is plain data.
+        // SAFETY: domain, CQ and SRQ are alive; the structure that libmlx5 fills in is plain data.
         unsafe {
             let raw = some(ibv_create_qp(self.pd, &mut init));
             let mut memory: mlx5dv_qp = std::mem::zeroed();
@@ -166,7 +166,7 @@ impl World {
         }
     }
 
-    /// Makes the queues of a scene. Connections are with each other, or with `peer`, a LID and a QP number.
+    /// Makes the queues of a scene, connected with each other, or with `peer`, a LID and a QP number.
     pub fn queues(&self, scene: Scene, peer: Option<(u16, u32)>) -> Queues {
         let kind = match scene {
             Scene::Uc => IBV_QPT_UC,
@@ -252,13 +252,13 @@ impl Qp {
         }
     }
 
-    /// Tells the device of what was put: doorbell record, then the register.
+    /// Rings the doorbell for the WQEs that were put: doorbell record, then the register.
     pub fn ring(&mut self, control: u64) {
         write_record(self.memory.dbrec, 1, self.sent.into());
         self.write_register(control);
     }
 
-    /// Writes eight bytes, as they stand in memory, to the register.
+    /// Writes eight bytes, in the order of memory, to the register.
     pub fn write_register(&mut self, value: u64) {
         // SAFETY: the register of this queue pair: two halves of `size` bytes.
         unsafe {
@@ -269,7 +269,7 @@ impl Qp {
         self.half ^= 1;
     }
 
-    /// Writes a receive WQE and tells the device; nothing on a queue pair without receive queue.
+    /// Writes a receive WQE and its doorbell record; does nothing on a queue pair without receive queue.
     pub fn receive(&mut self, wqe: &[u8]) {
         if self.memory.rq.wqe_cnt == 0 {
             return;
@@ -285,7 +285,7 @@ impl Qp {
         write_record(self.memory.dbrec, 0, self.received.into());
     }
 
-    /// Writes a word of the doorbell record: 0 is that of receives.
+    /// Writes a word of the doorbell record: word 0 is for receives.
     pub fn record(&mut self, word: usize, value: u32) {
         write_record(self.memory.dbrec, word & 1, value);
     }
@@ -326,7 +326,7 @@ pub struct Srq {
 }
 
 impl Srq {
-    /// Writes the WQE of the next slot, with `link` as the slot after it, or the right one, and tells the device.
+    /// Writes the WQE of the next slot, with `link` or the right slot as the next one, and the doorbell record.
     pub fn receive(&mut self, segments: &[u8], link: Option<u16>) {
         let slots = self.memory.tail + 1;
         let stride = self.memory.stride as usize;

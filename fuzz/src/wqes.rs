@@ -1,5 +1,5 @@
-//! WQEs, doorbell records and registers of a program: whatever stands in them, the device touches nothing
-//! that is not registered, and stays in one piece.
+//! WQEs, doorbell records and registers of a program: with any content the device touches registered memory
+//! only, and stays intact.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use crate::world::{Queues, Scene, World};
 
 /// Begins an operation, see [`run`].
 pub mod op {
-    /// `blocks: u8`, then so many blocks of 64 bytes, which are posted. Index and queue pair number of the
-    /// control segment are put right, unless [`RAW`](super::RAW).
+    /// `blocks: u8`, then `blocks` blocks of 64 bytes, which are posted. Index and queue pair number of the
+    /// control segment are corrected, unless [`RAW`](super::RAW).
     pub const SEND: u8 = 0;
     /// 64 bytes of data segments, which are posted as a receive.
     pub const RECEIVE: u8 = 1;
-    /// `word: u8, value: u32`, added to what belongs there.
+    /// `word: u8, value: u32`, which is added to the right value.
     pub const RECORD: u8 = 2;
     /// `u64`.
     pub const REGISTER: u8 = 3;
@@ -85,7 +85,7 @@ fn operation(world: &World, queues: &mut Queues, input: &mut Input) -> Option<()
     Some(())
 }
 
-/// Makes the queues of a `Scene`, the first byte, and does what the others say: operations as [`op`] lists
+/// Makes the queues of a `Scene`, the first byte, and executes the other bytes: operations as [`op`] lists
 /// them, until the end.
 pub fn run(bytes: &[u8]) {
     let world = world();

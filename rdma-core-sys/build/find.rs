@@ -5,13 +5,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What rdma-core 44 calls its libibverbs.
+/// Version of libibverbs in rdma-core 44.
 const OLDEST: &str = "1.14.44";
-/// A function since the first public version, and the newest one that is bound.
+/// A function of the first public version, and the newest function that is bound.
 const OLD_SYMBOL: &str = "ibv_get_device_list";
 const NEW_SYMBOL: &str = "ibv_query_qp_data_in_order";
 
-/// Tells cargo how to link libibverbs, or says what to install.
+/// Tells cargo how to link libibverbs. The error says what to install.
 pub fn libibverbs() -> Result<(), String> {
     for name in ["PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"] {
         println!("cargo::rerun-if-env-changed={name}");
@@ -39,7 +39,7 @@ pub fn libibverbs() -> Result<(), String> {
         ))
     } else {
         // Nothing links here, as when `cargo check` runs for a foreign target without its linker.
-        // Whether that matters, and why, the real link will say better.
+        // If that matters, the real link reports it better.
         Ok(())
     }
 }
@@ -52,7 +52,7 @@ fn too_old(found: &str) -> String {
     )
 }
 
-/// Whether a program links that takes `symbol` from libibverbs, or one that takes nothing.
+/// Returns `true` if a program links that takes `symbol`, or nothing, from libibverbs.
 fn links(symbol: Option<&str>) -> Result<bool, String> {
     let directory = PathBuf::from(variable("OUT_DIR")?);
     let source = directory.join("probe.rs");

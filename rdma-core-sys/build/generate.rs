@@ -6,7 +6,7 @@ use std::env;
 use std::fs;
 use std::path::PathBuf;
 
-/// The part of the headers that is bound: everything else is reached only through it.
+/// The functions that are bound. Everything else is bound only if they refer to it.
 const FUNCTIONS: &[&str] = &[
     // Devices and their properties.
     "ibv_get_device_list",
@@ -75,7 +75,7 @@ const FUNCTIONS: &[&str] = &[
 ];
 
 const TYPES: &[&str] = &[
-    // Values that the structures carry as plain integers, so nothing else would reach them.
+    // Values that the structures have as plain integers, so nothing else refers to them.
     "ibv_access_flags",
     "ibv_cq_attr_mask",
     "ibv_cq_init_attr_mask",
@@ -163,8 +163,8 @@ const TYPES: &[&str] = &[
     "mlx5_ib_uapi_query_port.*",
 ];
 
-/// Verbs that take part only as entries of `verbs_context`: doorbell counts nothing and encrypts nothing, so what they
-/// point to stays opaque.
+/// Verbs that are used only as entries of `verbs_context`. doorbell does not use flow counters or encryption, so the types
+/// of their arguments stay opaque.
 const OPAQUE: &[&str] = &["ibv_flow_action_esp_attr", "ibv_counter_attach_attr"];
 
 /// Tells bindgen which of the types that come from libc may be copied. A mutex may not.
@@ -189,7 +189,7 @@ const LOADED: &str = "mlx5dv_(is_supported|open_device|query_device|init_obj|cre
                       |_mlx5dv_query_port";
 
 /// Writes to `OUT_DIR`, for each architecture, the bindings with assertions on every offset, which
-/// are used, and without, which are what the crate carries; and the declarations for libmlx5.
+/// are used, and without, which the crate carries; and the declarations for libmlx5.
 ///
 /// The other architecture is left out where its C library's headers are not installed (Debian:
 /// `libc6-dev-arm64-cross` or `libc6-dev-amd64-cross`).

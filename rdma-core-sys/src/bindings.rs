@@ -1,4 +1,4 @@
-//! What bindgen made of the headers.
+//! Bindings that bindgen made of the headers.
 #![allow(
     missing_docs,
     non_camel_case_types,

@@ -21,9 +21,9 @@ pub const IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE: ib_uverbs_advise_mr_advice =
 /// Advice: the range will be read, but pages that are not there stay away.
 pub const IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: ib_uverbs_advise_mr_advice =
     IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT;
-/// What an allocator of a parent domain returns to leave the allocation to the provider.
+/// Returned by an allocator of a parent domain to leave the allocation to the provider.
 pub const IBV_ALLOCATOR_USE_DEFAULT: *mut c_void = usize::MAX as *mut c_void;
-/// A UAR whose writes the processor combines (BlueFlame).
+/// A UAR that is mapped write-combining (BlueFlame).
 pub const MLX5DV_UAR_ALLOC_TYPE_BF: u32 = MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF;
 /// A UAR that is not cached: doorbells only.
 pub const MLX5DV_UAR_ALLOC_TYPE_NC: u32 = MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC;

@@ -18,7 +18,7 @@ const CONTEXT: usize = offset_of!(verbs_context, context);
 /// `ctx` points to a context that libibverbs opened.
 #[inline]
 pub unsafe fn verbs_get_ctx(ctx: *mut ibv_context) -> *mut verbs_context {
-    // SAFETY: the caller vouches for `ctx`.
+    // SAFETY: `ctx` points to a context that libibverbs opened.
     if unsafe { (*ctx).abi_compat } as usize != VERBS_ABI_IS_EXTENDED {
         return core::ptr::null_mut();
     }
@@ -37,7 +37,7 @@ pub(crate) unsafe fn entry_at<F>(
     offset: usize,
     _accessor: fn(&verbs_context) -> Option<F>,
 ) -> Option<F> {
-    // SAFETY: the caller vouches for `ctx`.
+    // SAFETY: `ctx` points to a context that libibverbs opened.
     if unsafe { verbs_get_ctx(ctx) }.is_null() {
         return None;
     }
@@ -64,7 +64,7 @@ macro_rules! entry {
 }
 pub(crate) use entry;
 
-/// What a verb that returns a pointer does when the provider lacks it.
+/// Sets errno and returns null, for a verb that returns a pointer and that the provider lacks.
 #[cold]
 pub(crate) fn unsupported<T>() -> *mut T {
     // SAFETY: the address of this thread's errno is always valid.
@@ -72,5 +72,5 @@ pub(crate) fn unsupported<T>() -> *mut T {
     core::ptr::null_mut()
 }
 
-/// What a verb that returns an errno does when the provider lacks it.
+/// The errno of a verb that the provider lacks.
 pub(crate) const UNSUPPORTED: c_int = libc::EOPNOTSUPP;

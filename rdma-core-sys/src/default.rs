@@ -1,4 +1,4 @@
-//! `Default` for everything that a caller fills in or has filled in: all zero, as C programs begin.
+//! `Default` for structures that a caller fills in or has filled in: all zero, as in C programs.
 
 /// Implements `Default` as all zeroes.
 macro_rules! zeroed {

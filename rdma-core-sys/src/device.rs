@@ -1,4 +1,4 @@
-//! What a device, its ports and its clock say about themselves.
+//! Attributes of a device, its ports and its clock.
 
 use crate::context::{UNSUPPORTED, entry};
 use crate::{
@@ -32,7 +32,7 @@ pub unsafe fn ibv_query_port(
     port_num: u8,
     port_attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the caller vouches for both pointers. The old entry point fills a prefix of the
+    // SAFETY: `context` is open, and `port_attr` can be written. The old entry point fills a prefix of the
     // structure, so the rest is cleared first.
     unsafe {
         match entry!(context, query_port) {
@@ -57,7 +57,7 @@ pub unsafe fn ibv_query_device_ex(
     input: *const ibv_query_device_ex_input,
     attr: *mut ibv_device_attr_ex,
 ) -> c_int {
-    // SAFETY: the caller vouches for the pointers.
+    // SAFETY: `context` is open, `input` is null or can be read, and `attr` can be written.
     unsafe {
         if !input.is_null() && (*input).comp_mask != 0 {
             return libc::EINVAL;
@@ -85,7 +85,7 @@ pub unsafe fn ibv_query_gid_ex(
     entry: *mut ibv_gid_entry,
     flags: u32,
 ) -> c_int {
-    // SAFETY: the caller vouches for the pointers.
+    // SAFETY: `context` is open, and `entry` can be written.
     unsafe {
         crate::_ibv_query_gid_ex(
             context,
@@ -109,7 +109,7 @@ pub unsafe fn ibv_query_gid_table(
     max_entries: usize,
     flags: u32,
 ) -> isize {
-    // SAFETY: the caller vouches for the pointers.
+    // SAFETY: `context` is open, and `entries` has room for `max_entries`.
     unsafe {
         crate::_ibv_query_gid_table(
             context,
@@ -131,7 +131,7 @@ pub unsafe fn ibv_query_rt_values_ex(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
-    // SAFETY: the caller vouches for the pointers.
+    // SAFETY: `context` is open, and `values` can be read and written.
     unsafe {
         match entry!(context, query_rt_values) {
             Some(query) => query(context, values),

@@ -1,11 +1,11 @@
 //! FFI to libibverbs, which is linked, and to libmlx5 and librdmacm, which are loaded at run time.
 //!
 //! The types, constants and functions carry the names of the C headers of rdma-core, and its man
-//! pages are their documentation. Three things differ from what bindgen alone would give:
+//! pages are their documentation. Three things differ from plain bindings of bindgen:
 //!
-//! - What the headers define as `static inline` or as a macro ([`ibv_post_recv`], [`ibv_poll_cq`],
-//!   [`ibv_create_cq_ex`], [`ibv_query_port`], ...) exists as inline Rust that does what the header
-//!   does: it calls the entry of the provider, after the checks that the header makes.
+//! - Functions that the headers define as `static inline` or as a macro ([`ibv_post_recv`],
+//!   [`ibv_poll_cq`], [`ibv_create_cq_ex`], [`ibv_query_port`], ...) are inline Rust that calls the
+//!   entry of the provider, after the same checks as in the header.
 //! - libmlx5 and librdmacm are not linked, so that a program also starts where they are absent: see
 //!   [`Mlx5dv`] and [`RdmaCm`].
 //! - Enumerations are integers with constants, as in C: their values come from drivers, and a
@@ -18,7 +18,7 @@
 //! needs libclang. With that feature the tests also say which file of the crate is not current,
 //! and what to copy over it.
 //!
-//! # What must be installed
+//! # Requirements
 //!
 //! To build: libibverbs of rdma-core 44 or newer with its development files (Debian: package
 //! `libibverbs-dev`). To use an mlx5 device: libmlx5 (Debian: package `ibverbs-providers`). To connect

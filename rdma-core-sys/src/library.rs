@@ -13,7 +13,7 @@ pub enum LoadError {
     Library {
         /// The library.
         name: &'static str,
-        /// What to install.
+        /// Packages to install.
         packages: &'static str,
         /// The message of the loader.
         reason: String,
@@ -50,8 +50,8 @@ pub(crate) struct Library {
     pub(crate) packages: &'static str,
 }
 
-/// A library that is loaded. It is never closed: function pointers and verbs objects outlive any
-/// bookkeeping that could tell when.
+/// A loaded library. It is never closed: function pointers and verbs objects may be used until the
+/// process ends.
 pub(crate) struct Handle {
     handle: *mut c_void,
     name: &'static str,
@@ -61,9 +61,9 @@ impl Library {
     /// Loads the library, or finds it if it is loaded.
     ///
     /// # Safety
-    /// What the library runs at load time is sound to run now.
+    /// The code that the library runs at load time is sound to run now.
     pub(crate) unsafe fn open(&self) -> Result<Handle, LoadError> {
-        // SAFETY: the name ends with a zero; the rest is the caller's contract.
+        // SAFETY: the name ends with a zero, and code of the library is sound to run now.
         let handle =
             unsafe { libc::dlopen(self.soname.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if !handle.is_null() {

@@ -34,8 +34,8 @@ mod linked {
 /// Optional access flags are dropped where the kernel does not know them.
 ///
 /// # Safety
-/// `pd` is valid; `addr` and `length` name memory that stays mapped while the region exists, and
-/// that nothing but the device touches where the device may write.
+/// `pd` is valid; `addr` and `length` name memory that stays mapped while the region exists; only the
+/// device touches the parts that the device may write.
 #[inline]
 pub unsafe fn ibv_reg_mr(
     pd: *mut ibv_pd,
@@ -43,7 +43,7 @@ pub unsafe fn ibv_reg_mr(
     length: usize,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller vouches for the arguments.
+    // SAFETY: `pd` is valid, and the memory stays mapped and untouched as `ibv_reg_mr` requires.
     unsafe {
         if access & IBV_ACCESS_OPTIONAL_RANGE == 0 {
             linked::ibv_reg_mr(pd, addr, length, access as c_int)
@@ -66,7 +66,7 @@ pub unsafe fn ibv_reg_mr_iova(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller vouches for the arguments.
+    // SAFETY: `pd` is valid, and the memory stays mapped and untouched as `ibv_reg_mr` requires.
     unsafe {
         if access & IBV_ACCESS_OPTIONAL_RANGE == 0 {
             linked::ibv_reg_mr_iova(pd, addr, length, iova, access as c_int)
@@ -88,7 +88,7 @@ pub unsafe fn ibv_advise_mr(
     sg_list: *mut ibv_sge,
     num_sge: u32,
 ) -> c_int {
-    // SAFETY: the caller vouches for the arguments.
+    // SAFETY: `pd` is valid, and `sg_list` points to `num_sge` entries.
     unsafe {
         match entry!((*pd).context, advise_mr) {
             Some(advise) => advise(pd, advice, flags, sg_list, num_sge),
@@ -107,7 +107,7 @@ pub unsafe fn ibv_alloc_td(
     context: *mut ibv_context,
     init_attr: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
-    // SAFETY: the caller vouches for the arguments.
+    // SAFETY: `context` is open, and `init_attr` can be read.
     unsafe {
         match entry!(context, alloc_td) {
             Some(alloc) => alloc(context, init_attr),
@@ -122,7 +122,7 @@ pub unsafe fn ibv_alloc_td(
 /// `td` is valid and not used again.
 #[inline]
 pub unsafe fn ibv_dealloc_td(td: *mut ibv_td) -> c_int {
-    // SAFETY: the caller vouches for `td`.
+    // SAFETY: `td` is valid and not used again.
     unsafe {
         match entry!((*td).context, dealloc_td) {
             Some(dealloc) => dealloc(td),
@@ -141,7 +141,7 @@ pub unsafe fn ibv_alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
-    // SAFETY: the caller vouches for the arguments.
+    // SAFETY: `context` is open, and `attr` can be read and names valid objects and callbacks.
     unsafe {
         match entry!(context, alloc_parent_domain) {
             Some(alloc) => alloc(context, attr),
@@ -159,7 +159,7 @@ pub unsafe fn ibv_open_xrcd(
     context: *mut ibv_context,
     attr: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
-    // SAFETY: the caller vouches for the arguments.
+    // SAFETY: `context` is open, and `attr` can be read.
     unsafe {
         match entry!(context, open_xrcd) {
             Some(open) => open(context, attr),
@@ -174,6 +174,6 @@ pub unsafe fn ibv_open_xrcd(
 /// `xrcd` is valid and not used again.
 #[inline]
 pub unsafe fn ibv_close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    // SAFETY: the caller vouches for `xrcd`; a context that could open it can close it.
+    // SAFETY: `xrcd` is valid and not used again; a context that could open it can close it.
     unsafe { entry!((*xrcd).context, close_xrcd).unwrap_unchecked()(xrcd) }
 }

@@ -19,10 +19,10 @@ const LIBMLX5: Library = Library {
 functions! {
     /// The functions of libmlx5 (`mlx5dv_*`, without the prefix).
     ///
-    /// libmlx5 is at once a library and the driver that libibverbs loads when it sees an mlx5
-    /// device. Whoever comes second gets the copy that is already there, so after
-    /// [`ibv_get_device_list`](crate::ibv_get_device_list) has found such a device, these
-    /// functions are those of its driver.
+    /// libmlx5 is a library, and also the driver that libibverbs loads for an mlx5 device. The second
+    /// load gets the copy that is already there. So after
+    /// [`ibv_get_device_list`](crate::ibv_get_device_list) has found such a device, these functions
+    /// belong to its driver.
     Mlx5dv of LIBMLX5;
 
     /// Whether the device is driven by libmlx5.
@@ -30,7 +30,7 @@ functions! {
     /// Opens a device with attributes of libmlx5, such as DEVX. Null and errno on failure.
     open_device = c"mlx5dv_open_device":
         fn(device: *mut ibv_device, attr: *mut mlx5dv_context_attr) -> *mut ibv_context;
-    /// Reads what the driver can do; `comp_mask` tells what to read and then what was read.
+    /// Reads the capabilities of the driver. `comp_mask` selects the fields to read, and then says which were read.
     query_device = c"mlx5dv_query_device":
         fn(context: *mut ibv_context, attrs: *mut mlx5dv_context) -> c_int;
     /// Reads attributes of a port. The last argument is the size of the structure.
@@ -62,7 +62,7 @@ functions! {
     set_context_attr = c"mlx5dv_set_context_attr": fn(
         context: *mut ibv_context, attr_type: mlx5dv_set_ctx_attr_type, attr: *mut c_void,
     ) -> c_int;
-    /// Reads what is needed to turn timestamps into nanoseconds; see
+    /// Reads the parameters that turn timestamps into nanoseconds; see
     /// [`mlx5dv_ts_to_ns`](crate::mlx5dv_ts_to_ns).
     get_clock_info = c"mlx5dv_get_clock_info":
         fn(context: *mut ibv_context, info: *mut mlx5dv_clock_info) -> c_int;

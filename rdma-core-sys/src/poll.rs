@@ -16,7 +16,7 @@ pub unsafe fn ibv_create_cq_ex(
     context: *mut ibv_context,
     cq_attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    // SAFETY: the caller vouches for the arguments.
+    // SAFETY: `context` is open, and `cq_attr` can be read and names valid objects.
     unsafe {
         match entry!(context, create_cq_ex) {
             Some(create) => create(context, cq_attr),
@@ -37,7 +37,7 @@ pub const fn ibv_cq_ex_to_cq(cq: *mut ibv_cq_ex) -> *mut ibv_cq {
 /// `cq` is valid; `attr` can be read.
 #[inline]
 pub unsafe fn ibv_modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
-    // SAFETY: the caller vouches for the arguments.
+    // SAFETY: `cq` is valid, and `attr` can be read.
     unsafe {
         match entry!((*cq).context, modify_cq) {
             Some(modify) => modify(cq, attr),
@@ -52,7 +52,7 @@ pub unsafe fn ibv_modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c
 /// `cq` is valid; `wc` has room for `num_entries`.
 #[inline]
 pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the caller vouches for the arguments; libibverbs fills every entry of `ops`.
+    // SAFETY: `cq` is valid, and `wc` has room for `num_entries`; libibverbs fills every entry of `ops`.
     unsafe { (*(*cq).context).ops.poll_cq.unwrap_unchecked()(cq, num_entries, wc) }
 }
 
@@ -62,7 +62,7 @@ pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) 
 /// `cq` is valid.
 #[inline]
 pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the caller vouches for `cq`; libibverbs fills every entry of `ops`.
+    // SAFETY: `cq` is valid; libibverbs fills every entry of `ops`.
     unsafe { (*(*cq).context).ops.req_notify_cq.unwrap_unchecked()(cq, solicited_only) }
 }
 
@@ -73,7 +73,7 @@ pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int
 /// `cq` is valid and not in a batch; `attr` can be read.
 #[inline]
 pub unsafe fn ibv_start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: the caller vouches for the arguments; the provider sets the entry.
+    // SAFETY: `cq` is valid and not in a batch, and `attr` can be read; the provider sets the entry.
     unsafe { (*cq).start_poll.unwrap_unchecked()(cq, attr) }
 }
 
@@ -84,11 +84,11 @@ macro_rules! of_current {
         ///
         /// # Safety
         /// `cq` is valid and in a batch that [`ibv_start_poll`] started, and was created with the
-        /// flag (`IBV_WC_EX_WITH_*`) of what is read.
+        /// flag (`IBV_WC_EX_WITH_*`) of the field that is read.
         #[inline]
         pub unsafe fn $name(cq: *mut ibv_cq_ex $(, $arg: $type)*) $(-> $ret)? {
-            // SAFETY: the caller vouches for `cq`; the provider sets the entries that the flags
-            // ask for.
+            // SAFETY: `cq` is valid, in a batch, and was created with the flag. The provider sets the entries that the
+            // flags ask for.
             unsafe { (*cq).$entry.unwrap_unchecked()(cq $(, $arg)*) }
         }
     )*};
@@ -99,7 +99,7 @@ of_current! {
     ibv_next_poll => next_poll() -> c_int;
     /// Ends the batch: gives the entries back to the device and releases the lock.
     ibv_end_poll => end_poll();
-    /// What was completed.
+    /// The kind of completion.
     ibv_wc_read_opcode => read_opcode() -> ibv_wc_opcode;
     /// The vendor's error code of a failed completion.
     ibv_wc_read_vendor_err => read_vendor_err() -> u32;

@@ -17,8 +17,8 @@ pub unsafe fn ibv_create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: the caller vouches for the arguments. The extended attributes begin with the plain
-    // ones.
+    // SAFETY: `context` is open, and `attr` can be read and written and names valid objects. The extended attributes begin
+    // with the plain ones.
     unsafe {
         if (*attr).comp_mask == IBV_QP_INIT_ATTR_PD {
             return crate::ibv_create_qp((*attr).pd, attr.cast());
@@ -36,7 +36,7 @@ pub unsafe fn ibv_create_qp_ex(
 /// `context` is open; `attr` can be read and names valid objects.
 #[inline]
 pub unsafe fn ibv_open_qp(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp {
-    // SAFETY: the caller vouches for the arguments.
+    // SAFETY: `context` is open, and `attr` can be read and names valid objects.
     unsafe {
         match entry!(context, open_qp) {
             Some(open) => open(context, attr),
@@ -54,7 +54,7 @@ pub unsafe fn ibv_modify_qp_rate_limit(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_rate_limit_attr,
 ) -> c_int {
-    // SAFETY: the caller vouches for the arguments.
+    // SAFETY: `qp` is valid, and `attr` can be read.
     unsafe {
         match entry!((*qp).context, modify_qp_rate_limit) {
             Some(modify) => modify(qp, attr),
@@ -72,8 +72,8 @@ pub unsafe fn ibv_create_srq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    // SAFETY: the caller vouches for the arguments. The extended attributes begin with the plain
-    // ones.
+    // SAFETY: `context` is open, and `attr` can be read and written and names valid objects. The extended attributes begin
+    // with the plain ones.
     unsafe {
         let mask = (*attr).comp_mask;
         let only_pd_and_type = mask & !(IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE) == 0;
@@ -94,7 +94,7 @@ pub unsafe fn ibv_create_srq_ex(
 /// `srq` is valid; `srq_num` can be written.
 #[inline]
 pub unsafe fn ibv_get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int {
-    // SAFETY: the caller vouches for the arguments.
+    // SAFETY: `srq` is valid, and `srq_num` can be written.
     unsafe {
         match entry!((*srq).context, get_srq_num) {
             Some(get) => get(srq, srq_num),
@@ -115,7 +115,8 @@ pub unsafe fn ibv_post_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller vouches for the arguments; libibverbs fills every entry of `ops`.
+    // SAFETY: `qp` is valid, the list can be read, the buffers are the device's, and `bad_wr` can be written. libibverbs
+    // fills every entry of `ops`.
     unsafe { (*(*qp).context).ops.post_recv.unwrap_unchecked()(qp, wr, bad_wr) }
 }
 
@@ -131,7 +132,8 @@ pub unsafe fn ibv_post_send(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller vouches for the arguments; libibverbs fills every entry of `ops`.
+    // SAFETY: `qp` is valid, the list can be read, the buffers stay as they are, and `bad_wr` can be written. libibverbs
+    // fills every entry of `ops`.
     unsafe { (*(*qp).context).ops.post_send.unwrap_unchecked()(qp, wr, bad_wr) }
 }
 
@@ -146,7 +148,8 @@ pub unsafe fn ibv_post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller vouches for the arguments; libibverbs fills every entry of `ops`.
+    // SAFETY: `srq` is valid, the list can be read, the buffers are the device's, and `bad_wr` can be written. libibverbs
+    // fills every entry of `ops`.
     unsafe { (*(*srq).context).ops.post_srq_recv.unwrap_unchecked()(srq, wr, bad_wr) }
 }
 
@@ -162,7 +165,7 @@ pub unsafe fn ibv_post_srq_ops(
     op: *mut ibv_ops_wr,
     bad_op: *mut *mut ibv_ops_wr,
 ) -> c_int {
-    // SAFETY: the caller vouches for the arguments.
+    // SAFETY: `srq` is valid, the list can be read, the buffers are the device's, and `bad_op` can be written.
     unsafe {
         match entry!((*srq).context, post_srq_ops) {
             Some(post) => post(srq, op, bad_op),

@@ -13,7 +13,8 @@ use core::ffi::c_int;
 /// `context` is open; `attr` can be read and written and names valid objects.
 #[inline]
 pub unsafe fn ibv_create_wq(context: *mut ibv_context, attr: *mut ibv_wq_init_attr) -> *mut ibv_wq {
-    // SAFETY: the caller vouches for the arguments; no other code has a new work queue.
+    // SAFETY: `context` is open, and `attr` can be read and written and names valid objects. No other code has
+    // a new work queue.
     unsafe {
         let Some(create) = entry!(context, create_wq) else { return unsupported() };
         let wq = create(context, attr);
@@ -33,7 +34,7 @@ pub unsafe fn ibv_create_wq(context: *mut ibv_context, attr: *mut ibv_wq_init_at
 /// `wq` is valid; `attr` can be read.
 #[inline]
 pub unsafe fn ibv_modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int {
-    // SAFETY: the caller vouches for the arguments.
+    // SAFETY: `wq` is valid, and `attr` can be read.
     unsafe {
         match entry!((*wq).context, modify_wq) {
             Some(modify) => modify(wq, attr),
@@ -48,7 +49,7 @@ pub unsafe fn ibv_modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int {
 /// `wq` is valid, and not used after this returned 0.
 #[inline]
 pub unsafe fn ibv_destroy_wq(wq: *mut ibv_wq) -> c_int {
-    // SAFETY: the caller vouches for `wq`.
+    // SAFETY: `wq` is valid, and not used after success.
     unsafe {
         match entry!((*wq).context, destroy_wq) {
             Some(destroy) => destroy(wq),
@@ -68,11 +69,12 @@ pub unsafe fn ibv_post_wq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller vouches for the arguments; the provider fills the entry.
+    // SAFETY: `wq` is valid, the list can be read, the buffers are the device's, and `bad_wr` can be written. The
+    // provider fills the entry.
     unsafe { (*wq).post_recv.unwrap_unchecked()(wq, wr, bad_wr) }
 }
 
-/// Makes a table of work queues that a hash chooses from. Returns null and sets errno on failure.
+/// Makes an indirection table of work queues, for RSS. Returns null and sets errno on failure.
 ///
 /// # Safety
 /// `context` is open; `attr` can be read and names valid work queues.
@@ -81,7 +83,7 @@ pub unsafe fn ibv_create_rwq_ind_table(
     context: *mut ibv_context,
     attr: *mut ibv_rwq_ind_table_init_attr,
 ) -> *mut ibv_rwq_ind_table {
-    // SAFETY: the caller vouches for the arguments.
+    // SAFETY: `context` is open, and `attr` can be read and names valid work queues.
     unsafe {
         match entry!(context, create_rwq_ind_table) {
             Some(create) => create(context, attr),
@@ -90,13 +92,13 @@ pub unsafe fn ibv_create_rwq_ind_table(
     }
 }
 
-/// Destroys such a table. Returns 0 or an errno.
+/// Destroys an indirection table. Returns 0 or an errno.
 ///
 /// # Safety
 /// `table` is valid, and not used after this returned 0.
 #[inline]
 pub unsafe fn ibv_destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
-    // SAFETY: the caller vouches for `table`.
+    // SAFETY: `table` is valid, and not used after success.
     unsafe {
         match entry!((*table).context, destroy_rwq_ind_table) {
             Some(destroy) => destroy(table),
@@ -105,13 +107,13 @@ pub unsafe fn ibv_destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int 
     }
 }
 
-/// Has packets that match come to a queue pair. Returns null and sets errno on failure.
+/// Steers matching packets to a queue pair. Returns null and sets errno on failure.
 ///
 /// # Safety
-/// `qp` is valid; behind `attr` stand as many specifications as it says, in as many bytes.
+/// `qp` is valid; after `attr` follow as many specifications as it says, in as many bytes.
 #[inline]
 pub unsafe fn ibv_create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow {
-    // SAFETY: the caller vouches for the arguments.
+    // SAFETY: `qp` is valid, and the specifications follow `attr`.
     unsafe {
         match entry!((*qp).context, ibv_create_flow) {
             Some(create) => create(qp, attr),
@@ -126,7 +128,7 @@ pub unsafe fn ibv_create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut
 /// `flow` is valid, and not used after this returned 0.
 #[inline]
 pub unsafe fn ibv_destroy_flow(flow: *mut ibv_flow) -> c_int {
-    // SAFETY: the caller vouches for `flow`.
+    // SAFETY: `flow` is valid, and not used after success.
     unsafe {
         match entry!((*flow).context, ibv_destroy_flow) {
             Some(destroy) => destroy(flow),

@@ -1,4 +1,4 @@
-//! librdmacm, found at run time: what it takes to connect a queue pair that was not made by it.
+//! librdmacm, loaded at run time: the functions that connect a queue pair that librdmacm did not make.
 #![expect(
     non_camel_case_types,
     reason = "the names of the C header, whose man pages document them"
@@ -20,13 +20,13 @@ pub type rdma_port_space = u32;
 /// Reliable connections.
 pub const RDMA_PS_TCP: rdma_port_space = 0x0106;
 
-/// What an event says: one of `RDMA_CM_EVENT_*`.
+/// Type of an event: one of `RDMA_CM_EVENT_*`.
 pub type rdma_cm_event_type = u32;
 /// `rdma_resolve_addr` has ended well.
 pub const RDMA_CM_EVENT_ADDR_RESOLVED: rdma_cm_event_type = 0;
 /// `rdma_resolve_route` has ended well.
 pub const RDMA_CM_EVENT_ROUTE_RESOLVED: rdma_cm_event_type = 2;
-/// Somebody wants to connect to a listening identifier.
+/// A peer wants to connect to a listening identifier.
 pub const RDMA_CM_EVENT_CONNECT_REQUEST: rdma_cm_event_type = 4;
 /// The peer accepted; the identifier has no queue pair, so the program connects its own.
 pub const RDMA_CM_EVENT_CONNECT_RESPONSE: rdma_cm_event_type = 5;
@@ -34,7 +34,7 @@ pub const RDMA_CM_EVENT_CONNECT_RESPONSE: rdma_cm_event_type = 5;
 pub const RDMA_CM_EVENT_REJECTED: rdma_cm_event_type = 8;
 /// Both sides are connected.
 pub const RDMA_CM_EVENT_ESTABLISHED: rdma_cm_event_type = 9;
-/// The peer disconnected, or is gone.
+/// The peer disconnected, or has left.
 pub const RDMA_CM_EVENT_DISCONNECTED: rdma_cm_event_type = 10;
 /// The device is being removed.
 pub const RDMA_CM_EVENT_DEVICE_REMOVAL: rdma_cm_event_type = 11;
@@ -53,9 +53,9 @@ pub struct rdma_event_channel {
 /// field.
 #[repr(C)]
 pub struct rdma_addr {
-    /// Of this side.
+    /// Address of this side.
     pub src_storage: libc::sockaddr_storage,
-    /// Of the peer.
+    /// Address of the peer.
     pub dst_storage: libc::sockaddr_storage,
 }
 
@@ -81,7 +81,7 @@ pub struct rdma_cm_id {
     pub route: rdma_route,
 }
 
-/// What the two sides of a connection tell each other (`rdma_connect(3)`).
+/// Parameters that the two sides of a connection exchange (`rdma_connect(3)`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdma_conn_param {
@@ -109,18 +109,18 @@ pub struct rdma_conn_param {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_cm_event_param {
-    /// Of a connection.
+    /// Parameters of a connection.
     pub conn: rdma_conn_param,
 }
 
 /// An event (`rdma_get_cm_event(3)`). The C structure is longer.
 #[repr(C)]
 pub struct rdma_cm_event {
-    /// What it is about; of a connection request, the new identifier.
+    /// Its identifier; the new one in a connection request.
     pub id: *mut rdma_cm_id,
-    /// The identifier that listens, of a connection request.
+    /// The listening identifier, in a connection request.
     pub listen_id: *mut rdma_cm_id,
-    /// What happened.
+    /// Its type.
     pub event: rdma_cm_event_type,
     /// 0, a negative `errno`, or the reason of a rejection.
     pub status: c_int,
@@ -129,7 +129,7 @@ pub struct rdma_cm_event {
 }
 
 functions! {
-    /// The functions of librdmacm (`rdma_*`, without the prefix). Those that return an integer return
+    /// The functions of librdmacm (`rdma_*`, without the prefix). Functions that return an integer return
     /// -1 and set `errno` on failure.
     RdmaCm of LIBRDMACM;
 
@@ -144,14 +144,14 @@ functions! {
     ack_cm_event = c"rdma_ack_cm_event": fn(event: *mut rdma_cm_event) -> c_int;
     /// Name of an event.
     event_str = c"rdma_event_str": fn(event: rdma_cm_event_type) -> *const c_char;
-    /// Makes an identifier whose events go to `channel`.
+    /// Makes an identifier. Its events go to `channel`.
     create_id = c"rdma_create_id": fn(
         channel: *mut rdma_event_channel,
         id: *mut *mut rdma_cm_id,
         context: *mut c_void,
         ps: rdma_port_space,
     ) -> c_int;
-    /// Destroys an identifier all of whose events were acknowledged.
+    /// Destroys an identifier. All its events must be acknowledged.
     destroy_id = c"rdma_destroy_id": fn(id: *mut rdma_cm_id) -> c_int;
     /// Has the events of an identifier go to another channel.
     migrate_id = c"rdma_migrate_id":

@@ -4,7 +4,7 @@
 use crate::{__be32, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge};
 use core::ffi::{c_int, c_void};
 
-/// Declares a call that goes to the entry of the same meaning in the queue pair.
+/// Declares a function that calls the entry of the queue pair.
 macro_rules! of_qp {
     ($($(#[$doc:meta])* $name:ident => $entry:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)?;)*) => {$(
         $(#[$doc])*
@@ -15,8 +15,8 @@ macro_rules! of_qp {
         /// [`ibv_post_send`](crate::ibv_post_send).
         #[inline]
         pub unsafe fn $name(qp: *mut ibv_qp_ex $(, $arg: $type)*) $(-> $ret)? {
-            // SAFETY: the caller vouches for `qp`; the provider sets the entries that the flags
-            // ask for.
+            // SAFETY: `qp` is valid and was created with the flag of this operation. The provider sets the
+            // entries that the flags ask for.
             unsafe { (*qp).$entry.unwrap_unchecked()(qp $(, $arg)*) }
         }
     )*};

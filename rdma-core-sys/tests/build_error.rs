@@ -58,7 +58,7 @@ fn a_missing_libibverbs_is_named_with_its_package() {
 
 #[test]
 fn an_old_libibverbs_is_named_with_its_package() {
-    // A libibverbs that has what the first version had.
+    // A libibverbs with the functions of the first version.
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("old-library");
     fs::create_dir_all(&directory).unwrap();
     let source = directory.join("old.c");

@@ -1,4 +1,4 @@
-//! A frame is lent until the batch goes on; one that was taken can go anywhere.
+//! A frame is lent until the batch goes on; a taken frame can go anywhere.
 
 use std::thread;
 

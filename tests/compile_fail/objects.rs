@@ -1,4 +1,4 @@
-//! What is gone is gone, and what has no receive queue has no way to post to it.
+//! A destroyed object cannot be used, and nothing can be posted where there is no receive queue.
 
 use doorbell::{Context, ProtectionDomain, QpConfig, QueuePair, Receiver, SrqConfig, SrqId};
 

@@ -1,4 +1,4 @@
-//! What was posted belongs to the queue until it completes.
+//! A posted buffer belongs to the queue until it completes.
 
 use doorbell::{BufferPool, Posting, Receiver, RemoteRegion, Sender, SqId, SrqId};
 

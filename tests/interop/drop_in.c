@@ -1,4 +1,4 @@
-/* What programs do to a data path at their worst; the first argument says which. See tests/drop_in.rs. */
+/* Unusual uses of a data path; the first argument selects one. See tests/drop_in.rs. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #ifdef HOST
-/* Links no libibverbs: it comes with a plugin, whose symbols nobody else sees. */
+/* Links no libibverbs: it comes with a plugin. Its symbols are visible to the plugin only. */
 #include <stdio.h>
 
 int main(int argc, char **argv)
@@ -26,7 +26,7 @@ int main(int argc, char **argv)
 #include "../../drop-in/examples/connect.h"
 
 #ifdef __SANITIZE_THREAD__
-/* Code of LLVM calls these; the runtime of GCC has others, and sees what libc's do. */
+/* Code of LLVM calls these. The runtime of GCC lacks them, and intercepts those of libc. */
 void *__tsan_memcpy(void *to, const void *from, size_t size) { return memcpy(to, from, size); }
 void *__tsan_memmove(void *to, const void *from, size_t size) { return memmove(to, from, size); }
 void *__tsan_memset(void *to, int byte, size_t size) { return memset(to, byte, size); }
@@ -34,7 +34,7 @@ void *__tsan_memset(void *to, int byte, size_t size) { return memset(to, byte, s
 
 enum { SIZE = 32, DEPTH = 32, THREADS = 4, EACH = 500 };
 
-/* A queue pair that is connected to another one of the same CQ, and what both need. */
+/* Two connected queue pairs on one CQ, and their objects. */
 struct pair {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
@@ -111,8 +111,8 @@ static void join(pid_t child)
 	check(waitpid(child, &status, 0) == child && status == 0, "the child");
 }
 
-/* A child that ends by exit() with copies of the parent's objects, and one that has a device of its own at the same time
- * as the parent. */
+/* A child that ends by exit() with copies of the parent's objects, and a child that opens the device itself while the
+ * parent uses it. */
 static void forked(void)
 {
 	check(!ibv_fork_init(), "ibv_fork_init");
@@ -130,7 +130,7 @@ static void forked(void)
 		end(own);
 		exit(0);
 	}
-	/* What was posted before is still posted. */
+	/* The receive that was posted before is still posted. */
 	check(!post_send(p->from, 1, p->memory[0], SIZE, p->mr), "ibv_post_send");
 	check(wait_for(p->cq).wr_id + wait_for(p->cq).wr_id == 1, "the receive of before");
 	play(p, 200);
@@ -138,7 +138,7 @@ static void forked(void)
 	end(p);
 }
 
-/* Numbers of objects are those of a context. */
+/* Each context numbers its objects. */
 static void contexts(void)
 {
 	struct pair *one = make(DEPTH), *other = make(2);
@@ -157,7 +157,7 @@ static void contexts(void)
 #include <doorbell.h>
 #include <errno.h>
 
-/* What is attached too late, or in part, is refused and works on. */
+/* Objects that are attached too late, or in part, are refused and go on working. */
 static void attached_plain(void)
 {
 	struct pair *p = make(2);
@@ -232,7 +232,7 @@ static struct pair *shared;
 static atomic_int seen[2][THREADS * EACH];
 static atomic_int completed, credits;
 
-/* Posts to both queue pairs and polls their CQ, like three others; posts before which there is no room are made again. */
+/* Posts to both queue pairs and polls their CQ, like three other threads. Posts that find no room are repeated. */
 static void *hammer(void *number)
 {
 	int first = (int)(intptr_t)number * EACH, receives = 0, sends = 0;
@@ -357,7 +357,7 @@ static void poll_once(struct pair *p)
 		polled++, polled_ids += wc.wr_id;
 }
 
-/* Stands in front of the function of libibverbs by which libmlx5 asks the kernel. */
+/* Takes the place of the function of libibverbs through which libmlx5 asks the kernel. */
 int ibv_cmd_destroy_qp(struct ibv_qp *qp)
 {
 	int (*real)(struct ibv_qp *) = (int (*)(struct ibv_qp *))dlsym(RTLD_NEXT, "ibv_cmd_destroy_qp");
@@ -368,7 +368,7 @@ int ibv_cmd_destroy_qp(struct ibv_qp *qp)
 	return EBUSY;
 }
 
-/* Polls the CQ of a queue pair while the kernel refuses to destroy it: no completion is lost, be its bytes in the CQE or not. */
+/* Polls the CQ of a queue pair while the kernel refuses to destroy it. No completion is lost, with bytes in the CQE or not. */
 static void refused(void)
 {
 	struct pair *p = make(2);

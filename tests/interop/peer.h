@@ -1,11 +1,11 @@
-/* For programs whose peer is in another process. They do what standard input says, and answer each line with one line. */
+/* For programs with a peer in another process. They execute the lines of standard input, and answer each with one. */
 #include "../../drop-in/examples/connect.h"
 #include <inttypes.h>
 
 enum { PSN = 0x321 };
 
-/* Creates a queue pair in INIT, whose peer has this access. Without sends that are all signaled, answers go to memory and
- * not to CQEs. */
+/* Creates a queue pair in INIT with this access for the peer. Sends are not all signaled, so that answers go to memory
+ * and not to CQEs. */
 static inline struct ibv_qp *create_for(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_srq *srq, unsigned depth,
 					int access)
 {

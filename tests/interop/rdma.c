@@ -2,7 +2,7 @@
  * ibv_post_send. */
 #include "peer.h"
 
-#define OPEN 8192 /* bytes that the peer may use; behind them as many of our own */
+#define OPEN 8192 /* bytes that the peer may use; after them as many of our own */
 
 static struct ibv_cq *cq;
 static struct ibv_mr *mr;
@@ -27,7 +27,7 @@ static void set_up(void)
 	printf("ready %u %u %u %" PRIuPTR " %u\n", lid(context), qp->qp_num, PSN, (uintptr_t)memory, mr->rkey);
 }
 
-/* The next completion, whose status the peer judges. */
+/* The next completion. The peer checks its status. */
 static struct ibv_wc completion(void)
 {
 	struct ibv_wc wc;
@@ -36,7 +36,7 @@ static struct ibv_wc completion(void)
 	return wc;
 }
 
-/* Executes a request of the bytes behind OPEN, and tells how it ended. */
+/* Executes a request with the bytes after OPEN, and prints its status. */
 static void execute(struct ibv_send_wr *wr, uint32_t len)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)memory + OPEN, .length = len, .lkey = mr->lkey };

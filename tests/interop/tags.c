@@ -61,7 +61,7 @@ static void set_up(void)
 	srq_attr.cq = ibv_cq_ex_to_cq(tag_cq);
 	srq = ibv_create_srq_ex(ctx, &srq_attr);
 	check(srq != NULL, "ibv_create_srq_ex");
-	/* The send queue of one that receives by tag is the device's. */
+	/* The device owns the send queue of a queue pair that receives by tag. */
 	in = create_for(pd, cq, srq, 0, IBV_ACCESS_REMOTE_READ);
 	out = create_for(pd, cq, NULL, 16, IBV_ACCESS_REMOTE_READ);
 	for (int i = 0; i < SLOTS; i++)
@@ -128,8 +128,8 @@ static void receive(void)
 	printf("got %" PRIu64 " %u %u %u\n", info.tag, info.priv, len, sum(memory + TARGET, len));
 }
 
-/* A FIN comes back from the queue pair that got the offer when the device there has read, and on the
- * connection for the other direction when software has. */
+/* If the device has read, the FIN comes from the queue pair that got the offer. If software has, it comes on
+ * the connection for the other direction. */
 static void await_fin(const unsigned char *fin, uint32_t len)
 {
 	struct ibv_poll_cq_attr attr = {};

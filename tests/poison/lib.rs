@@ -1,5 +1,5 @@
-//! Preloaded into a program, makes sure that what it does on mlx5 devices is direct: every context that
-//! it opens has entries that abort, see [`doorbell_tests::poison`].
+//! A library that is preloaded into a program, to make sure that the program uses mlx5 devices directly: every
+//! context that it opens has entries that abort, see [`doorbell_tests::poison`].
 
 use std::mem::transmute;
 use std::process;

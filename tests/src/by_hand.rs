@@ -8,9 +8,9 @@ use rdma_core_sys as sys;
 
 /// A CQ, a QP on it that sends on another CQ, and perhaps an SRQ.
 pub struct Made {
-    /// What completes receives.
+    /// The CQ of receives.
     pub recv_cq: *mut sys::ibv_cq,
-    /// What completes sends.
+    /// The CQ of sends.
     pub send_cq: *mut sys::ibv_cq,
     /// Null without one.
     pub srq: *mut sys::ibv_srq,
@@ -25,7 +25,7 @@ pub fn plain_cq(pd: &ProtectionDomain) -> *mut sys::ibv_cq {
     unsafe { sys::ibv_create_cq(context, 256, ptr::null_mut(), ptr::null_mut(), 0) }
 }
 
-/// What the driver knows of a queue pair.
+/// Returns attributes of a queue pair as the driver knows them.
 ///
 /// # Safety
 /// The queue pair is alive.
@@ -41,7 +41,7 @@ pub unsafe fn query(qp: *mut sys::ibv_qp, mask: sys::ibv_qp_attr_mask) -> sys::i
 /// # Safety
 /// As for the entry.
 pub unsafe extern "C" fn no_memory<Q, W>(_: *mut Q, first: *mut W, bad: *mut *mut W) -> c_int {
-    // SAFETY: the contract of the entry.
+    // SAFETY: as for the entry: `bad` can be written.
     unsafe { *bad = first };
     libc::ENOMEM
 }

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A C program of `tests/interop`: it does what standard input says, and answers each line with one line.
+/// A C program of `tests/interop`: it executes the lines of standard input, and answers each with one line.
 pub struct Program {
     process: Child,
     input: ChildStdin,
@@ -15,7 +15,7 @@ impl Program {
     pub fn start(name: &str) -> Self {
         let source = format!("{}/interop/{name}.c", env!("CARGO_MANIFEST_DIR"));
         let program = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
-        // The compiler is none of the processes that have a device.
+        // The compiler runs without a device.
         let compiled = Command::new("cc")
             .args(["-Wall", "-Wextra", "-Werror", "-O1", &source, "-libverbs", "-o"])
             .arg(&program)

@@ -55,7 +55,7 @@ impl Cut {
             ..Default::default()
         };
         let mut bad = ptr::null_mut();
-        // SAFETY: a live queue pair; its device reads registered memory only, which nobody writes before the queue
+        // SAFETY: a live queue pair. The device reads registered memory only, which is not written before the queue
         // pair has failed.
         assert_eq!(unsafe { sys::ibv_post_send(qp.as_raw(), &mut wr, &mut bad) }, 0);
         wait("the message to break off", || qp.state().unwrap() == QpState::Error);

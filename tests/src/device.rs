@@ -12,8 +12,8 @@ pub fn path() -> Path {
     }
 }
 
-/// Opens the device under test. When its queues are going to be driven directly, its post and poll
-/// entries abort from now on.
+/// Opens the device under test. If its queues will be driven directly, its post and poll entries abort
+/// from now on.
 pub fn open() -> Context {
     let context = open_unpoisoned();
     if drives_directly(&context) {
@@ -97,7 +97,7 @@ macro_rules! skip {
     }};
 }
 
-/// Skips a test of what only the direct path has.
+/// Skips a test of a feature that only the direct path has.
 #[macro_export]
 macro_rules! direct_only {
     ($context:expr) => {

@@ -1,8 +1,8 @@
-//! What the integration tests share: the device under test, connections inside one process, and the
-//! proof that the direct path is direct.
+//! Shared parts of the integration tests: the device under test, connections inside one process, and
+//! the proof that the direct path is direct.
 //!
-//! Nothing here knows which device it is. `DOORBELL_DEVICE` names one, else it is the first that
-//! libibverbs shows; `DOORBELL_PATH` is `direct` or `verbs`, else what `Path::Auto` gives. On a slow machine
+//! The device can be any. `DOORBELL_DEVICE` names it; by default it is the first device of libibverbs.
+//! `DOORBELL_PATH` is `direct` or `verbs`; by default it is the path of `Path::Auto`. On a slow machine
 //! `DOORBELL_SHARE=N` divides the numbers of messages that are about endurance only.
 
 pub mod by_hand;

@@ -1,6 +1,6 @@
-//! Messages that tell whether they arrived whole.
+//! Messages that show whether they arrived whole.
 
-/// Bytes in front of the pattern: the number of the sender and that of the message.
+/// Bytes before the pattern: the number of the sender and that of the message.
 pub const HEADER: usize = 12;
 
 /// Writes message `number` of `sender`, as long as `out`, which holds at least the header.
@@ -13,7 +13,7 @@ pub fn write(out: &mut [u8], sender: u32, number: u64) {
     }
 }
 
-/// Sender and number of a message whose every byte is as it was written.
+/// Returns sender and number of a message, and checks every byte of it.
 pub fn read(message: &[u8]) -> (u32, u64) {
     assert!(message.len() >= HEADER, "a message of {} bytes has no header", message.len());
     let sender = u32::from_le_bytes(message[..4].try_into().unwrap());
@@ -23,7 +23,7 @@ pub fn read(message: &[u8]) -> (u32, u64) {
         assert_eq!(
             byte,
             pattern(seed, at),
-            "byte {at} behind the header of message {number} of sender {sender}, {} bytes long",
+            "byte {at} after the header of message {number} of sender {sender}, {} bytes long",
             message.len()
         );
     }

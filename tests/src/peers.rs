@@ -9,9 +9,9 @@ use crate::{device, message, receiving};
 
 /// The far ends of connections, for sending to the receiver under test.
 pub struct Peers {
-    /// What the far ends send on. Before `receiver`, which they refer to.
+    /// Queue pairs of the far ends. Declared before `receiver`, which they refer to.
     pub qps: Vec<SendingQp>,
-    /// What the far ends receive on: nothing is sent there.
+    /// The receiver of the far ends, to which nothing is sent.
     pub receiver: Receiver,
     pool: BufferPool,
     /// Messages sent by each.
@@ -50,8 +50,8 @@ impl Peers {
         (near, peers)
     }
 
-    /// Sends the next message of a far end, `len` bytes long, and gives its number; `None` when it has
-    /// to wait for earlier ones.
+    /// Sends the next message of a far end, `len` bytes long, and returns its number; `None` if it must
+    /// wait for earlier messages.
     pub fn try_send(&mut self, from: usize, len: usize) -> Option<u64> {
         self.reap(from);
         if self.qps[from].sends_outstanding() == SENDS as usize {
@@ -87,7 +87,7 @@ impl Peers {
         self.settle();
     }
 
-    /// A far end sends `count` messages to `receiver`, each of which arrives whole before the next.
+    /// A far end sends `count` messages to `receiver`. Each arrives whole before the next.
     pub fn exchange(&mut self, receiver: &mut Receiver, from: usize, count: usize) {
         for _ in 0..count {
             let number = self.send(from, 40);

@@ -1,7 +1,7 @@
 //! Direct means direct: entries of a context that the direct path must not call abort.
 //!
-//! Receives and sends are posted and polled by doorbell itself. What a test sends with verbs goes through libibverbs on
-//! CQs of their own, so polling stays possible for a CQ that something was sent on, and only for such a one.
+//! Receives and sends are posted and polled by doorbell itself. A test that sends with verbs does so through libibverbs on
+//! other CQs: a CQ can be polled through libibverbs only if something was sent on it.
 
 use std::ffi::c_int;
 use std::process;
@@ -18,7 +18,7 @@ type PostSend = unsafe extern "C" fn(
     *mut *mut sys::ibv_send_wr,
 ) -> c_int;
 
-/// What the driver put into the entries that still have work to do.
+/// The driver's entries that are still called.
 struct Driver {
     poll_cq: PollCq,
     req_notify_cq: ReqNotifyCq,
@@ -36,9 +36,9 @@ static SEND_CQS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 /// Replaces the entries of `context` for posting receives, posting tag operations, polling and arming.
 ///
 /// # Safety
-/// `context` is open and nobody uses it at the moment.
+/// `context` is open, and no other thread uses it meanwhile.
 pub unsafe fn post_and_poll(context: *mut sys::ibv_context) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the context is open, and no other thread uses it.
     unsafe {
         let ops = &mut (*context).ops;
         let driver = DRIVER.get_or_init(|| Driver {
@@ -68,9 +68,9 @@ pub fn sends() {
 /// Replaces the entries through which an extended CQ is polled.
 ///
 /// # Safety
-/// `cq` is alive and nobody uses it at the moment.
+/// `cq` is alive, and no other thread uses it meanwhile.
 pub unsafe fn extended_cq(cq: *mut sys::ibv_cq_ex) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the CQ is alive, and no other thread uses it.
     unsafe {
         (*cq).start_poll = Some(start_poll);
         (*cq).next_poll = Some(next_poll);
@@ -104,7 +104,7 @@ unsafe extern "C" fn post_send(
     if SENDS_FORBIDDEN.load(Ordering::Relaxed) {
         forbidden("post_send");
     }
-    // SAFETY: a live QP, by the contract of the entry.
+    // SAFETY: `ibv_post_send(3)` requires a live QP.
     let (send_cq, recv_cq) = unsafe { ((*qp).send_cq, (*qp).recv_cq) };
     if send_cq == recv_cq {
         eprintln!("a CQ that is polled directly is also the CQ of sends");

@@ -39,7 +39,7 @@ pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// What is left of a process.
+/// The output and exit code of a process.
 #[derive(Debug)]
 pub struct Ended {
     /// Its exit code.
@@ -76,7 +76,7 @@ impl Ended {
     }
 }
 
-/// Runs a command to its end, which has to be success.
+/// Runs a command to its end, and checks that it succeeded.
 #[track_caller]
 pub fn succeed(command: &mut Command) -> Ended {
     let ended = Ended::of(command);
@@ -84,7 +84,7 @@ pub fn succeed(command: &mut Command) -> Ended {
     ended
 }
 
-/// A file or a folder in the folder for temporary files, which goes with the value.
+/// A file or a folder in the folder for temporary files. It is removed when the value is dropped.
 pub struct Temporary(PathBuf);
 
 impl Temporary {

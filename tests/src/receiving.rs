@@ -8,7 +8,7 @@ use doorbell::{Buffer, Failure, Message, Receiver, WcStatus};
 use crate::sending_qp::SendingQp;
 use crate::world::Single;
 
-/// How long anything may make no progress. The busiest machine gives a thread some time in it.
+/// Longest time without progress. Even a very busy machine runs each thread within this time.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Calls `done` until it returns true.
@@ -40,7 +40,7 @@ impl SendingQp {
     }
 }
 
-/// Polls until `count` messages have come, each of which `each` has seen.
+/// Polls until `count` messages have come, and calls `each` for each of them.
 pub fn messages(receiver: &mut Receiver, count: usize, mut each: impl FnMut(Message<'_, '_>)) {
     let mut seen = 0;
     while seen < count {
@@ -83,11 +83,11 @@ pub fn failures(receiver: &mut Receiver, count: usize) -> Vec<Failure> {
     failures
 }
 
-/// Messages between queue pairs of a bystander. A device that has carried them had as many chances to do other work.
+/// Messages between queue pairs of a bystander. Each of them is a chance for the device to do other work.
 const TURNS: usize = 300;
 
-/// Has the device carry messages of other queue pairs, one after another. Whatever it could do before for the queues
-/// of a test, it has done in that time, however slow the machine is.
+/// Has the device carry messages of other queue pairs, one after another. Meanwhile it does everything that it can do
+/// for the queues of a test, even on a slow machine.
 pub fn let_the_device_work() {
     let mut bystander = Single::new(8, 64);
     bystander.receiver.fill(bystander.queue, &bystander.pool).unwrap();

@@ -22,9 +22,9 @@ pub struct Sending {
     pub near: Vec<QueuePair>,
     /// Their far ends, each with a receive queue of its own.
     pub far: Vec<QueuePair>,
-    /// What the sender's queue pairs receive on.
+    /// The receiver of the sender's queue pairs.
     pub near_receiver: Receiver,
-    /// What the far ends receive on.
+    /// The receiver of the far ends.
     pub far_receiver: Receiver,
     /// Buffers to send.
     pub pool: BufferPool,
@@ -101,7 +101,7 @@ impl Sending {
         completions(sender, count, |done| describe(done, &queues))
     }
 
-    /// Takes the next `count` requests, all of which succeed.
+    /// Takes the next `count` requests, and checks that all succeeded.
     pub fn succeed(&mut self, count: usize) {
         for done in self.done(count) {
             assert_eq!(done.status, WcStatus::SUCCESS, "{done:?}");

@@ -7,10 +7,10 @@ use doorbell::{
     RemoteRegion, SendError, Sender, SenderConfig, SqId, WcStatus,
 };
 
-/// A queue pair with a sender of its own, which nothing else is sent on. It is used like the queue pair that it holds.
+/// A queue pair with a sender of its own, for nothing else. It dereferences to the queue pair.
 pub struct SendingQp {
     qp: QueuePair,
-    /// What it sends on.
+    /// Its sender.
     pub sender: Sender,
     outstanding: usize,
 }
@@ -96,7 +96,7 @@ impl SendingQp {
         Some(Sent { status, buffer })
     }
 
-    /// Resets it, and lets go of what was outstanding: it can be connected again.
+    /// Resets it, and drops the outstanding requests: it can be connected again.
     pub fn reset(&mut self, receiver: &mut Receiver) -> doorbell::Result<QpEnd> {
         let end = receiver.reset_qp(&mut self.qp)?;
         loop {
@@ -112,7 +112,7 @@ impl SendingQp {
         self.outstanding
     }
 
-    /// The queue pair alone; what is outstanding stays with it until it is destroyed.
+    /// The queue pair alone. Outstanding requests stay with it until it is destroyed.
     pub fn into_qp(self) -> QueuePair {
         self.qp
     }

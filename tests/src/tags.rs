@@ -22,7 +22,7 @@ pub struct Side {
     pub readable: BufferPool,
     /// By connection.
     pub peers: Vec<PeerId>,
-    /// What peers are made with.
+    /// Configuration of peers.
     pub config: QpConfig,
 }
 
@@ -154,14 +154,14 @@ impl Side {
         assert_matches!(self.event(), TagEvent::Cancelled { receive, .. } if receive == id);
     }
 
-    /// Polls until so many messages wait for receives.
+    /// Polls until `count` messages wait for receives.
     #[track_caller]
     pub fn wait_unexpected(&mut self, count: usize) {
         self.wait_unexpected_at_least(count);
         assert_eq!(self.tags.unexpected(), count);
     }
 
-    /// Polls until so many messages or more wait for receives.
+    /// Polls until `count` messages or more wait for receives.
     #[track_caller]
     pub fn wait_unexpected_at_least(&mut self, count: usize) {
         wait("unexpected messages", || {
@@ -195,7 +195,7 @@ pub fn between(
     (near, far)
 }
 
-/// Makes a connection, in the place of one that was removed or behind all.
+/// Makes a connection, in the place of a removed one or after the last.
 pub fn join(near: &mut Side, far: &mut Side, at: usize) {
     let [one, other] = [&mut *near, &mut *far].map(|side| {
         let peer = side.tags.add_peer(&side.config).unwrap();

@@ -84,7 +84,7 @@ impl<Q: Copy + Into<QueueId>> World<Q> {
         assert_eq!(self.receiver.post(self.queue, buffers).unwrap(), count);
     }
 
-    /// The first far end sends `count` messages, each of which arrives whole before the next.
+    /// The first far end sends `count` messages. Each arrives whole before the next.
     pub fn exchange(&mut self, count: usize) {
         self.peers.exchange(&mut self.receiver, 0, count);
     }
@@ -130,7 +130,7 @@ pub struct TwoSrqs {
 }
 
 impl TwoSrqs {
-    /// SRQs for `max_wr` receives each, which the device rounds to nothing else.
+    /// SRQs for `max_wr` receives each, a size that the device does not round.
     pub fn new(max_wr: u32) -> Self {
         let (pd, mut receiver) = device::start(2 * max_wr);
         let srqs = [(); 2].map(|()| receiver.create_srq(&SrqConfig::new(max_wr)).unwrap());

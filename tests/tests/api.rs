@@ -1,7 +1,7 @@
 //! The public interface of the library is the one that `src/api.txt` lists, so that a review sees each change of it.
 //!
-//! The listing is made from the sources, as rustfmt formats them: it needs no toolchain but cargo's. What a macro writes
-//! is not in it, except the names of `bitflags`, nor are the fields of variants.
+//! The listing is made from the sources, as rustfmt formats them: it needs no toolchain but cargo's. Items that a macro
+//! writes are not in it, except the names of `bitflags`, nor are the fields of variants.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -39,7 +39,7 @@ fn exported(src: &Path) -> HashMap<String, String> {
     names
 }
 
-/// The name of the type in the head of an `impl`, whatever it is the `impl` of.
+/// The name of the type in the head of an `impl`, with or without a trait.
 fn implemented(head: &str) -> &str {
     let head = head.rsplit_once(" for ").map_or(head, |(_, of)| of);
     // Its own parameters come first: `impl<T: Copy> Name<T>`.

@@ -1,15 +1,15 @@
 //! Programs that the safety model forbids do not compile.
 //!
 //! Each file in `tests/compile_fail` marks the lines that rustc must refuse with `//~ CODE`. Codes are
-//! compared, not words, which differ from one rustc to the next; and an error on any other line is one too
-//! many. The first function of each file is the same program without the mistake.
+//! compared, not messages, which differ from one rustc to the next. An error on any other line fails the
+//! test. The first function of each file is the same program without the mistake.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A line of a file, and the code of what is wrong there.
+/// Lines of a file, with the code of the error there.
 type Errors = BTreeSet<(usize, String)>;
 
 /// The library as cargo has built it for this test.
@@ -32,7 +32,7 @@ fn expected(source: &str) -> Errors {
     marks.collect()
 }
 
-/// What rustc finds, and its words.
+/// Returns the errors of rustc, and its output.
 fn found(file: &Path, library: &Path) -> (Errors, String) {
     let deps = library.with_file_name("deps");
     let output = Command::new("rustc")

@@ -1,10 +1,10 @@
 //! The load barrier between the owner bit of a CQE and the rest of it, under a memory model that lets loads overtake each
 //! other.
 //!
-//! loom knows the memory model of C11, where relaxed loads may be reordered as on aarch64; an acquire fence stands for
-//! `dmb oshld` there, the release store for the device's write of the word that has the owner bit. With the barrier no CQE
-//! has a wrong signature in any execution; without it there is one, and the signature shows it: that is what
-//! `ReceiverConfig::verify_cqes` looks for on a real machine.
+//! loom has the memory model of C11, where relaxed loads may be reordered as on aarch64. An acquire fence stands for
+//! `dmb oshld`, and the release store for the device's write of the word with the owner bit. With the barrier no CQE has a
+//! wrong signature in any execution. Without it a CQE can have one: `ReceiverConfig::verify_cqes` looks for such CQEs on a
+//! real machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering as Std};
@@ -31,14 +31,14 @@ fn word(cqe: &[u8; 64], at: usize) -> u64 {
     u64::from_ne_bytes(*cqe[8 * at..].first_chunk().unwrap())
 }
 
-/// Polls while the device writes a CQE over that of the lap before; returns how many executions read a wrong one, and how
+/// Polls while the device overwrites the CQE of the lap before; returns how many executions read a wrong CQE, and how
 /// many a right one.
 fn poll(barrier: bool) -> (usize, usize) {
     let counts = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
     let counted = Arc::clone(&counts);
     loom::model(move || {
         let (old, new) = (cqe(7, INDEX - 1), cqe(9, INDEX));
-        // Of the eight words two differ: that of the byte count and the last one.
+        // Two of the eight words differ: the word of the byte count and the last one.
         let body = Arc::new(AtomicU64::new(word(&old, 5)));
         let last = Arc::new(AtomicU64::new(word(&old, 7)));
         let device = {

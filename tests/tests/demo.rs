@@ -17,8 +17,8 @@ fn on_device(name: &str, is_poisoned: bool) -> Command {
     command
 }
 
-/// Runs the server on `path` and two clients; returns whether all were content, what the server printed, and
-/// what it complained of.
+/// Runs the server on `path` and two clients; returns whether all succeeded, and the server's standard output and
+/// standard error.
 fn main_job(path: &str, poisoned: bool) -> (bool, String, String) {
     let mut server = on_device("srq_server", poisoned)
         .args(["--connections", "4", "--path", path, "127.0.0.1:0"])

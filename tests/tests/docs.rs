@@ -1,4 +1,4 @@
-//! What the documentation refers to exists: files, headings, and the pages of the book.
+//! All targets of references in the documentation exist: files, headings, and the pages of the book.
 
 use std::collections::HashSet;
 use std::fs;
@@ -38,7 +38,7 @@ fn prose(text: &str) -> Vec<&str> {
     lines
 }
 
-/// What links of the form `[text](target)` lead to.
+/// The targets of links of the form `[text](target)`.
 fn links(text: &str) -> Vec<String> {
     let mut links = Vec::new();
     for line in prose(text) {
@@ -60,7 +60,7 @@ fn anchors(text: &str) -> HashSet<String> {
     headings.map(anchor).collect()
 }
 
-/// What is wrong with a link of `page`.
+/// Returns the error of a link of `page`, if there is one.
 fn complaint(page: &Path, link: &str) -> Option<String> {
     if link.contains("://") {
         return None;
@@ -146,10 +146,10 @@ fn the_first_programs_are_the_examples() {
     }
 }
 
-/// The public types, traits and functions of `text` whose documentation has no example; and how many there are.
+/// Returns the public types, traits and functions of `text` that have no example, and the number of all.
 fn without_example(text: &str) -> (Vec<String>, usize) {
     let (mut names, mut count) = (Vec::new(), 0);
-    // Whether what was read since the last blank line has an example.
+    // Whether the lines since the last blank line have an example.
     let mut example = false;
     for line in text.lines() {
         example |= line.starts_with("/// ```");
@@ -167,7 +167,7 @@ fn without_example(text: &str) -> (Vec<String>, usize) {
     (names, count)
 }
 
-/// What `pub use` exports.
+/// The names that `pub use` exports.
 fn exports(text: &str) -> String {
     text.split("\npub use ").skip(1).filter_map(|rest| rest.split(';').next()).collect()
 }
@@ -176,7 +176,7 @@ fn exports(text: &str) -> String {
 fn every_type_of_the_library_is_documented_with_an_example() {
     let (mut missing, mut all) = (Vec::new(), 0);
     let sources = sources(&root().join("src"));
-    // A type of a sealed trait must be called public, and nobody can name it.
+    // A type of a sealed trait must be declared public, but no program can name it.
     let texts = sources.iter().map(|source| read(source));
     let exported: String = texts.map(|text| exports(&text)).collect();
     let is_exported = |name: &&String| {
@@ -198,7 +198,7 @@ fn every_type_of_the_library_is_documented_with_an_example() {
     );
 }
 
-/// Where the tests are that a page names `module` or `module::function`, as far as there are any.
+/// Returns `true` if there is the test that a page names `module` or `module::function`.
 fn has_test(name: &str) -> bool {
     let has = |module: &str, what: &str| {
         let path = module.replace("::", "/");
@@ -228,7 +228,7 @@ fn the_tests_of_all_completions_exist() {
         let [form, _, _, tests, path] = cells[..] else { panic!("{row}") };
         let names: Vec<_> =
             tests.split('`').skip(1).step_by(2).filter(|&name| name != "mlx5-ring").collect();
-        // What the device cannot be asked for is produced by nothing.
+        // A form that the device cannot be asked for has no test.
         assert_eq!(names.is_empty(), path.is_empty(), "{form}");
         for name in &names {
             assert!(has_test(name), "{form}: there is no test `{name}`");
@@ -273,7 +273,7 @@ fn what_the_readme_says_of_cost_is_what_was_counted() {
     }
 }
 
-/// The table of the drop-in has each row that was counted, and what it costs.
+/// The table of the drop-in has each row that was counted, and its cost.
 #[test]
 fn what_the_drop_in_costs_is_what_was_counted() {
     let table = read(&root().join("docs/drop-in.md"));

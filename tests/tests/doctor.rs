@@ -1,4 +1,4 @@
-//! `doorbell doctor` on the software device: what is well, and what is not.
+//! `doorbell doctor` on the software device, with and without problems.
 
 use doorbell_tests::programs::{Ended, built, on_soft_mlx5};
 

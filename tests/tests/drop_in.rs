@@ -1,4 +1,4 @@
-//! The drop-in under C programs: objects that are attached one by one, and what programs do to a library at their worst.
+//! The drop-in under C programs: objects that are attached one by one, and programs that use it in unusual ways.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,7 +30,7 @@ fn the_header_is_what_cbindgen_makes() {
     assert!(text == there, "WRITE_HEADER=1 writes doorbell.h:\n{text}");
 }
 
-/// The compiler's arguments for what `scripts/install-c.sh` installed.
+/// The compiler's arguments for the files that `scripts/install-c.sh` installed.
 fn installed(folder: &Path) -> Vec<String> {
     let mut install = Command::new(format!("{ROOT}/scripts/install-c.sh"));
     succeed(install.arg(folder).arg(built("libdoorbell_drop_in.so")));
@@ -55,7 +55,7 @@ fn a_library_attaches_its_objects() {
     for link in ["ib", "roce"] {
         let ended = run("", link);
         assert!(ended.printed.contains("1000 messages received by doorbell"), "{ended}");
-        // What was not attached stays: sends that are posted and polled.
+        // The sends are not attached: libmlx5 posts and polls them.
         let totals =
             "posts: 1016 by doorbell, 1000 by libmlx5; polls: 1000 by doorbell, 1000 by libmlx5";
         assert!(ended.complained.contains(totals), "{ended}");
@@ -72,7 +72,7 @@ fn what_cannot_be_attached_works_on() {
     let flags = installed(&folder);
     let flags: Vec<&str> = flags.iter().map(String::as_str).chain(["-DATTACH"]).collect();
     let program = worst(&folder, "worst", &flags);
-    // Of a plugin, nobody else sees the library.
+    // The library of a plugin is visible to the plugin only.
     let plugin = worst(&folder, "plugin.so", &[&flags[..], &["-shared", "-fPIC"]].concat());
     let host = folder.join("host");
     compile("tests/interop/drop_in.c", &["-DHOST", "-ldl"], &host);
@@ -111,8 +111,8 @@ fn twice(command: &[&Path]) -> [Command; 2] {
     })
 }
 
-/// Runs a command both ways; libmlx5 must have posted and polled nothing in the second. Returns what each process of the second
-/// posted and polled.
+/// Runs a command both ways; libmlx5 must have posted and polled nothing in the second. Returns the counts of each process
+/// of the second.
 fn succeed_twice(command: &[&Path]) -> Vec<String> {
     let [mut stock, mut ours] = twice(command);
     succeed(&mut stock);
@@ -168,8 +168,8 @@ fn threads_share_queues() {
     assert!(log.contains("posts: 4000 by doorbell, 0 by libmlx5"), "{log}");
 }
 
-/// A CQ is resized before its first use and in traffic; it is polled while the kernel destroys a queue pair or refuses to, and between
-/// the calls of a batch of `ibv_wr_*`.
+/// A CQ is resized before its first use and in traffic. It is polled while the kernel destroys a queue pair or refuses to,
+/// and between the calls of a batch of `ibv_wr_*`.
 #[test]
 fn a_program_does_what_seems_unlikely() {
     let (_folder, program) = worst_alone(&[]);

@@ -33,7 +33,7 @@ fn serve(path: &str) {
     let (address, chosen) = rest.trim().split_once(", path ").unwrap();
     assert_eq!(chosen, path);
 
-    // Its device writes down what it does: it is killed in the middle of that.
+    // Its device writes a trace: the client is killed in the middle of the trace.
     let trace = Temporary::file("trace");
     let mut killed = client(address, 1, 10_000_000, &["--trace", trace.to_str().unwrap()]);
     receiving::wait("the client to send", || {

@@ -1,4 +1,4 @@
-//! Every order in which the owner of a receiver can fall asleep, or be gone, while other threads give buffers back.
+//! Every order in which the owner of a receiver can fall asleep, or leave, while other threads give buffers back.
 
 use std::sync::Arc as Shared;
 use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed as Counting};
@@ -7,7 +7,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-/// What the files are built on here.
+/// The primitives that the files use here.
 mod sync {
     use std::collections::VecDeque;
 
@@ -65,7 +65,7 @@ mod wake_state;
 use handover::Handover;
 use wake_state::WakeState;
 
-/// A buffer: dropped, it is in its pool.
+/// A buffer. Dropping it returns it to its pool.
 struct Buffer(Shared<Count>);
 
 impl Drop for Buffer {
@@ -74,7 +74,7 @@ impl Drop for Buffer {
     }
 }
 
-/// What a `SharedPoster` holds; `signals` stands for the event descriptor.
+/// The fields of a `SharedPoster`. `signals` stands for the event descriptor.
 struct World {
     wake_state: WakeState,
     buffers: Handover<Buffer>,
@@ -116,8 +116,8 @@ fn join(threads: Vec<thread::JoinHandle<()>>) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Runs a model in every order in which at most `preemptions` times a thread gives way that could go on. It must return
-/// `true` in some of them and `false` in some, or it would prove nothing.
+/// Runs a model in every order with at most `preemptions` preemptions. The model must return `true` in some orders and
+/// `false` in others, or it would prove nothing.
 fn explore(preemptions: Option<usize>, model: impl Fn() -> bool + Send + Sync + 'static) {
     let seen: Shared<[Count; 2]> = Shared::default();
     let inside = Shared::clone(&seen);
@@ -147,7 +147,7 @@ fn one_or_two_give_to_who_falls_asleep() {
     [1, 2].into_iter().for_each(|count| explore(None, move || sleeps(count)));
 }
 
-/// The owner goes, awake or having slept; nobody else does anything after.
+/// The owner leaves, awake or after it slept. Afterwards no other thread does anything.
 fn leaves(count: usize, capacity: usize, slept: bool) -> bool {
     let world = World::new(capacity);
     let threads = givers(&world, count);
@@ -159,7 +159,7 @@ fn leaves(count: usize, capacity: usize, slept: bool) -> bool {
     world.buffers.clear();
     let before = world.in_pool();
     join(threads);
-    assert_eq!((world.in_pool(), world.buffers.len()), (count, 0), "a buffer waits for nobody");
+    assert_eq!((world.in_pool(), world.buffers.len()), (count, 0), "a buffer is never taken");
     assert!(world.signals.load(Ordering::Relaxed) <= 1, "one wakes");
     before == count
 }
@@ -178,7 +178,7 @@ fn some_give_to_who_goes() {
     }
 }
 
-/// What the owner takes out, it has whole; what it leaves goes back.
+/// A buffer that the owner takes is the owner's; any other buffer goes back to the pool.
 #[test]
 fn one_that_gives_to_who_takes_and_goes() {
     explore(None, || {

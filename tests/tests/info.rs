@@ -119,14 +119,14 @@ fn without_a_device_it_says_what_to_look_for() {
     if std::path::Path::new("/sys/class/infiniband_verbs").exists() {
         doorbell_tests::skip!("this machine has a device, which netlink shows");
     }
-    // A tree of sysfs in which libibverbs sees what is made there.
+    // A tree of sysfs for libibverbs, which this test fills.
     let root = Temporary::folder("nothing");
     fs::create_dir_all(root.join("class/infiniband_verbs")).unwrap();
     fs::write(root.join("class/infiniband_verbs/abi_version"), "6\n").unwrap();
     let complaint = refused(1, info().env("SYSFS_PATH", &root));
     assert!(complaint.contains("no RDMA device found: load the driver"), "{complaint}");
 
-    // The kernel has one that libibverbs cannot use.
+    // The kernel has a device that libibverbs cannot use.
     fs::create_dir_all(root.join("class/infiniband/mlx5_3")).unwrap();
     let complaint = refused(1, info().env("SYSFS_PATH", &root));
     assert!(complaint.contains("the kernel has mlx5_3"), "{complaint}");

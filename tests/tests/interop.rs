@@ -1,11 +1,11 @@
 //! Connections to programs that know nothing of doorbell: the ping-pong examples of libibverbs.
 //!
-//! The two sides tell each other their addresses as text over TCP: the client first, which says `done`
-//! when it has those of the server. Then each answers each message with one, the client beginning.
-//! Such a program sends from the very memory that it receives to, so what it answers with is what it got.
+//! The two sides exchange their addresses as text over TCP: the client begins, and says `done` when it has
+//! the address of the server. Then each side answers each message with one, and the client begins.
+//! Such a program sends from the memory that it receives to, so its answer is the message that it received.
 //! `pingpong` does the same with the program that has an SRQ.
 //!
-//! Only where the device reaches those of other processes, which `DOORBELL_NETWORKED=1` says.
+//! The tests need a device that reaches the devices of other processes: `DOORBELL_NETWORKED=1` says so.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -25,7 +25,7 @@ use rdma_core_sys as sys;
 
 /// Messages in each direction.
 const EXCHANGES: usize = 200;
-/// Of three packets, the last one not full.
+/// Three packets. The last is not full.
 const SIZE: usize = 2500;
 const MTU: Mtu = Mtu::Mtu1024;
 const RECEIVES: u32 = 64;
@@ -48,7 +48,7 @@ const PROGRAMS: [Program; 2] = [
     Program { name: "ibv_ud_pingpong", size: 1000, qkey: Some(0x1111_1111) },
 ];
 
-/// What a program fills its memory with.
+/// The byte that a program fills its memory with.
 const FILLING: u8 = 0x7b;
 
 #[test]
@@ -199,7 +199,7 @@ impl Side {
         self.on_its_way = true;
     }
 
-    /// Answers until the program is done, which is when as many messages have gone each way.
+    /// Answers until the program is done: `EXCHANGES` messages have gone each way.
     fn exchange(&mut self, peer: &mut Peer) {
         let mut progress = Instant::now();
         while self.received < EXCHANGES || self.completed < EXCHANGES {
@@ -223,7 +223,7 @@ impl Side {
             for _ in 0..answers {
                 // As the programs count: it may be one more.
                 if self.completed < EXCHANGES {
-                    // The answer can arrive before the completion of what it answers.
+                    // The answer can arrive before the completion of the message that it answers.
                     while self.on_its_way {
                         self.poll_sends();
                     }

@@ -18,7 +18,7 @@ fn measure(path: &str, more: &[&str]) -> String {
     let mut server = command(&[]).spawn().unwrap();
     let client = loop {
         let client = Ended::of(&mut command(&[&["127.0.0.1"], more].concat()));
-        // One that comes before the server listens ends at once.
+        // A client that comes before the server listens ends at once.
         if client.code == Some(0) || server.try_wait().unwrap().is_some() {
             break client;
         }
@@ -29,7 +29,7 @@ fn measure(path: &str, more: &[&str]) -> String {
     client.printed
 }
 
-/// The number behind `name`.
+/// The number after `name`.
 fn value(printed: &str, name: &str) -> f64 {
     let line = printed.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
     line.unwrap_or_else(|| panic!("no {name} in {printed}")).parse().unwrap()
@@ -46,7 +46,7 @@ fn quantiles_are_in_order_and_drawn() {
     );
     let names = ["min", "p50", "p90", "max"];
     let values = names.map(|name| value(&printed, name));
-    // 500 messages do not tell what one of a hundred takes.
+    // 500 messages are too few for a p99.
     assert!(!printed.contains("p99"), "{printed}");
     assert!(values[0] > 0.0 && values.is_sorted(), "{printed}");
 

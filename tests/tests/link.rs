@@ -11,7 +11,7 @@ use doorbell_tests::peers::join;
 use doorbell_tests::world::Shared;
 use doorbell_tests::{receiving, skip};
 
-/// What 6 retries after 67 ms each may take on a slow machine, where the timers of a device are not exact either.
+/// The time that 6 retries after 67 ms each may take on a slow machine, where the device's timers are not exact either.
 const BOUND: Duration = Duration::from_secs(15);
 
 /// The interface, which is up again when the value is dropped.
@@ -59,7 +59,7 @@ fn sends_fail_in_time_and_buffers_come_back_when_the_link_goes_down() {
     let status = w.peers.qps[0].ended();
     assert!(!status.is_success(), "{status}");
     assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
-    // An SRQ outlives its queue pairs: what is posted stays posted, and comes back when it is destroyed.
+    // An SRQ outlives its queue pairs: its receives stay posted, and come back when it is destroyed.
     let mut batch = w.receiver.poll();
     while let Some(message) = batch.next() {
         let failure = message.expect_err("nothing can arrive");

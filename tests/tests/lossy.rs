@@ -1,7 +1,7 @@
 //! Requests of every kind over a link that loses, doubles and reorders packets: every byte is right, and every buffer
 //! comes back.
 //!
-//! `SOAK_OPERATIONS` is how many. `cargo xtask soak` runs it on a device with such a link.
+//! `SOAK_OPERATIONS` is the number of requests. `cargo xtask soak` runs the test on a device with such a link.
 
 use std::collections::VecDeque;
 
@@ -19,11 +19,11 @@ const PART: usize = 4096;
 const LONGEST: usize = 3000;
 const INLINE: usize = 64;
 
-/// One connection, and what its requests must have done.
+/// One connection, and the expected effects of its requests.
 struct Connection {
     /// The memory of the far end as it is when all requests are over.
     memory: Vec<u8>,
-    /// What the requests that are not over return, oldest first.
+    /// Results of the requests that are not over, oldest first.
     expected: VecDeque<Expected>,
     /// Messages and WRITEs with immediate data that were posted, and those that arrived.
     sent: u64,
@@ -32,7 +32,7 @@ struct Connection {
     needs_fence: bool,
 }
 
-/// What a request returns.
+/// The result of a request.
 struct Expected {
     token: u64,
     has_buffer: bool,
@@ -142,7 +142,7 @@ fn is_posted<P>(posted: Result<(), SendError<P>>) -> bool {
     }
 }
 
-/// Takes the requests that are over, and compares each with what it must have returned; returns `true` if there are any.
+/// Takes the requests that are over, and checks the result of each; returns `true` if there are any.
 fn complete(world: &mut Sending, connections: &mut [Connection]) -> bool {
     let mut any = false;
     let queues: Vec<_> = (0..QPS).map(|qp| world.queue(qp)).collect();
@@ -161,7 +161,7 @@ fn complete(world: &mut Sending, connections: &mut [Connection]) -> bool {
     any
 }
 
-/// Takes what has arrived at the far ends, and gives the receives back; returns `true` if there is anything.
+/// Takes the messages that have arrived at the far ends, and gives the receives back; returns `true` if there are any.
 fn receive(world: &mut Sending, connections: &mut [Connection]) -> bool {
     let mut any = false;
     let mut batch = world.far_receiver.poll();

@@ -37,7 +37,7 @@ fn gaps(path: &str, device: &[&str], publish: &[&str], subscribe: &[&str]) -> (u
     (frames.parse().unwrap(), made.parse().unwrap())
 }
 
-/// A capture of what one publisher sends is sent by another one, with the same gaps.
+/// A publisher sends the capture of another publisher's frames, with the same gaps.
 #[test]
 fn a_capture_is_sent_again() {
     let file = Temporary::file("market-data.pcap");

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use doorbell_tests::programs::{example, succeed};
 
 const MESSAGES: u32 = 500;
-/// More than the members wait for: what is still on its way to a slow member when the sender exits is lost.
+/// More datagrams than the members wait for: those on their way to a slow member when the sender exits are lost.
 const SENT: u32 = MESSAGES + 300;
 
 fn multicast(path: &str, arguments: &[&str]) -> Command {
@@ -15,7 +15,7 @@ fn multicast(path: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// A member that has joined, and what it will say.
+/// A member that has joined, and its output.
 fn member(path: &str) -> (Child, BufReader<impl Read>) {
     let mut member = multicast(path, &["--messages", &MESSAGES.to_string()]).spawn().unwrap();
     let mut lines = BufReader::new(member.stdout.take().unwrap());
@@ -25,7 +25,7 @@ fn member(path: &str) -> (Child, BufReader<impl Read>) {
     (member, lines)
 }
 
-/// The number behind a word.
+/// The number after a word.
 fn number(text: &str, word: &str) -> u64 {
     let (_, rest) = text.split_once(word).unwrap_or_else(|| panic!("no `{word}` in {text}"));
     rest.trim().split([',', '\n']).next().unwrap().parse().unwrap()
@@ -41,7 +41,7 @@ fn everybody_gets_everything_on(path: &str) {
         assert!(member.wait().unwrap().success(), "{printed}");
         assert!(printed.starts_with(&format!("{MESSAGES} datagrams, 0 missed\n")), "{printed}");
         let [least, median, most] = ["least", "median", "most"].map(|word| number(&printed, word));
-        // A device that was put aside takes several datagrams at once.
+        // A device that was preempted takes several datagrams at once.
         assert!(least <= median && median <= most && most > 0, "{printed}");
     }
 }

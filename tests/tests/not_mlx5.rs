@@ -1,7 +1,7 @@
 //! A device of another vendor has the verbs path only.
 //!
-//! There need be none: this program's `ibv_query_device` comes before that of libibverbs, and reports
-//! another vendor on request.
+//! No such device is needed: the `ibv_query_device` of this program comes before that of libibverbs, and
+//! reports another vendor on request.
 
 use std::ffi::c_int;
 use std::mem::transmute;

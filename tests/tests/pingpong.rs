@@ -41,7 +41,7 @@ fn play(server: (Kind, &[&str]), client: (Kind, &[&str]), link: &str) -> [Ended;
     let arguments = [server.1, &["-p", &port]].concat();
     let mut server = server.0.command(link, &fabric, &arguments).spawn().unwrap();
     let client = loop {
-        // One that comes before the server listens ends at once.
+        // A client that comes before the server listens ends at once.
         let there = [client.1, &["-p", &port, "127.0.0.1"]].concat();
         let ended = Ended::of(&mut client.0.command(link, &fabric, &there));
         if ended.code == Some(0) || !ended.complained.to_lowercase().contains("connect") {
@@ -64,8 +64,8 @@ fn succeed(server: Kind, client: Kind, link: &str, arguments: &[&str], iters: u3
     }
 }
 
-/// Messages of three packets, the last one not full. With events, as a program that spins takes the
-/// processor from a device that is software.
+/// Messages of three packets, the last one not full. With events, because a program that spins takes the
+/// processor from a software device.
 const COMMON: &[&str] = &["-n", "300", "-s", "2500", "-r", "64", "-e", "-c"];
 
 fn with(more: &[&'static str]) -> Vec<&'static str> {

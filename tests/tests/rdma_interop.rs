@@ -10,7 +10,7 @@ use doorbell_tests::{device, receiving, sending, skip};
 
 /// Bytes that either side opens to the other.
 const OPEN: usize = 8192;
-/// The C program's own memory begins here, behind what it opens.
+/// The C program's own memory begins here, after the bytes that it opens.
 const OWN: usize = OPEN;
 
 struct World {
@@ -65,7 +65,7 @@ impl World {
     }
 }
 
-/// What the program fills memory with.
+/// The bytes that the program fills memory with.
 fn filling(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + seed) as u8).collect()
 }

@@ -1,6 +1,6 @@
-//! What memory is registered for, and what a peer can do that has found out the key.
+//! Access flags of registered memory, and what they permit a peer that knows the key.
 //!
-//! This binary has an `ibv_reg_mr` of its own, which takes note of what the library asks for.
+//! This binary has an `ibv_reg_mr` of its own, which notes the access flags that the library asks for.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
@@ -21,10 +21,10 @@ static REGIONS: Mutex<Vec<(sys::ibv_access_flags, u32)>> = Mutex::new(Vec::new()
 
 type RegMr = unsafe extern "C" fn(*mut sys::ibv_pd, *mut c_void, usize, c_int) -> *mut sys::ibv_mr;
 
-/// Stands in front of that of libibverbs.
+/// Takes the place of the function of libibverbs, and calls it.
 ///
 /// # Safety
-/// That of `ibv_reg_mr(3)`.
+/// As for `ibv_reg_mr(3)`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_reg_mr(
     pd: *mut sys::ibv_pd,

@@ -1,4 +1,4 @@
-//! `doorbell selftest` on the software device: it passes on a sound one, and finds each fault of one that is not.
+//! `doorbell selftest` on the software device: it passes on a sound device, and finds each fault of a faulty one.
 
 use std::process::{Command, Stdio};
 
@@ -40,7 +40,7 @@ const FOUND_BY: &[(&str, &str)] = &[
     ("H45", "tag-order"),
 ];
 
-/// Runs the checks of a group on devices with its faults, none of which may pass.
+/// Runs the checks of a group on devices with its faults. None may pass.
 fn faults_are_found(group: char) {
     let mut faults: Vec<&str> = Vec::new();
     for (check, fault) in FOUND_BY.iter().filter(|(check, _)| check.starts_with(group)) {

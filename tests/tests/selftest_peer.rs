@@ -29,7 +29,7 @@ impl Side {
         line.into_iter().find(|line| line.starts_with(begins)).expect(begins)
     }
 
-    /// What it prints from now on, and its exit code.
+    /// Waits for its end; returns the rest of its output, and its exit code.
     fn end(mut self) -> (String, Option<i32>) {
         let mut text = String::new();
         self.lines.read_to_string(&mut text).unwrap();
@@ -65,7 +65,7 @@ fn last_line(text: &str) -> &str {
 #[test]
 fn the_checks_hold_over_a_link() {
     for link in ["ib", "roce"] {
-        // Sends, shared queues, datagrams, opcodes of both sides, errors, events, and what only a peer can show.
+        // Sends, shared queues, datagrams, opcodes of both sides, errors, events, and checks that need a peer.
         let checks = ["--quick", "--only", "B8,C10,C11,C16,D20,D25,E30,E32,F36,I53,I54,J51"];
         let (near, far, report) = pair(link, [&["--link", link, "--strict"]; 2], &checks);
         let (printed, code) = near.end();
@@ -127,7 +127,7 @@ fn an_unknown_peer_is_refused_without_naming_it() {
     let (printed, code) = far.end();
     assert!(last_line(&printed).contains("what this version does not understand"), "{printed}");
     assert_eq!(code, Some(1));
-    // Nobody listens there any more.
+    // No program listens there any more.
     let arguments = ["--peer", "localhost", "--tcp-port", &port.to_string()];
     let (printed, code) = Side::start(&fabric, &[], &arguments).end();
     assert_eq!((&*printed, code), ("", Some(2)));

@@ -20,7 +20,7 @@ fn every_client_that_lives_gets_its_replies() {
             "{ended}"
         );
         let full = ended.printed.lines().find(|line| line.contains("times not read")).unwrap();
-        assert!(!full.starts_with("0 "), "nobody had to wait: {ended}");
+        assert!(!full.starts_with("0 "), "no reply had to wait: {ended}");
     }
 }
 

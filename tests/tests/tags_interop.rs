@@ -1,5 +1,5 @@
-//! Tag matching with a C program that uses `ibv_post_srq_ops`, in another process: each side receives what
-//! the other sends.
+//! Tag matching with a C program that uses `ibv_post_srq_ops`, in another process: each side receives
+//! messages of the other.
 
 use doorbell::tags::{Offload, PeerAddress, TagEvent};
 use doorbell::{Mtu, QpAddress, QpConfig};
@@ -29,12 +29,12 @@ fn connect(offload: Offload) -> (Program, Side) {
     (program, side)
 }
 
-/// What the C program computes of the bytes that it has received or sent.
+/// The sum that the C program computes of the bytes that it has received or sent.
 fn sum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0, |sum: u32, byte| sum.wrapping_mul(31).wrapping_add((*byte).into()))
 }
 
-/// What is sent: tag, context, bytes, whether by rendezvous.
+/// The messages: tag, context, bytes, whether by rendezvous.
 const MESSAGES: [(u64, u32, usize, bool); 6] = [
     (1, 10, 0, false),
     (2, 11, 100, false),

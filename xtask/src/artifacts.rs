@@ -1,4 +1,4 @@
-//! What cargo builds, as it tells in JSON.
+//! Artifacts that cargo builds, from its JSON messages.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ pub fn building_time() -> Duration {
     Duration::from_millis(BUILDING.load(Ordering::Relaxed))
 }
 
-/// Runs a build, whose processor time is counted as such.
+/// Runs a build, and adds its processor time to [`building_time`].
 pub fn building<T>(build: impl FnOnce() -> T) -> T {
     let before = children_time();
     let result = build();
@@ -42,8 +42,8 @@ pub struct Artifact {
 
 /// Runs `cargo build` or `cargo test --no-run` for the whole workspace, and returns the executables.
 ///
-/// All packages are always chosen, so that the features of dependencies, and with them what is built, are the
-/// same for each choice of targets.
+/// All packages are always chosen, so that the features of dependencies, and so the artifacts, are the same for
+/// each choice of targets.
 pub fn build(command: &mut Command) -> Result<Vec<Artifact>> {
     build_these(command.arg("--workspace"))
 }

@@ -1,4 +1,4 @@
-//! doorbell beside libmlx5: what one has written, the other has written.
+//! Conformance of doorbell and libmlx5: both write the same bytes.
 
 use std::process::Command;
 

@@ -1,7 +1,7 @@
 //! Runs each test of test binaries in a process of its own.
 //!
-//! A device that finds a rule broken stops the process, replaced entries of a context stay replaced,
-//! and what leaks leaks: none of this may reach the next test. A test says that it cannot run here by a line
+//! A device that finds a rule broken stops the process, replaced entries of a context stay replaced, and
+//! leaked objects stay: none of this may reach the next test. A test says that it cannot run here by a line
 //! `skipped: REASON`.
 
 use std::fs::File;
@@ -39,7 +39,7 @@ pub struct Binary {
     pub directory: PathBuf,
 }
 
-/// What became of tests.
+/// Results of tests.
 #[derive(Clone, Copy, Default)]
 pub struct Totals {
     pub passed: usize,
@@ -82,7 +82,7 @@ pub fn command(arguments: &[String]) -> Result<bool> {
     Ok(run(&[binary], &options)?.failed == 0)
 }
 
-/// Runs all selected tests of the binaries, and prints what libtest would.
+/// Runs all selected tests of the binaries, and prints their results as libtest does.
 pub fn run(binaries: &[Binary], options: &Options) -> Result<Totals> {
     let began = Instant::now();
     let mut tests = Vec::new();
@@ -147,7 +147,7 @@ impl Options {
         command
     }
 
-    /// Returns the names of the selected tests. Those marked `#[ignore]` are run by others.
+    /// Returns the names of the selected tests, without tests marked `#[ignore]`, which other tests start.
     fn list(&self, binary: &Binary) -> Result<Vec<String>> {
         let ignored = self.names(binary, &["--ignored"])?;
         let all = self.names(binary, &[])?;
@@ -185,7 +185,7 @@ impl Options {
     }
 }
 
-/// Returns a file without a name. Unlike a pipe it is at its end when the test is, whoever still holds it.
+/// Returns a file without a name. Unlike a pipe it can be read to its end although other processes still hold it.
 fn memory_file() -> io::Result<File> {
     // SAFETY: the name is a string that ends with a zero.
     let fd = unsafe { libc::memfd_create(c"output".as_ptr(), libc::MFD_CLOEXEC) };
@@ -241,7 +241,7 @@ impl Verdict {
                 notes.iter().for_each(|n| text += &format!("    note: {n}\n"))
             }
             Self::Skipped { .. } => {}
-            // Indented, so that nobody takes its lines for ours.
+            // Indented, so that its lines differ from ours.
             Self::Failed { output, .. } => {
                 output.lines().for_each(|line| text += &format!("    {line}\n"));
             }

@@ -10,7 +10,7 @@ use crate::Result;
 
 /// A process that gets a hundredth of a processor, on average over this time, waits for something.
 const STALLED: Duration = Duration::from_secs(240);
-/// Pauses between two looks at the processes of a group.
+/// Pause between two checks of the processes of a group.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// How a command ended.
@@ -33,7 +33,7 @@ pub fn spawn(command: &mut Command) -> Result<Child> {
     command.spawn().map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))
 }
 
-/// Waits for a command that [`spawn`] started, and ends what is left of its group.
+/// Waits for a command that [`spawn`] started, and ends the rest of its group.
 ///
 /// The group is stopped after `limit` of processor time, or when it hardly used any for [`STALLED`].
 pub fn wait(child: &mut Child, limit: Option<Duration>) -> Result<Ended> {
@@ -72,7 +72,7 @@ pub fn wait(child: &mut Child, limit: Option<Duration>) -> Result<Ended> {
     Ok(ended)
 }
 
-/// Returns the processor time that the processes of a group, and those they waited for, have used.
+/// Returns the processor time of the processes of a group, and of the children that they waited for.
 fn processor_time(group: libc::pid_t) -> Duration {
     // SAFETY: sysconf reads a constant of the system.
     let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
@@ -103,8 +103,8 @@ pub fn children_time() -> Duration {
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-/// Starts threads that do nothing but use processors, until this process ends. Their niceness is that much higher
-/// than the one of the tests.
+/// Starts threads that do nothing but use processors, until this process ends. Their niceness is higher by `niceness`
+/// than the niceness of the tests.
 pub fn keep_busy(threads: usize, niceness: u8) {
     for _ in 0..threads {
         thread::spawn(move || {

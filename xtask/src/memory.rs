@@ -1,5 +1,5 @@
-//! The rings, the safe layer and the device under tools that watch memory. Conformance reaches all three layers, and
-//! libmlx5, in one process.
+//! The rings, the safe layer and the device under tools that check memory accesses. Conformance runs all three layers,
+//! and libmlx5, in one process.
 //!
 //! The long form runs sixteen times as many random operations, and the tests that take a million messages.
 
@@ -21,9 +21,9 @@ pub fn asan(session: &Session) -> Result<Totals> {
     if !cfg!(all(target_arch = "x86_64", target_env = "gnu")) {
         return Ok(skip("Rust has AddressSanitizer for x86_64-unknown-linux-gnu only"));
     }
-    // The device of the integration tests is loaded into their processes as it is.
+    // The integration tests load the device without the sanitizer.
     artifacts::build(&mut session.cargo(steps::EVERYTHING))?;
-    // Only what runs, and all of it in one build. Tests of conformance bring along its program.
+    // Only the tests that run, in one build. The tests of conformance build its program, too.
     let mut cargo = session.cargo(
         "test --no-run -p mlx5-ring -p soft-mlx5 -p doorbell-stepped-tests -p doorbell-tests \
          -p doorbell-conformance --lib --test events --test compression --test suite --test tags \
@@ -48,8 +48,8 @@ pub fn asan(session: &Session) -> Result<Totals> {
     let rings = Options { arguments: words("--skip explorer"), ..options.clone() };
     let mut totals = isolate::run(&select(|package, _| package == "mlx5-ring"), &rings)?;
 
-    // Buffers that a device may still write are never freed, and libibverbs keeps its lists. The device meets
-    // signals itself, and lets those pass that are the program's.
+    // Buffers that a device may still write are never freed, and libibverbs keeps its lists. The device handles
+    // signals itself, and passes on the signals of the program.
     let lenient = "detect_leaks=0:handle_segv=0:handle_sigbus=0";
     options.variables.push(("ASAN_OPTIONS".into(), lenient.into()));
     let device = select(|package, target| {
@@ -87,7 +87,7 @@ pub fn tsan(session: &Session) -> Result<Totals> {
         "build -p doorbell-drop-in --lib --quiet --target x86_64-unknown-linux-gnu --target-dir",
     );
     cargo.arg(session.target.join("tsan")).env("RUSTC_BOOTSTRAP", "1");
-    // The standard library is that of rustup, without the sanitizer: the locks are the drop-in's own.
+    // The standard library of rustup has no sanitizer: the drop-in has locks of its own.
     cargo.env("RUSTFLAGS", "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer");
     let library = built(&mut cargo)?;
     if !library.is_success() {

@@ -1,8 +1,8 @@
-//! Errors of the kind that drivers have, put in one at a time: sees that a test catches each.
+//! Puts in errors of the kind that drivers have, one at a time, and checks that a test catches each.
 //!
-//! A patch in scripts/mutants says what the error is, which tests (arguments of `cargo test`) must fail with it, and on
-//! which path (`direct` or `verbs`) they run if they need a device, which is the one without errors. The same tests must
-//! pass without the patch. A filter chooses the patches whose names contain it.
+//! A patch in scripts/mutants describes the error, the tests (arguments of `cargo test`) that must fail with it, and the
+//! path (`direct` or `verbs`) on which they run if they need a device. The device has no errors. The same tests must pass
+//! without the patch. A filter selects patches by a part of their names.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ pub fn run(session: &Session) -> Result<Totals> {
         artifacts::build(&mut session.cargo(EVERYTHING))?;
     }
     let trees = [Tree::new(session, 0)?, Tree::new(session, 1)?];
-    // All patches, also when only some are tried: who changes a line sees that a patch must follow.
+    // All patches, also when only some are tried: a changed line shows at once which patches must be updated.
     for mutant in &all {
         trees[0].apply(mutant, &["--check"])?;
     }
@@ -96,8 +96,8 @@ pub fn run(session: &Session) -> Result<Totals> {
     Ok(totals)
 }
 
-/// Calls `each` with every item and a tree that is free. One tree takes items from the front, the other from the back:
-/// what items that stand together need is built in one of them.
+/// Calls `each` with every item and a free tree. One tree takes items from the front, the other from the back, so that
+/// neighbouring items, which need the same artifacts, mostly use the same tree.
 fn side_by_side<T: Send, R: Send>(
     trees: &[Tree],
     items: impl IntoIterator<Item = T, IntoIter: DoubleEndedIterator + Send>,
@@ -138,7 +138,7 @@ fn read_patches(folder: &Path) -> Result<Vec<Mutant>> {
 }
 
 impl Tree {
-    /// Copies the files of the repository, those that are not committed included.
+    /// Copies the files of the repository, also files that are not committed.
     fn new(session: &Session, number: usize) -> Result<Self> {
         let folder = session.target.join("mutants");
         let tree = folder.join(format!("tree-{number}"));
@@ -201,13 +201,13 @@ impl Tree {
 
     fn cargo(&self, arguments: &str) -> Command {
         let mut command = Command::new("cargo");
-        // Quick to build is what matters.
+        // The build time matters most.
         command.args(["test", "--quiet", "--offline"]);
         command.args(["--config", "profile.dev.package.soft-mlx5.opt-level=0"]);
         command.args(["--config", "profile.dev.debug=false"]);
         command.args(arguments.split_whitespace()).current_dir(&self.tree).stdin(Stdio::null());
         command.env("CARGO_TARGET_DIR", &self.target).env("CARGO_INCREMENTAL", "1");
-        // Few cases, the same each time, and no time for making a failing one smaller.
+        // Few cases, the same each time, without shrinking.
         command.env("PROPTEST_CASES", "24").env("PROPTEST_MAX_SHRINK_ITERS", "0");
         command.env("RING_SEED", "1");
         command

@@ -1,4 +1,4 @@
-//! Makes the packages of the crates that can be published, and builds what is in them and nothing else.
+//! Makes the packages of the crates that can be published, and builds them from their contents only.
 
 use std::fmt::Write;
 use std::fs;
@@ -44,7 +44,7 @@ pub fn run(session: &Session) -> Result<Totals> {
     }
     fs::write(work.join("Cargo.toml"), manifest).map_err(describe)?;
     fs::copy(session.root.join("Cargo.lock"), work.join("Cargo.lock")).map_err(describe)?;
-    // Each by itself: what another one asks of their dependencies must not help it.
+    // Each by itself: features that another package enables in a dependency must not help it.
     let mut totals = Totals::default();
     for Package { name, version } in &packages {
         let mut build = session.cargo("build --lib --bins --offline --quiet --package");
@@ -63,7 +63,7 @@ fn published(session: &Session) -> Result<Vec<Package>> {
     let metadata: Value =
         serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata: {e}"))?;
     let packages = metadata["packages"].as_array().ok_or("cargo metadata has no packages")?;
-    // `publish` is null when anyone may publish, and an empty list when nobody may.
+    // `publish` is null for a package that may be published, and an empty list otherwise.
     let public = packages.iter().filter(|package| package["publish"].is_null());
     let package = |package: &Value| {
         let text = |key: &str| package[key].as_str().unwrap_or_default().to_owned();

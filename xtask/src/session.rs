@@ -1,4 +1,4 @@
-//! What all steps share: where things are, what was asked for, and how commands are run.
+//! Shared parts of all steps: paths, arguments, and running commands.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::{Result, artifacts};
 pub struct Session {
     /// The root of the repository, which is the working directory of all commands.
     pub root: PathBuf,
-    /// Where cargo puts what it builds.
+    /// The target directory of cargo.
     pub target: PathBuf,
     /// Part of the name of the tests that are run.
     pub filter: Option<String>,
@@ -23,7 +23,7 @@ pub struct Session {
     pub jobs: usize,
     /// Threads that keep processors busy beside the steps.
     pub busy: usize,
-    /// By how much their niceness is higher than the one of the tests.
+    /// Difference between their niceness and the niceness of the tests.
     pub niceness: u8,
 }
 
@@ -145,7 +145,7 @@ pub fn counted(command: &mut Command) -> Result<Totals> {
     Ok(totals)
 }
 
-/// Reads what a `test result:` line counts. Tests marked as ignored are run by others.
+/// Reads the counts of a `test result:` line. Ignored tests do not count: other tests start them.
 fn result_line(line: &str) -> Totals {
     let mut totals = Totals::default();
     if let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|l| l.split_once(". ")) {

@@ -1,4 +1,4 @@
-//! What comes and goes for a long time.
+//! Long runs of connections, requests and messages.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use crate::session::{Session, counted};
 use crate::steps::{EVERYTHING, Needs, on_device, tests};
 use crate::{Result, artifacts};
 
-/// A part of what `make soak` does: connections that come and go, and requests and messages over a link that fails in
+/// A part of `make soak`: connections that are made and destroyed, and requests and messages over a link that fails in
 /// every way.
 pub fn run(session: &Session) -> Result<Totals> {
     let mut totals = Totals::default();

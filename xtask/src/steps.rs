@@ -34,7 +34,7 @@ const fn step(name: &'static str, ring: Ring, run: fn(&Session) -> Result<Totals
     Step { name, ring, run }
 }
 
-/// docs/testing.md says what each of them proves.
+/// docs/testing.md describes what each step proves.
 const STEPS: &[Step] = &[
     step("format", Ring::CheckAndProof, |s| whole(&mut s.cargo("fmt --all --check"))),
     step("clippy", Ring::CheckAndProof, clippy),
@@ -99,7 +99,7 @@ pub fn run(session: Session, names: &[String]) -> Result<bool> {
         }
     }
     let began = Instant::now();
-    // No step after this one uses the network, but those of the ring of that name.
+    // The later steps do not use the network, except those of the ring `network`.
     if !whole(&mut session.cargo("fetch --locked --quiet"))?.is_success() {
         return Err("cargo fetch failed: is there a network?".into());
     }
@@ -148,7 +148,7 @@ pub fn run(session: Session, names: &[String]) -> Result<bool> {
 /// Everything that all tests need: programs, examples, preloaded libraries and test binaries.
 pub const EVERYTHING: &str = "build --lib --bins --tests --examples";
 
-/// What a test binary needs to run.
+/// Requirements of a test binary.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Needs {
     Nothing,
@@ -156,9 +156,9 @@ pub enum Needs {
     Device,
     /// Verbs programs of the system.
     Programs,
-    /// It runs on what libibverbs shows.
+    /// A device that libibverbs lists.
     AnyDevice,
-    /// The same, and the device reaches those of other processes.
+    /// The same, and the device reaches the devices of other processes.
     Network,
     /// The programs of this build, which it starts on devices of their own.
     Examples,
@@ -206,7 +206,7 @@ pub fn tests(session: &Session, targets: &str, needed: &[Needs]) -> Result<Vec<B
     Ok(chosen)
 }
 
-/// Options for tests that may use so many seconds of processor time.
+/// Options for tests that may use `limit` seconds of processor time.
 pub fn options(session: &Session, limit: u64) -> Options {
     let arguments = session.selection();
     Options { limit, arguments, jobs: session.jobs, ..Options::default() }
@@ -216,7 +216,7 @@ fn clippy(session: &Session) -> Result<Totals> {
     built(&mut session.cargo("clippy --workspace --all-targets --quiet --locked -- -D warnings"))
 }
 
-/// The library and the direct path, without what takes long.
+/// The library and the direct path, without long tests.
 fn quick(session: &Session) -> Result<Totals> {
     let build = "build --bin soft-mlx5 --test suite --test steady --test tags --test registration";
     let direct = tests(session, build, &[Needs::AnyDevice])?;
@@ -224,7 +224,7 @@ fn quick(session: &Session) -> Result<Totals> {
     unit.arguments.extend(["--skip", "explorer"].map(String::from));
     let libraries = tests(session, "test --no-run --lib", &[Needs::Nothing])?;
     let mut totals = isolate::run(&libraries, &unit)?;
-    // Fewer messages, and not those of the two laps of 16 bits.
+    // Fewer messages, and without the test of two laps of 16 bits.
     let mut device = on_device(session, "direct", &[]);
     device.variables.push(("DOORBELL_SHARE".into(), "10".into()));
     device.arguments.extend(["--skip", "wraparound"].map(String::from));
@@ -242,7 +242,7 @@ fn device(session: &Session) -> Result<Totals> {
     isolate::run(&tests(session, EVERYTHING, &[Needs::Device])?, &options(session, 300))
 }
 
-/// The integration tests never link the device: they run on what libibverbs shows them.
+/// The integration tests do not link the device: they run on a device that libibverbs lists.
 fn integration(session: &Session, path: &str) -> Result<Totals> {
     let binaries = tests(session, EVERYTHING, &[Needs::AnyDevice])?;
     let mut totals = isolate::run(&binaries, &on_device(session, path, &[]))?;
@@ -432,7 +432,7 @@ fn rxe(session: &Session) -> Result<Totals> {
 /// The packages whose programs and examples the tests in the virtual machine start.
 const VM_PROGRAMS: &[&str] = &["doorbell", "doorbell-cli", "soft-mlx5", "xtask"];
 
-/// Builds what goes into the virtual machine, and prints a line `test FILE` or `program FILE` for each.
+/// Builds the files for the virtual machine, and prints a line `test FILE` or `program FILE` for each.
 pub fn vm_files() -> Result<()> {
     let session = Session::new()?;
     let mut lines = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! The runner reports what a test did, however it ended.
+//! The runner reports the result of a test, however it ended.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -76,7 +76,7 @@ fn a_test_that_fails_aborts_or_runs_nothing_is_a_failure_and_the_others_still_ru
 #[test]
 fn a_test_that_hangs_is_ended_with_its_children() {
     let pid_file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hangs.pid");
-    // Busy: what sleeps is stopped only after minutes.
+    // Busy: a sleeping test is stopped only after minutes.
     let body = format!("(while :; do :; done) & echo $! > {}; wait", pid_file.display());
     let fixture = fixture("hangs", &[("hangs", &body)]);
     let (code, printed) = isolate(&fixture, &["--limit", "1"]);

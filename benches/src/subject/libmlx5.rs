@@ -20,7 +20,7 @@ struct Libmlx5 {
     wq: *mut ibv_wq,
     shape: Shape,
     memory: Memory,
-    /// Those of the second queue come after those of the first.
+    /// Work requests of the first queue, and then of the second.
     wrs: Box<[ibv_recv_wr]>,
     _sges: Box<[ibv_sge]>,
     wcs: [ibv_wc; 64],
@@ -129,7 +129,7 @@ impl Libmlx5 {
                 sum.add(wr_id, len.into());
                 let queue = usize::from(QUEUES == 2 && wr_id >= second);
                 let wr: *mut ibv_recv_wr = ptr::with_exposed_provenance_mut(wr_id as usize);
-                // SAFETY: `last` is in `first` or a member of a work request, all of which stay; `wr` is one.
+                // SAFETY: `last` points into `first` or into a work request; `wr` is a work request; all of them stay.
                 unsafe {
                     last[queue].write(wr);
                     last[queue] = &raw mut (*wr).next;
@@ -149,7 +149,7 @@ impl Libmlx5 {
     #[inline(always)]
     fn next_poll_batch(&mut self, batch: u32, mut each: impl FnMut(u64, u32)) -> u32 {
         let mut polled = 0;
-        // SAFETY: a live CQ that was made with the byte count among what is read.
+        // SAFETY: a live CQ that was made with the byte count among its fields.
         unsafe {
             if ibv_start_poll(self.cq, &mut ibv_poll_cq_attr::default()) != 0 {
                 return 0;
@@ -220,8 +220,8 @@ impl Subject for Libmlx5 {
     }
 }
 
-/// The sum of the addresses of `count` work requests, each of which has `bytes` bytes of the memory at `start`,
-/// where the addresses of the memory sum up to `addresses`.
+/// The sum of the addresses of `count` work requests. Each has `bytes` bytes of the memory at `start`. The addresses
+/// of the memory sum up to `addresses`.
 pub(super) fn ids<T>(wrs: &[T], start: u64, bytes: u32, count: u32, addresses: u64) -> u64 {
     let count = u64::from(count);
     let offset = addresses.wrapping_sub(count.wrapping_mul(start));

@@ -7,7 +7,7 @@ pub trait Lists {
     /// A work request.
     type Wr;
 
-    /// The work request of every buffer; those of a batch are a list.
+    /// The work request of every buffer. The work requests of a batch are a list.
     fn wrs(&mut self) -> &mut [Self::Wr];
 
     /// Posts a list.

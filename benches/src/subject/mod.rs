@@ -1,6 +1,6 @@
-//! What is measured.
+//! The subjects of the measurements.
 //!
-//! Each subject does what a program would that cares: nothing is made per message that can be prepared once,
+//! Each subject works as a careful program would: everything that can be prepared once is not made per message,
 //! and work requests, where there are any, lie ready in memory for every buffer.
 
 mod frames;
@@ -21,7 +21,7 @@ use crate::sum::Sum;
 use crate::tags;
 use crate::world::{Locks, Objects, Request, Shape, World};
 
-/// What is measured.
+/// A subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
     /// The rings of doorbell.
@@ -87,11 +87,11 @@ pub trait Subject {
     fn find_nothing(&mut self, count: u32, batch: u32) {
         unreachable!("not measured: {count}, {batch}")
     }
-    /// Prepares what lies ready for [`post`](Self::post).
+    /// Prepares the work requests for [`post`](Self::post).
     fn prepare(&mut self, batch: u32) {
         let _ = batch;
     }
-    /// The sum of `wr_id` of `count` messages whose buffers' addresses sum up to `addresses`.
+    /// The sum of `wr_id` of `count` messages. The addresses of their buffers sum up to `addresses`.
     fn ids(&self, count: u32, addresses: u64) -> u64 {
         let _ = count;
         addresses
@@ -99,7 +99,7 @@ pub trait Subject {
 }
 
 impl Name {
-    /// Whether it is a subject of doorbell.
+    /// Returns `true` for a subject of doorbell.
     pub const fn is_doorbell(self) -> bool {
         !matches!(
             self,
@@ -111,7 +111,7 @@ impl Name {
         )
     }
 
-    /// What its objects are made with.
+    /// Locks of its objects.
     pub const fn locks(self) -> Locks {
         match self {
             Self::Libmlx5(locks)
@@ -134,7 +134,7 @@ impl Name {
 
 /// Makes a subject on fresh objects.
 pub fn make(world: &World, operation: &Operation, name: Name) -> (Objects, Box<dyn Subject>) {
-    // It may hold a buffer more than can be posted where that one does not have to be posted by itself.
+    // A subject may hold one buffer more than can be posted if that buffer need not be posted by itself.
     let spare = operation.what == What::Cycle;
     if (name, operation.form) == (Name::Lending, Form::Compressed) {
         return safe::make_compressed(world, operation.shape, safe::Way::Lend);
@@ -178,7 +178,7 @@ pub fn make_of_sends(
     sends::make(world, objects, request, name, batch)
 }
 
-/// Makes a subject that receives frames, and what sends them.
+/// Makes a subject that receives frames, and their sender.
 pub fn make_of_frames(
     world: &World,
     shape: Shape,

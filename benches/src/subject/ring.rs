@@ -55,7 +55,7 @@ fn make_of<const N: usize>(objects: &Objects, spare: bool, form: Form) -> Box<dy
     let receives: Box<[[u64; N]]> = (0..count).map(receive).collect();
     let lkey = memory.lkey;
     let slots = storage::<Slot<u64>>(shape.slots as usize).cast();
-    // SAFETY: fresh objects that nobody else drives, and storage that stays.
+    // SAFETY: fresh objects that no other code drives, and storage that stays.
     unsafe {
         let mut cq = CompletionQueue::new(objects.cq_layout).expect("a CQ");
         if form == Form::Compressed {
@@ -97,7 +97,7 @@ unsafe fn post<Q: ReceiveRing<Data = u64>, const N: usize>(
     lkey: u32,
 ) {
     for addrs in receives {
-        // SAFETY: the caller's contract.
+        // SAFETY: the memory stays, and is not posted.
         let posted = unsafe {
             if N == 1 {
                 queue.post_segment(addrs[0], DataSegment::new(addrs[0], BUFFER, lkey))
@@ -129,7 +129,7 @@ impl<Q: ReceiveRing<Data = u64>, const N: usize> Ring<Q, N> {
                 }
             }
             let Some(cqe) = self.cq.next() else { break };
-            // SAFETY: all completions of the CQ are the queue's, whose buffers stay; the slot is held.
+            // SAFETY: all completions of the CQ belong to the queue, its buffers stay, and the slot is held.
             let (slot, len) = match unsafe { receive::complete(queue, cqe) } {
                 Completion::Message(slot) => (slot, cqe.byte_count()),
                 Completion::Failed(slot) => (slot, 0),
@@ -157,7 +157,7 @@ impl<Q: ReceiveRing<Data = u64>, const N: usize> Subject for Ring<Q, N> {
     fn cycle(&mut self, count: u32, batch: u32) -> Sum {
         let mut sum = Sum::default();
         for _ in 0..count.div_ceil(batch) {
-            // SAFETY: the slot is held, and nobody uses its buffer, which stays.
+            // SAFETY: the slot is held, and no code uses its buffer, which stays.
             self.batch(batch, &mut sum, |queue, slot| unsafe { queue.recycle(slot) });
         }
         sum

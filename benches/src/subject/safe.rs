@@ -23,7 +23,7 @@ struct Safe {
     _qps: Vec<QueuePair>,
 }
 
-/// What becomes of a message.
+/// How a message ends.
 #[derive(Clone, Copy)]
 pub(super) enum Way {
     /// It is lent, and recycled.
@@ -41,7 +41,7 @@ pub(super) fn receiver(
 ) -> (Receiver, Vec<QueueId>, Vec<QueuePair>) {
     let shape = objects.shape;
     assert_eq!(shape.sges, 1);
-    // SAFETY: fresh objects that nobody else drives, which live until the process ends.
+    // SAFETY: fresh objects that no other code drives, which live until the process ends.
     unsafe {
         let cq = ibv_cq_ex_to_cq(objects.cq);
         let mut receiver =
@@ -77,7 +77,7 @@ pub(super) fn make_compressed(
     let mut qp = receiver.create_qp(&config).expect("a QP");
     let itself = qp.address().expect("an address");
     qp.connect(&itself).expect("connected");
-    // SAFETY: the objects are alive, and an extended CQ begins with what a CQ has.
+    // SAFETY: the objects are alive, and an extended CQ begins with the fields of a CQ.
     let objects = unsafe {
         let raw = qp.as_raw();
         world.describe((*raw).recv_cq.cast(), vec![(*raw).srq], vec![raw], shape)

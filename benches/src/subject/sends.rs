@@ -14,7 +14,7 @@ use crate::sends::{INLINE, Objects, datagram_segment, datagram_to};
 use crate::sum::Sum;
 use crate::world::{BUFFER, Request, World};
 
-/// Memory of the peer, which nobody looks for.
+/// Memory of the peer, which is never accessed.
 const REMOTE: RemoteRegion = RemoteRegion::new(0x1000_0000, 1 << 20, 0x1805);
 
 /// Makes a subject on fresh objects.
@@ -67,7 +67,7 @@ fn ring(world: &World, objects: Objects) -> Direct {
     Direct { queue, to: datagram_segment(world, &objects), objects }
 }
 
-/// `wr_id` of a request is the address of its buffer. The last request of a batch has a CQE, by which all come back.
+/// `wr_id` of a request is the address of its buffer. The last request of a batch has a CQE, which completes all.
 struct Ring<const REQUEST: u8>(Direct);
 
 impl<const REQUEST: u8> Subject for Ring<REQUEST> {

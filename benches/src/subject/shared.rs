@@ -1,7 +1,7 @@
 //! Buffers that threads give back one by one: through a `SharedPoster`, or with a mutex around the receiver.
 //!
-//! The thread of the receiver runs on one core and another one on another core. They wait for each other busily,
-//! so that what is measured begins and ends with nobody being woken.
+//! The thread of the receiver and the other thread run on two cores. They wait for each other busily, so that no
+//! measurement includes the wakeup of a thread.
 
 use std::hint;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -60,7 +60,7 @@ fn lock(receiver: &Mutex<Receiver>) -> impl std::ops::DerefMut<Target = Receiver
 
 /// The other thread.
 struct Other {
-    /// What it gives back next.
+    /// The buffers that it gives back next.
     jobs: Sender<Vec<Buffer>>,
     state: Arc<AtomicU32>,
     thread: JoinHandle<()>,
@@ -70,7 +70,7 @@ struct Other {
 struct Shared {
     receiver: Arc<Mutex<Receiver>>,
     way: Way,
-    /// Messages that were taken, and such as this thread gives back.
+    /// Buffers of messages that were taken, and buffers that this thread gives back.
     buffers: Vec<Buffer>,
     givers: Givers,
     other: Option<Other>,
@@ -103,7 +103,7 @@ pub(super) fn make(
     Box::new(Shared { receiver, way, buffers: Vec::new(), givers, other, _qps: qps })
 }
 
-/// The other thread, until its subject is gone.
+/// The other thread, until its subject is dropped.
 fn work(jobs: &Jobs<Vec<Buffer>>, state: &AtomicU32, way: &Way) {
     pin(1);
     for buffers in jobs {
@@ -171,7 +171,7 @@ impl Subject for Shared {
             }
             wait_for(state, DONE);
         }
-        // What a poster was given is posted here; nothing is left to do with a mutex.
+        // Buffers from a poster are posted here; with a mutex they were posted already.
         if matches!(self.way, Way::Poster(_)) {
             lock(&self.receiver).refill();
         }

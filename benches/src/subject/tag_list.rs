@@ -17,7 +17,7 @@ use crate::world::BUFFER;
 /// Messages of a batch, at most.
 const MOST: usize = 64;
 
-/// What a buffer is posted with is its address, and so is its tag.
+/// The value of a buffer is its address, and so is its tag.
 struct Tags {
     cq: CompletionQueue,
     list: TagList<u64>,
@@ -32,7 +32,7 @@ pub(super) fn make(objects: &Objects, batch: u32) -> Box<dyn Subject> {
         entries: storage(tags as usize + 1),
         operations: storage(layout.wqe_cnt as usize),
     };
-    // SAFETY: fresh objects that nobody else drives, and storage that stays.
+    // SAFETY: fresh objects that no other code drives, and storage that stays.
     let (cq, list) = unsafe {
         let queue = BasicBlocks::new(layout).expect("a send queue");
         let cq = CompletionQueue::new(objects.cq_layout).expect("a CQ");
@@ -44,8 +44,8 @@ pub(super) fn make(objects: &Objects, batch: u32) -> Box<dyn Subject> {
     Box::new(tags)
 }
 
-/// Adds receives with one doorbell, and asks for one CQE. The handle of each is kept, as libmlx5 leaves it in the
-/// work request: without it nothing can be removed.
+/// Adds receives with one doorbell, and asks for one CQE. The handle of each is kept, because a receive cannot be
+/// removed without it; libmlx5 leaves the handle in the work request.
 #[inline(always)]
 fn add(list: &mut TagList<u64>, addrs: &[u64], lkey: u32) {
     let mut handles = [const { MaybeUninit::uninit() }; MOST];
@@ -68,7 +68,7 @@ fn add(list: &mut TagList<u64>, addrs: &[u64], lkey: u32) {
 }
 
 impl Tags {
-    /// Takes at most `batch` messages; returns how many that were, and has put their buffers into `addrs`.
+    /// Takes at most `batch` messages, and puts their buffers into `addrs`. Returns the number of messages.
     #[inline(always)]
     fn poll_batch(&mut self, batch: u32, addrs: &mut [u64; MOST], sum: &mut Sum) -> usize {
         let size = self.cq.stride();

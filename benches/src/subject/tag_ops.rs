@@ -61,7 +61,7 @@ impl Lists for TagOps {
     fn poll_batch(&mut self, batch: u32, mut each: impl FnMut(u64, u32)) -> u32 {
         let cq = self.cq;
         let mut polled = 0;
-        // SAFETY: a live CQ that was made with the byte count among what is read.
+        // SAFETY: a live CQ that was made with the byte count among its fields.
         unsafe {
             if ibv_start_poll(cq, &mut ibv_poll_cq_attr::default()) != 0 {
                 return 0;
@@ -75,7 +75,7 @@ impl Lists for TagOps {
                         each((*cq).wr_id, ibv_wc_read_byte_len(cq));
                         polled += 1;
                     }
-                    // One that matched nothing would be neither.
+                    // A message that matched nothing has neither flag.
                     IBV_WC_TM_RECV if ibv_wc_read_wc_flags(cq) & IBV_WC_TM_MATCH != 0 => {}
                     IBV_WC_TM_ADD => {}
                     _ => unexpected(),
@@ -107,7 +107,7 @@ impl Subject for TagOps {
             left -= self.poll_batch(batch, |wr_id, len| {
                 sum.add(wr_id, len.into());
                 let wr: *mut ibv_ops_wr = ptr::with_exposed_provenance_mut(wr_id as usize);
-                // SAFETY: both are work requests, all of which stay.
+                // SAFETY: both are work requests, which stay.
                 unsafe {
                     (*wr).flags = 0;
                     if last.is_null() {

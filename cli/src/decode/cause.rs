@@ -1,4 +1,4 @@
-//! What failed, who is to blame, and what to check next.
+//! Causes of errors: the operation that failed, where to look first, and the next checks.
 
 use mlx5_wire::syndrome::Syndrome;
 use mlx5_wire::vendor::{self, Evidence};
@@ -12,9 +12,9 @@ pub enum Blame {
     ThisProgram,
     /// The program at the other end.
     Peer,
-    /// What both agreed upon: sizes, rights, MTU.
+    /// Settings that both agreed upon: sizes, rights, MTU.
     BothEnds,
-    /// The way between the ends, or a peer that is gone.
+    /// The way between the ends, or a peer that has left.
     Path,
     /// The machine: IOMMU, GPU driver, registration on demand.
     Machine,
@@ -39,14 +39,14 @@ impl Blame {
     }
 }
 
-/// What an error means.
+/// Meaning of an error.
 #[derive(Debug, Serialize)]
 pub struct Explanation {
-    /// What failed.
+    /// The failure.
     pub failed: String,
     /// Where to look first.
     pub blame: Blame,
-    /// What to check next, the likeliest first.
+    /// The next checks, the likeliest first.
     pub checks: Vec<&'static str>,
     /// How sure that is.
     pub sure: String,
@@ -57,7 +57,7 @@ pub struct Explanation {
 /// A claim and where it comes from.
 #[derive(Debug, Serialize)]
 pub struct Source {
-    /// What it supports.
+    /// The claim.
     pub claim: &'static str,
     /// Where it was published.
     pub place: String,
@@ -76,7 +76,7 @@ pub struct Error {
     pub opcode: Option<u8>,
 }
 
-/// Returns what is known of an error.
+/// Explains an error.
 pub fn explain(error: Error) -> Explanation {
     let (failed, blame, checks) = general(error);
     let mut explanation = Explanation {
@@ -143,7 +143,7 @@ fn unknown_vendor(number: u8) -> String {
     )
 }
 
-/// What a vendor syndrome changes.
+/// Changes the explanation for certain vendor syndromes.
 fn special(error: Error, vendor: u8, explanation: &mut Explanation) {
     let first: &[&'static str] = match (error.syndrome, vendor) {
         (Syndrome::LOCAL_PROT, 0x51) => &[

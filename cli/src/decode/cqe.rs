@@ -12,7 +12,7 @@ use super::{Finding, Kind, Signature};
 
 /// Lines between a report of the kernel and the dump that belongs to it.
 const NEAR: usize = 6;
-/// What DPDK writes over the first bytes of an error CQE that it has dumped.
+/// Bytes that DPDK writes over the first bytes of an error CQE that it has dumped.
 const SEEN: [u8; 5] = *b"\0seen";
 
 /// Returns `true` if these bytes are, or end with, a CQE of an error: by its opcode, format and a known syndrome.
@@ -37,7 +37,7 @@ fn swapped(bytes: &[u8], group: usize) -> Vec<u8> {
     bytes.chunks(group).flat_map(|group| group.iter().rev().copied()).collect()
 }
 
-/// Returns what is in a block of one CQE, of several, or of a part of one.
+/// Returns the findings in a block of one CQE, several CQEs, or a part of one.
 pub fn decode(block: &Block, logs: &[Logged]) -> Vec<Finding> {
     let mut bytes = block.bytes.clone();
     let mut notes = Vec::new();
@@ -68,7 +68,7 @@ pub fn decode(block: &Block, logs: &[Logged]) -> Vec<Finding> {
             finding.notes.push(format!("entry {index} of {entries} in this dump"));
         }
         whole(&mut finding, entry, block, logs);
-        // Of many, those that say something.
+        // When there are many entries, fresh and empty ones are left out.
         let fresh = entry[SIZE - 1] >> 4 == CqeOpcode::Invalid.bits();
         if entries == 1
             || finding.is_error()
@@ -191,7 +191,7 @@ fn part(block: &Block, bytes: &[u8], mut notes: Vec<String>, logs: &[Logged]) ->
     Some(finding)
 }
 
-/// What an error means, and what the log says beside it.
+/// Adds the signature, the explanation of an error, and numbers of a report of the kernel near the dump.
 fn finish(finding: &mut Finding, entry: &[u8; SIZE], logs: &[Logged]) {
     let facts = finding.facts.clone();
     let requester = entry[SIZE - 1] >> 4 == CqeOpcode::RequesterError.bits();

@@ -9,7 +9,7 @@ const MOST_BETWEEN: usize = 4;
 /// Bytes in a row without an offset that make it a row.
 const LEAST_BARE: usize = 8;
 
-/// What stood before the bytes.
+/// The words before the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Context {
     /// Nothing that is known.
@@ -29,7 +29,7 @@ pub enum Context {
 pub struct Block {
     /// Line of the first, from 1.
     pub line: usize,
-    /// What stood before them.
+    /// The words before them.
     pub context: Context,
     /// Which program printed them.
     pub printer: Option<&'static str>,
@@ -39,7 +39,7 @@ pub struct Block {
     pub bytes: Vec<u8>,
     /// Bytes in a group.
     pub group: usize,
-    /// What was corrected.
+    /// Corrections.
     pub notes: Vec<String>,
 }
 
@@ -184,7 +184,7 @@ struct Open {
     last: Option<(u64, usize)>,
     between: usize,
     mixed: bool,
-    /// The rows, for a block whose rows are too long.
+    /// The rows, for a block with rows that are too long.
     rows: Vec<Vec<u8>>,
 }
 
@@ -255,7 +255,7 @@ impl Open {
     }
 
     fn close(mut self) -> Block {
-        // The last row is as long as those before it.
+        // The last row must be as long as the rows before it.
         if let (Some(_), [.., before, last]) = (self.last, self.rows.as_slice()) {
             if last.len() > before.len() {
                 let step = before.len();
@@ -266,7 +266,7 @@ impl Open {
         let sixteens = |row: &Vec<u8>| row.len() / 16 * 16;
         let trimmed: usize = self.rows.iter().map(sixteens).sum();
         if self.last.is_none() && total % BLOCK != 0 && trimmed % BLOCK == 0 && trimmed > 0 {
-            // Numbers in front of the rows that look like words of it, such as a date.
+            // Numbers before the rows that look like words of the dump, such as a date.
             for row in &mut self.rows {
                 row.drain(..row.len() % 16);
             }

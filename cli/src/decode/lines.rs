@@ -1,4 +1,4 @@
-//! Lines of pasted text without what mail programs and terminals put around them.
+//! Lines of pasted text, without the additions of mail programs and terminals.
 
 /// A line.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub struct Line {
 /// Returns the lines of a text in any encoding.
 pub fn lines(input: &[u8]) -> Vec<Line> {
     let text = String::from_utf8_lossy(input);
-    // Mail that was saved as it came over the wire.
+    // Mail that was saved without decoding.
     let quoted_printable = text.contains("=0A=") || text.contains("=3D");
     let mut lines: Vec<Line> = Vec::new();
     let mut continues = false;

@@ -11,7 +11,7 @@ use super::{Finding, Kind, KnownFields, wqe};
 
 /// Lines between a report and the dump that belongs to it.
 const NEAR: usize = 8;
-/// Characters after the sign of a format that are looked at.
+/// Characters after the sign of a format that are read.
 const AHEAD: usize = 400;
 /// Characters before it.
 const BEFORE: usize = 200;
@@ -31,7 +31,7 @@ pub struct Logged {
     pub hardware: Option<(u32, u32)>,
     /// Numbers.
     pub facts: KnownFields,
-    /// What to know of this format.
+    /// Notes about this format.
     pub notes: Vec<String>,
 }
 

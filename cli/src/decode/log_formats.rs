@@ -7,11 +7,11 @@ use super::{KnownFields, wqe};
 
 /// A way to report errors.
 pub struct Format {
-    /// What each report has.
+    /// Text that each report contains.
     pub sign: &'static str,
-    /// Whose it is.
+    /// The program that prints it.
     pub printer: Option<&'static str>,
-    /// Reads a report from what stands before the sign, and from the sign on.
+    /// Reads a report from the text before the sign, and the text from the sign on.
     pub read: fn(&str, &str) -> Option<Logged>,
 }
 
@@ -97,7 +97,7 @@ fn byte(found: Option<(u32, bool)>) -> Option<u8> {
     found.and_then(|(number, _)| u8::try_from(number).ok())
 }
 
-/// The status of verbs whose name the text begins with.
+/// The status of verbs with whose name the text begins.
 fn status_named(text: &str) -> Option<Syndrome> {
     let named = |syndrome: &u8| {
         let names = Syndrome::new(*syndrome).names();
@@ -253,8 +253,8 @@ fn nccl(_: &str, after: &str) -> Option<Logged> {
     (status != 0).then_some(logged)
 }
 
-/// `send completion with error: local protection error [qpn 0xf9db wrid 0x149vendor_err 0x51]`, `Send completion with error on qp
-/// 0x6214: remote access error syndrome 0x88`.
+/// `send completion with error: local protection error [qpn 0xf9db wrid 0x149vendor_err 0x51]`,
+/// `Send completion with error on qp 0x6214: remote access error syndrome 0x88`.
 fn ucx_verbs(_: &str, after: &str) -> Option<Logged> {
     let rest = &after[after.find(": ")? + 2..];
     let syndrome = status_named(rest)?;
@@ -293,7 +293,7 @@ fn status_before(before: &str, after: &str) -> Option<Logged> {
     let vendor = number(after, "vendor_err")
         .or_else(|| number(after, "vendor syndrome"))
         .or_else(|| number(after, "vendor err"))?;
-    // On the same line and near: what stands before is cut there.
+    // On the same line and near: the text before is cut there.
     let at = before.rfind("status")?;
     let status = number(&before[at..], "status")?.0;
     let mut logged = Logged { status: Some(status), ..Logged::default() };

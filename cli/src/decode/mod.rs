@@ -1,6 +1,6 @@
-//! Finds CQEs, WQEs and reports of errors in text, and says what they mean.
+//! Finds CQEs, WQEs and reports of errors in text, and explains them.
 //!
-//! Nothing is guessed in silence: what was taken for what, and by which sign, is in the notes of each finding.
+//! No guess is silent: the notes of each finding say which bytes were taken for which structure, and by which sign.
 
 mod cause;
 mod cqe;
@@ -19,19 +19,19 @@ use serde::Serialize;
 use crate::args::DecodeArgs;
 pub use cause::{Blame, Explanation, Source};
 
-/// Bytes of input that are looked at.
+/// Bytes of input that are read.
 const MOST_INPUT: u64 = 64 << 20;
 /// Most findings that are printed; the others are counted.
 const MOST_FINDINGS: usize = 64;
 
-/// What was found in a text.
+/// The findings in a text.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
     /// In the order of the text.
     pub findings: Vec<Finding>,
     /// Findings that are not printed.
     pub left_out: usize,
-    /// What concerns the text as a whole.
+    /// Notes about the text as a whole.
     pub notes: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ pub struct Report {
 pub struct Finding {
     /// Line of the text, from 1.
     pub line: usize,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Which program printed it, where that can be seen.
     pub printer: Option<&'static str>,
@@ -53,18 +53,18 @@ pub struct Finding {
     pub first_byte: usize,
     /// Field by field.
     pub fields: Vec<Field>,
-    /// What the signature of a CQE says.
+    /// The signature of a CQE.
     pub signature: Option<Signature>,
-    /// What failed and what to do, for an error.
+    /// The explanation of an error.
     pub explanation: Option<Explanation>,
-    /// What was assumed, corrected, or does not fit together.
+    /// Assumptions, corrections and contradictions.
     pub notes: Vec<String>,
-    /// Numbers for those that compare findings.
+    /// Numbers, to compare findings.
     #[serde(skip)]
     facts: KnownFields,
 }
 
-/// What a finding is.
+/// Kind of a finding.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -86,17 +86,17 @@ pub enum Kind {
 /// A field of a CQE or WQE.
 #[derive(Debug, Serialize)]
 pub struct Field {
-    /// Offset in bytes; none for what was read from words.
+    /// Offset in bytes; none for a field that was read from words.
     pub offset: Option<usize>,
     /// Name in `mlx5dv.h` or in UCX.
     pub name: &'static str,
     /// The number.
     pub value: String,
-    /// What it means.
+    /// Its meaning.
     pub meaning: Option<String>,
 }
 
-/// What the signature of a CQE says.
+/// The signature of a CQE.
 #[derive(Debug, Serialize)]
 pub struct Signature {
     /// XOR of the bytes of the index that the CQE was signed with.
@@ -115,7 +115,7 @@ struct KnownFields {
     qpn: Option<u32>,
     wqe_counter: Option<u16>,
     opcode: Option<u8>,
-    /// Index of the CQE that was printed beside it.
+    /// Index of the CQE that was printed next to it.
     ci: Option<u32>,
 }
 
@@ -146,7 +146,7 @@ fn as_hex<S: serde::Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S:
     serializer.serialize_str(&hex::text(bytes))
 }
 
-/// Prints what is found in a file or in standard input; returns `false` if there is an error in it.
+/// Prints the findings in a file or in standard input; returns `false` if there is an error among them.
 pub fn run(args: &DecodeArgs) -> Result<bool, Box<dyn std::error::Error>> {
     let mut input = Vec::new();
     match &args.file {
@@ -174,7 +174,7 @@ pub fn run(args: &DecodeArgs) -> Result<bool, Box<dyn std::error::Error>> {
     Ok(!report.findings.iter().any(Finding::is_error))
 }
 
-/// Returns what is found in a text.
+/// Returns the findings in a text.
 pub fn decode(input: &[u8]) -> Report {
     let lines = lines::lines(input);
     let mut report = Report::default();
@@ -199,7 +199,7 @@ pub fn decode(input: &[u8]) -> Report {
     report
 }
 
-/// Returns what the bytes of a block are.
+/// Returns the findings in the bytes of a block.
 fn decode_block(block: &hex::Block, logs: &[log::Logged]) -> Vec<Finding> {
     let mut found = Vec::new();
     let entries = match block.context {

@@ -10,7 +10,7 @@ use super::{Finding, Kind, KnownFields};
 
 /// Bytes of a segment.
 const UNIT: usize = 16;
-/// Bit of the byte count of data that stands in the WQE itself.
+/// Bit of the byte count of inline data.
 const INLINE: u32 = 1 << 31;
 /// Lines between a CQE and the WQE that is printed with it.
 const NEAR: usize = 12;
@@ -79,7 +79,7 @@ pub fn opcode_of(name: &str) -> Option<u8> {
     ucx.or_else(|| (0..=0x2d).find(|&opcode| opcode_name(opcode) == Some(name)))
 }
 
-/// Returns the WQEs of a block: one, or those of a ring.
+/// Returns the WQEs of a block: one WQE, or the WQEs of a ring.
 pub fn decode(block: &Block) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -222,7 +222,7 @@ fn segments(finding: &mut Finding, opcode: WqeOpcode, bytes: &[u8]) {
     }
 }
 
-/// Says which WQE a CQE in the lines before it is about.
+/// Notes the WQE that belongs to a CQE in the lines before it.
 pub fn relate(findings: &mut [Finding]) {
     let cqes: Vec<(usize, KnownFields)> = findings
         .iter()

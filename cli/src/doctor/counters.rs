@@ -1,4 +1,4 @@
-//! Counters of a port, and what they mean.
+//! Counters of a port, and their meanings.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{Level, Patient};
 use crate::sysfs;
 
-/// Counters of trouble, with what they count.
+/// Counters of trouble, with their meanings.
 const MEANINGS: [(&str, &str); 26] = [
     ("out_of_buffer", "messages that found no receive posted: post more receives, or sooner"),
     ("rnr_nak_retry_err", "refusals by a receiver that was not ready, after which sends ended"),
@@ -44,7 +44,7 @@ const MEANINGS: [(&str, &str); 26] = [
 pub struct Counters(BTreeMap<String, u64>);
 
 impl Counters {
-    /// Reads those of a port.
+    /// Reads the counters of a port.
     pub fn read(port: &Path) -> Self {
         let mut values = BTreeMap::new();
         for dir in ["counters", "hw_counters"].map(|name| port.join(name)) {
@@ -67,7 +67,7 @@ impl Counters {
         (!after.0.is_empty()).then(|| risen.collect())
     }
 
-    /// Adds what the counters of trouble say, and which of them rose.
+    /// Adds the counters of trouble to the report, and the counters that rose.
     pub fn compare(&self, patient: &mut Patient, port: &str, after: &Self) {
         if after.0.is_empty() {
             return patient.add(Level::Note, format!("{port} counters"), "none in sysfs");

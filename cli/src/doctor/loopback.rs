@@ -7,10 +7,10 @@ use doorbell::{
 };
 
 const MESSAGE: &[u8] = b"doorbell doctor";
-/// An adapter ends a send itself, after its retries; this ends the wait for one that does not.
+/// An adapter ends a send itself, after its retries. This time ends the wait for an adapter that does not.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Sends a message through this GID, and waits for it; the error says what failed and what it means.
+/// Sends a message through this GID, and waits for it. The error has the failure and its meaning.
 pub fn send(context: &Context, port: u8, gid_index: u8) -> Result<(), String> {
     let text = |error: doorbell::Error| error.to_string();
     let pd = context.alloc_pd().map_err(text)?;

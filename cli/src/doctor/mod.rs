@@ -1,4 +1,5 @@
-//! `doorbell doctor`: what keeps queue pairs from connecting, or messages from arriving. It changes nothing on the machine.
+//! `doorbell doctor`: finds causes that keep queue pairs from connecting, or messages from arriving. It changes nothing on
+//! the machine.
 
 pub(crate) mod counters;
 mod loopback;
@@ -27,14 +28,14 @@ pub enum Level {
     Failure,
 }
 
-/// What was looked at.
+/// One check and its result.
 #[derive(Debug, Serialize)]
 pub struct Check {
-    /// What, in a few words.
+    /// Its subject, in a few words.
     pub what: String,
-    /// How it is.
+    /// Its result.
     pub level: Level,
-    /// What was seen, and what to do about it.
+    /// The observation, and what to do about it.
     pub text: String,
 }
 
@@ -53,7 +54,7 @@ impl Patient {
     }
 }
 
-/// Prints what was found; returns `true` if nothing has to be looked at.
+/// Prints the results. Returns `true` if all is well.
 pub fn run(args: &DoctorArgs) -> Result<bool, Box<dyn std::error::Error>> {
     let present = match doorbell::devices() {
         Ok(present) => present,
@@ -64,7 +65,7 @@ pub fn run(args: &DoctorArgs) -> Result<bool, Box<dyn std::error::Error>> {
     };
     if let Some(name) = &args.device {
         if present.iter().all(|device| device.name() != name) {
-            // It says which there are.
+            // The error lists the devices.
             doorbell::open(name)?;
         }
     }

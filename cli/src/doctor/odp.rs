@@ -5,7 +5,7 @@ use doorbell::rdma_core_sys as sys;
 
 use super::{Level, Patient};
 
-/// Adds whether the device takes page faults, and what that means for receives.
+/// Adds whether the device takes page faults, and the consequence for receives.
 pub fn examine(patient: &mut Patient, context: &Context) {
     let mut attr = sys::ibv_device_attr_ex::default();
     // SAFETY: an open device and a writable structure.

@@ -1,4 +1,4 @@
-//! One device: everything that is asked of it.
+//! One device, and all its queried properties.
 
 use doorbell::{Context, Path};
 use serde::Serialize;
@@ -11,19 +11,19 @@ use crate::sysfs;
 #[derive(Default, Serialize)]
 pub struct Device {
     pub name: String,
-    /// Why it could not be asked.
+    /// Why it could not be queried.
     pub error: Option<String>,
     /// The kernel driver; `None` for a device without one, such as soft-mlx5.
     pub driver: Option<String>,
     /// Address of the PCI function, for example `0000:3b:00.0`.
     pub pci: Option<String>,
-    /// What the owner or the driver calls it.
+    /// Its name by the owner or the driver.
     pub description: Option<String>,
     pub firmware: Option<String>,
     pub board: Option<String>,
     pub vendor_id: u32,
     pub part_id: u32,
-    /// NUMA node, `None` where the system has one only or does not tell.
+    /// NUMA node, `None` where the system has only one or does not report it.
     pub numa_node: Option<u32>,
     /// The path that `Path::Auto` takes: `direct` or `verbs`.
     pub path: String,
@@ -34,7 +34,7 @@ pub struct Device {
     pub cqe_compression: Option<CqeCompression>,
     pub timestamps: Option<Timestamps>,
     pub limits: Limits,
-    /// What should be looked after.
+    /// Things to look after.
     pub warnings: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! `doorbell info`: the RDMA devices of this machine, the path that doorbell would take on each, and what stands in the way
-//! of it.
+//! `doorbell info`: the RDMA devices of this machine, the path that doorbell would take on each, and why not the direct
+//! path.
 
 mod device;
 pub(crate) mod names;
@@ -21,11 +21,11 @@ struct Report {
     devices: Vec<Device>,
 }
 
-/// Prints the report; returns `true` if every device could be asked.
+/// Prints the report; returns `true` if every device could be queried.
 pub fn run(args: &InfoArgs) -> Result<bool, Box<dyn std::error::Error>> {
     let present = match doorbell::devices() {
         Ok(present) => present,
-        // Nothing was asked for that could not be: it is what there is to tell.
+        // The error is the whole report: no device was queried.
         Err(error) => {
             eprintln!("doorbell info: {}", explain(&error));
             return Ok(false);
@@ -34,7 +34,7 @@ pub fn run(args: &InfoArgs) -> Result<bool, Box<dyn std::error::Error>> {
     let mut names: Vec<&str> = present.iter().map(doorbell::Device::name).collect();
     if !args.devices.is_empty() {
         if let Some(name) = args.devices.iter().find(|name| !names.contains(&&***name)) {
-            // It says which there are.
+            // The error lists the devices.
             doorbell::open(name)?;
         }
         names.retain(|name| args.devices.iter().any(|wanted| wanted == name));
@@ -55,7 +55,7 @@ pub fn run(args: &InfoArgs) -> Result<bool, Box<dyn std::error::Error>> {
     Ok(report.devices.iter().all(|device| device.error.is_none()))
 }
 
-/// The error, and what sysfs says about it: the kernel may have devices that libibverbs has no provider for.
+/// The error, and its explanation from sysfs: the kernel may have devices that libibverbs has no provider for.
 pub(crate) fn explain(error: &doorbell::Error) -> String {
     let root = std::env::var_os("SYSFS_PATH").map_or(Path::new("/sys").into(), PathBuf::from);
     let kernel = sysfs::devices(&root);

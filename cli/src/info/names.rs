@@ -49,7 +49,7 @@ pub fn mtu(code: u32) -> Option<u32> {
     (1..=5).contains(&code).then(|| 128 << code)
 }
 
-/// What packets a GID is for.
+/// Name of the kind of packets that a GID is for.
 pub fn gid_kind(kind: GidKind) -> String {
     match kind {
         GidKind::InfiniBand => "InfiniBand".to_owned(),

@@ -47,14 +47,14 @@ fn whole(lab: &mut Lab) -> Result<String, Stop> {
     Ok(format!("{count} messages, {checked} CQEs checked as they were taken, {barrier}"))
 }
 
-/// Sends and checks messages, for that time and at most so many; returns how many, and how many of their CQEs were
+/// Sends and checks messages, for `time` and at most `most`; returns how many, and how many of their CQEs were
 /// verified.
 fn messages(lab: &mut Lab, time: Duration, most: u32) -> Result<(u32, u64), Stop> {
     // An hour of CQEs would fill the memory.
     let watched = lab.soak.is_none();
     let receiver = |config: doorbell::ReceiverConfig| config.verify_cqes(true);
     let mut pair = Pair::new(lab, &Shape { receiver, watched, ..Shape::new(lab) })?;
-    // The receiver reads as any other does; what looks ahead would touch each CQE first.
+    // The receiver must read each CQE first, as any other does; a tap would touch the CQE before.
     pair.tap = None;
     let began = Instant::now();
     let (mut number, mut next) = (0u32, 0u32);
@@ -137,7 +137,7 @@ mod tests {
     fn each_node_has_a_processor_of_those_that_are_allowed() {
         let nodes = [(0, vec![0, 1, 4, 5]), (1, vec![2, 3, 6, 7])];
         assert_eq!(processors(&[1, 2, 3], &nodes), [1, 2]);
-        // All on one node, or nobody says which: two of them.
+        // All on one node, or the nodes are not known: two of them.
         assert_eq!(processors(&[4, 5], &nodes), [4, 5]);
         assert_eq!(processors(&[0, 1, 2], &[]), [0, 2]);
         assert_eq!(processors(&[3], &nodes), [3]);

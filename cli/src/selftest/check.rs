@@ -1,4 +1,4 @@
-//! What a check is, and how one can end.
+//! A check, and how it can end.
 
 use std::fmt;
 
@@ -10,15 +10,15 @@ use super::lab::Lab;
 pub struct Check {
     /// Group and number, as in `D20`.
     pub id: &'static str,
-    /// What it looks at.
+    /// Its subject.
     pub name: &'static str,
-    /// What must be there for it.
+    /// Its requirements.
     pub needs: Needs,
     /// The check.
     pub run: fn(&mut Lab) -> Result<String, Stop>,
 }
 
-/// What must be there for a check.
+/// Requirements of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     /// Any device.
@@ -44,7 +44,7 @@ impl<E: fmt::Display> From<E> for Stop {
     }
 }
 
-/// Ends a check with what is wrong.
+/// Ends a check with a failure.
 pub fn fail<T>(what: impl Into<String>) -> Result<T, Stop> {
     Err(Stop::Fail(what.into()))
 }
@@ -78,11 +78,11 @@ pub enum Ending {
 pub struct Outcome {
     /// Group and number.
     pub id: &'static str,
-    /// What it looked at.
+    /// Its subject.
     pub name: &'static str,
     /// How it ended.
     pub ending: Ending,
-    /// What was seen.
+    /// The observation, or the reason.
     pub text: String,
 }
 

@@ -1,4 +1,4 @@
-//! Group D: what CQEs say.
+//! Group D: fields of CQEs.
 
 use std::cell::Ref;
 
@@ -37,7 +37,7 @@ pub const CHECKS: &[Check] = &[
     Check { id: "D28", name: "compressed CQEs", needs: Needs::Rings, run: compressed },
 ];
 
-/// Those that look back at all CQEs of the run.
+/// Checks of all CQEs of the run.
 pub const LAST: &[Check] = &[
     Check {
         id: "D20",
@@ -77,7 +77,7 @@ fn owners(lab: &mut Lab) -> Result<String, Stop> {
         for number in 0..8 {
             pair.send(0, &[number], None)?;
         }
-        // The tap goes by the owner bit and nothing else.
+        // The tap finds a CQE by the owner bit only.
         pair.arrived(8)?;
         pair.take(8)?;
         let tap = pair.tap.as_ref().map_or(0, |tap| tap.seen.len());
@@ -219,7 +219,7 @@ fn compressed(lab: &mut Lab) -> Result<String, Stop> {
     Ok(done.join(", "))
 }
 
-/// What was seen of all CQEs.
+/// Returns the record of all CQEs, if there were any.
 fn looked_at(lab: &Lab) -> Result<Ref<'_, Witness>, Stop> {
     let witness = lab.witness.borrow();
     match witness.seen {

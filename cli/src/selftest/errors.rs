@@ -1,4 +1,4 @@
-//! Group E: errors that are provoked, and what the device says of them.
+//! Group E: errors that are provoked, and the device's reports of them.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ pub const CHECKS: &[Check] = &[
 /// An error as a CQE reports it: syndrome and vendor syndrome.
 type Code = (Syndrome, u8);
 
-// What soft-mlx5 writes, as adapters were seen to do; docs/soft-mlx5.md says which of them are extrapolated.
+// The codes of soft-mlx5. Adapters were seen to report them, except those that docs/soft-mlx5.md calls extrapolated.
 const LENGTH: Code = (Syndrome::LOCAL_LENGTH, 0x8e);
 const INVALID: Code = (Syndrome::REMOTE_INVAL_REQ, 0x8a);
 const PROTECTION: Code = (Syndrome::LOCAL_PROT, 0x32);
@@ -65,7 +65,7 @@ const NOT_READY: Code = (Syndrome::RNR_RETRY_EXC, 0x87);
 const NO_ANSWER: Code = (Syndrome::TRANSPORT_RETRY_EXC, 0x81);
 const FLUSHED: Code = (Syndrome::WR_FLUSH, 0xf9);
 
-/// Compares the first CQE of an error with what it must say; where CQEs are not watched, there is nothing to compare.
+/// Compares the first CQE of an error with the expected codes; where CQEs are not watched, there is nothing to compare.
 fn report(
     what: &str,
     cqes: Option<Vec<[u8; 64]>>,
@@ -91,7 +91,7 @@ fn received(pair: &Pair) -> Option<Vec<[u8; 64]>> {
     pair.tap.as_ref().map(|tap| tap.seen.clone())
 }
 
-/// What both sides reported; nothing without taps.
+/// The reports of both sides; empty without taps.
 fn both(near: &str, far: &str) -> String {
     if near.is_empty() { String::new() } else { format!("{near}; {far}") }
 }
@@ -112,7 +112,7 @@ fn too_long(lab: &mut Lab) -> Result<String, Stop> {
     pair.receive(1, |message| match message {
         Ok(_) => fail("17 bytes were received into 16"),
         Err(failure) if direct => failed("the receive", WcStatus::LOC_LEN_ERR, failure.cause),
-        // Soft-RoCE, for one, has its own idea of the status.
+        // Other devices, such as Soft-RoCE, report another status.
         Err(failure) => {
             near = format!("receive: {}", failure.cause);
             Ok(())
@@ -207,7 +207,7 @@ fn flush(lab: &mut Lab) -> Result<String, Stop> {
 fn event(lab: &Lab, what: &str, wanted: impl Fn(&AsyncEvent) -> bool) -> Result<(), Stop> {
     let mut events = lab.context.events()?;
     let began = std::time::Instant::now();
-    // It is on its way, or never comes: adapters raise it within microseconds.
+    // Adapters raise an event within microseconds. Another one never comes.
     while began.elapsed() < Duration::from_secs(3) {
         if events.next_within(Duration::from_millis(100))?.is_some_and(|event| wanted(&event)) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The queue pairs that send to those of a [`Pair`](super::pair::Pair): of this process, or of the peer.
+//! The queue pairs that send to the queue pairs of a [`Pair`](super::pair::Pair): of this process, or of the peer.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use super::lab::Lab;
 use super::peer::{RemoteFar, SeenCqe};
 use super::rings::Tap;
 
-/// What the queue pairs that send are like.
+/// Shape of the queue pairs that send.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct FarShape {
     /// Queue pairs.
@@ -45,7 +45,7 @@ pub enum Request<'a> {
         /// The receiver's completion is a solicited one.
         solicited: bool,
     },
-    /// A message of so many bytes from a buffer.
+    /// A message with this number of bytes, from a buffer.
     Long(u32),
     /// Eight bytes to memory of the receiver.
     Write {
@@ -119,7 +119,7 @@ impl LocalFar {
         Ok(self.queues.iter().map(|queue| queue.qp.address()).collect::<Result<_, _>>()?)
     }
 
-    /// Connects each queue pair to the one that receives.
+    /// Connects each queue pair to its receiving queue pair.
     pub fn connect(&mut self, near: &[QpAddress]) -> Result<(), Stop> {
         for (queue, near) in self.queues.iter_mut().zip(near) {
             if self.datagrams {
@@ -162,7 +162,7 @@ impl LocalFar {
     /// Takes the completion of a request: its status and vendor syndrome.
     pub fn poll(&mut self, qp: usize) -> Option<(WcStatus, u32)> {
         let queue = self.queues.get_mut(qp)?;
-        // What was not looked at before it is taken may be gone.
+        // The tap must look at a CQE before it is taken: afterwards the CQE may be overwritten.
         if queue.tap.as_mut().is_some_and(|tap| tap.look() == 0) {
             return None;
         }
@@ -199,7 +199,7 @@ fn posted<P>(done: Result<(), SendError<P>>) -> Result<(), Stop> {
 }
 
 impl Drop for LocalFar {
-    /// What comes too late for the checks is seen still.
+    /// Looks at CQEs that came too late for the checks.
     fn drop(&mut self) {
         self.queues
             .iter_mut()
@@ -217,7 +217,7 @@ pub enum Far {
 }
 
 impl Far {
-    /// Makes them: at the peer if there is one, unless they have to be here.
+    /// Makes them: at the peer if there is one, unless they must be local.
     pub fn new(lab: &Lab, shape: &FarShape, local: bool) -> Result<Self, Stop> {
         match &lab.peer {
             Some(peer) if !local => {
@@ -235,7 +235,7 @@ impl Far {
         }
     }
 
-    /// Connects each queue pair to the one that receives.
+    /// Connects each queue pair to its receiving queue pair.
     pub fn connect(&mut self, near: &[QpAddress]) -> Result<(), Stop> {
         match self {
             Self::Here(far) => far.connect(near),

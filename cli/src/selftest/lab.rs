@@ -1,4 +1,4 @@
-//! The device under test, and what all checks share.
+//! The device under test, and the other state that all checks share.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ pub struct Lab {
     pub pd: ProtectionDomain,
     /// doorbell can drive its rings.
     pub direct: bool,
-    /// It is a model, whose speed says nothing.
+    /// It is a model: its speed has no meaning.
     pub model: bool,
     /// Port that messages go through, to itself.
     pub port: u8,
@@ -44,7 +44,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Looks at a device that was opened.
+    /// Reads the properties of an open device.
     pub fn new(
         context: Context,
         model: bool,
@@ -89,7 +89,7 @@ impl Lab {
         if self.direct { Path::Direct } else { Path::Verbs }
     }
 
-    /// So many rounds, fewer when the run is to be quick, and no more when they have taken long.
+    /// `count` rounds; fewer in a quick run, or when they take long.
     pub fn rounds(&self, count: u32) -> Rounds {
         let (count, seconds) = if self.quick { (count / 10, 0.4) } else { (count, 2.0) };
         Rounds { next: 0, count, end: Instant::now() + Duration::from_secs_f64(seconds) }
@@ -125,16 +125,16 @@ impl Iterator for Rounds {
 
 /// Ends a wait in which nothing happens any more.
 ///
-/// It counts processor time of this process, which grows while it waits: on a busy machine time passes in which nobody works.
+/// It counts processor time of this process, which grows while it waits: on a busy machine time passes without any work.
 pub struct Patience {
     since: Duration,
 }
 
-/// Processor time without anything that happens, and the same once something has stalled: a device that does so will do
-/// it again, and the run shall end.
+/// Longest processor time without progress. It is shorter after the first stall: such a device stalls again, and the run
+/// must end.
 const LONGEST: [Duration; 2] = [Duration::from_millis(600), Duration::from_millis(150)];
 static STALLED: AtomicBool = AtomicBool::new(false);
-/// How many times longer that is where another host has its part in what happens.
+/// The factor for both where another host takes part.
 const FARTHER: u32 = 5;
 static FAR_AWAY: AtomicBool = AtomicBool::new(false);
 

@@ -1,4 +1,4 @@
-//! Group B: what doorbell writes, beside what libmlx5 writes on the same device.
+//! Group B: memory that doorbell writes, compared with memory that libmlx5 writes on the same device.
 
 use doorbell::Path;
 use mlx5_wire::data::DataSegment;
@@ -61,7 +61,7 @@ fn used(wqes: &Wqes, slot: usize) -> Vec<u8> {
     used
 }
 
-/// A WQE with the place of each buffer in its pool in the stead of its address, and without keys.
+/// A WQE with the offset of each buffer in its pool instead of its address, and without keys.
 fn relative(wqes: &Wqes, slot: usize, base: u64) -> Vec<u8> {
     let wqe = wqes.wqe(slot);
     let (link, segments) = wqe.split_at(if wqes.shared { 16 } else { 0 });

@@ -1,4 +1,4 @@
-//! Group J: nothing is left behind.
+//! Group J: nothing is left over.
 
 use std::process::Command;
 
@@ -17,12 +17,12 @@ pub const CHECKS: &[Check] = &[
 
 /// Open descriptors of this process.
 pub fn open_descriptors() -> usize {
-    // One is that of the listing.
+    // One descriptor is of the listing.
     std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count().saturating_sub(1))
 }
 
 fn descriptors(lab: &mut Lab) -> Result<String, Stop> {
-    // The software device keeps a connection to that of the peer.
+    // The software device keeps a connection to the device of the peer.
     let kept = usize::from(lab.model && lab.peer.is_some());
     let (before, now) = (lab.descriptors, open_descriptors());
     if now > before + kept {
@@ -54,7 +54,7 @@ fn objects(lab: &Lab) -> Option<Vec<&'static str>> {
     let ours = |entry: &serde_json::Value| {
         entry["ifname"] == *name && entry["pid"] == u64::from(std::process::id())
     };
-    // Protection domains are left out: that of the checks lives on.
+    // Protection domains are left out: the domain of the checks still exists.
     let mut left = Vec::new();
     for kind in ["qp", "cq", "srq", "mr"] {
         let of_kind = show(&[kind]).unwrap_or_default();

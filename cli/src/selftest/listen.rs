@@ -44,12 +44,12 @@ struct Host {
     lines: Lines,
     far: BTreeMap<u32, LocalFar>,
     two_way: Option<TwoWay>,
-    /// What failed in a command without a reply.
+    /// The failure of a command without a reply.
     failed: Option<String>,
 }
 
 impl Host {
-    /// Does what the next line asks for; returns the verdict with which the other side ends.
+    /// Executes the command of the next line; returns the verdict with which the other side ends.
     fn serve(&mut self) -> Result<Option<String>, String> {
         let command: Command<'static> = self.lines.read()?;
         let done = match command {
@@ -102,7 +102,7 @@ impl Host {
         Ok(self.two_way.as_mut().ok_or("no such queue pair")?)
     }
 
-    /// Keeps what failed for the next reply.
+    /// Keeps a failure for the next reply.
     fn no_reply(&mut self, done: Result<(), Stop>) -> Result<Option<String>, String> {
         if let Err(Stop::Fail(why) | Stop::Cannot(why)) = done {
             self.failed.get_or_insert(why);

@@ -39,7 +39,7 @@ use peer::{Command, Peer};
 
 pub use peer::TCP_PORT;
 
-/// The checks in the order in which they run; those of a peer pass for none where there is no peer.
+/// The checks in the order in which they run. Checks that need a peer do not count where there is none.
 fn checks() -> impl Iterator<Item = &'static Check> {
     let groups = [
         environment::CHECKS,

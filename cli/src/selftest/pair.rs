@@ -15,7 +15,7 @@ use super::lab::{Lab, Patience};
 use super::rings::Tap;
 use super::witness::Witness;
 
-/// What a pair should be like.
+/// Shape of a pair.
 #[derive(Clone)]
 pub struct Shape {
     /// Queue pairs on either side.
@@ -32,7 +32,7 @@ pub struct Shape {
     pub buffers: u32,
     /// Entries of the CQ, or as many as receives.
     pub cq: Option<u32>,
-    /// Who drives the queues.
+    /// The path that drives the queues.
     pub path: Path,
     /// Further wishes of the receiver.
     pub receiver: fn(ReceiverConfig) -> ReceiverConfig,
@@ -48,7 +48,7 @@ pub struct Shape {
     pub datagrams: bool,
     /// The senders are on this host, also where there is a peer.
     pub local: bool,
-    /// All CQEs are looked at before they are taken.
+    /// A tap reads all CQEs before they are taken.
     pub watched: bool,
 }
 
@@ -79,7 +79,7 @@ impl Shape {
 
 /// Queue pairs that receive, and those that send to them.
 pub struct Pair {
-    /// What receives.
+    /// The receiver.
     pub receiver: Receiver,
     /// The receive queue of each queue pair, or the one that they share.
     pub queues: Vec<QueueId>,
@@ -95,7 +95,7 @@ pub struct Pair {
     witness: Rc<RefCell<Witness>>,
     /// Buffers of the receives.
     pub pool: BufferPool,
-    /// What watches the CQ of the receives.
+    /// The tap on the CQ of the receives.
     pub tap: Option<Tap>,
 }
 
@@ -271,7 +271,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Takes exactly `count` messages, whatever they say.
+    /// Takes exactly `count` messages, with any content.
     pub fn take(&mut self, count: u32) -> Result<(), Stop> {
         self.receive(count, |message| {
             message?;
@@ -317,7 +317,7 @@ impl Pair {
 }
 
 impl Drop for Pair {
-    /// What comes too late for the checks is seen still.
+    /// Looks at CQEs that came too late for the checks.
     fn drop(&mut self) {
         if let Some(tap) = &mut self.tap {
             tap.look();

@@ -1,7 +1,7 @@
-//! The other host: it makes the queue pairs that send, and posts to them what this one tells it over TCP.
+//! The other host: it makes the queue pairs that send, and posts the requests that this host sends it over TCP.
 //!
-//! A command or reply is a line of JSON. Commands that have no reply are not waited for; what fails in one of them is the
-//! reply to the next that has one.
+//! A command or reply is a line of JSON. Commands that have no reply are not waited for; their failure is the reply to the
+//! next command that has one.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,7 +17,7 @@ use super::check::Stop;
 use super::far::{FarShape, Request};
 use super::witness::Witness;
 
-/// What both sides must agree on.
+/// The version, which must be the same on both sides.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (selftest 1)");
 /// TCP port of the listening side.
 pub const TCP_PORT: u16 = 18_515;
@@ -26,7 +26,7 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// Bytes of the longest line.
 const LINE: u64 = 1 << 20;
 
-/// What the testing side tells the listening one.
+/// Commands of the testing side to the listening side.
 #[derive(Serialize, Deserialize)]
 pub enum Command<'a> {
     /// The first: replied to with the version of the other side.
@@ -45,9 +45,9 @@ pub enum Command<'a> {
     OpenTwoWay,
     /// Connects it.
     ConnectTwoWay { near: String },
-    /// Answers so many messages. Replied to before the first.
+    /// Answers `count` messages. Replied to before the first.
     Answer { count: u32 },
-    /// Sends so many messages. Replied to before the first.
+    /// Sends `count` messages. Replied to before the first.
     Stream { count: u32 },
     /// Destroys it. No reply.
     CloseTwoWay,
@@ -55,7 +55,7 @@ pub enum Command<'a> {
     End { verdict: String },
 }
 
-/// What the listening side replies.
+/// Replies of the listening side.
 #[derive(Serialize, Deserialize)]
 pub enum Reply {
     /// To [`Command::Hello`].
@@ -75,7 +75,7 @@ pub enum Reply {
 pub struct Completion {
     pub status: u32,
     pub vendor: u32,
-    /// What the CQ has got since the last one.
+    /// CQEs that came since the last completion.
     pub cqes: Vec<SeenCqe>,
 }
 
@@ -135,7 +135,7 @@ fn describe(error: &std::io::Error) -> String {
 pub struct Peer {
     lines: Lines,
     next: u32,
-    /// It is gone: the checks that need it cannot run.
+    /// It has left: the checks that need it cannot run.
     gone: bool,
 }
 
@@ -171,7 +171,7 @@ impl Peer {
         }
     }
 
-    /// Tells it a command that has no reply.
+    /// Sends a command that has no reply.
     pub fn tell(&mut self, command: &Command<'_>) -> Result<(), Stop> {
         if self.gone {
             return Err(Stop::Cannot("the peer is gone".into()));
@@ -179,7 +179,7 @@ impl Peer {
         self.lines.write(command).map_err(|why| self.lost(&why))
     }
 
-    /// Tells it a command, and returns the reply.
+    /// Sends a command, and returns the reply.
     pub fn ask(&mut self, command: &Command<'_>) -> Result<Reply, Stop> {
         self.tell(command)?;
         match self.lines.read() {
@@ -262,7 +262,7 @@ impl RemoteFar {
 
 impl Drop for RemoteFar {
     fn drop(&mut self) {
-        // A peer that is gone has nothing left to destroy.
+        // A peer that has left has nothing to destroy.
         _ = self.peer.borrow_mut().tell(&Command::Close { id: self.id });
     }
 }

@@ -54,7 +54,7 @@ pub fn text(lab: &Lab, outcomes: &[Outcome], verdict: &str) -> String {
     text
 }
 
-/// The bundle: what the device wrote, one line each, and a digest of all lines.
+/// The bundle: a line for each structure that the device wrote, and a digest of all lines.
 pub fn bundle(lab: &Lab, outcomes: &[Outcome]) -> String {
     let mut text = format!("doorbell-bundle 1\n{}", head(lab));
     for outcome in outcomes {
@@ -69,7 +69,7 @@ pub fn bundle(lab: &Lab, outcomes: &[Outcome]) -> String {
     text
 }
 
-/// FNV-1a of 64 bits: it finds what was changed on the way, not what was changed on purpose.
+/// FNV-1a of 64 bits: it finds accidental changes, not deliberate ones.
 fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

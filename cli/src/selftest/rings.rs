@@ -33,7 +33,7 @@ fn some(pointer: *mut libc::c_void) -> Result<NonNull<u8>, Stop> {
         .ok_or_else(|| Stop::Fail("mlx5dv_init_obj reports a null pointer".into()))
 }
 
-/// Memory of a queue, which is mapped as long as its object lives: whoever makes one keeps the object longer.
+/// Memory of a queue. It is mapped as long as the object of the queue lives, which must outlive this value.
 #[derive(Clone, Copy)]
 pub struct Memory {
     start: NonNull<u8>,
@@ -107,7 +107,7 @@ impl Wqes {
     }
 }
 
-/// Watches a CQ that somebody else polls. It must look before that one takes the CQEs.
+/// Watches a CQ that other code polls. The tap must look before the other code takes the CQEs.
 pub struct Tap {
     cqes: Memory,
     size: usize,
@@ -137,7 +137,7 @@ impl Tap {
 
     /// Looks at what has arrived; returns the number of CQEs that were seen and are not taken.
     pub fn look(&mut self) -> u32 {
-        // Beyond those, the device has no room.
+        // The device has room for as many CQEs as the CQ has entries.
         while self.next.wrapping_sub(self.taken) < 1 << self.log {
             let at = (self.next & ((1 << self.log) - 1)) as usize * self.size + self.size - 64;
             let op_own = self.cqes.bytes(at + 63, 1)[0];
@@ -193,7 +193,7 @@ impl Tap {
         blocks
     }
 
-    /// Somebody has taken so many CQEs.
+    /// Notes that `count` CQEs were taken.
     pub fn take(&mut self, count: u32) {
         self.taken = self.taken.wrapping_add(count);
     }

@@ -1,4 +1,4 @@
-//! Group I: how fast it is, doorbell beside libmlx5 on the same device, in turns.
+//! Group I: speed of doorbell and of libmlx5 on the same device, in turns.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -33,7 +33,7 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// Those between this host and the peer.
+/// Checks between this host and the peer.
 pub const PEER: &[Check] = &[
     Check {
         id: "I53",
@@ -49,7 +49,7 @@ pub const PEER: &[Check] = &[
     },
 ];
 
-/// What doorbell may take more than libmlx5: single runs differ by as much.
+/// Times of libmlx5 that doorbell may take: single runs differ by as much.
 const SLACK: f64 = 1.1;
 /// Microseconds from post to message above which tests of clusters fail (ngc_multinode_perf, for sends and writes).
 const SLOW: f64 = 2.5;
@@ -67,7 +67,7 @@ fn model_note(lab: &Lab) -> &'static str {
     if lab.model { " (a model, which has no timing of an adapter)" } else { "" }
 }
 
-/// Times a step with doorbell and with libmlx5, in turns, so that what disturbs one disturbs the other. Returns the times in
+/// Times a step with doorbell and with libmlx5, in turns, so that a disturbance affects both. Returns the times in
 /// microseconds, from the least to the greatest.
 fn in_turns(
     lab: &Lab,
@@ -190,7 +190,7 @@ fn rate(lab: &mut Lab) -> Result<String, Stop> {
                     pair.send(0, b"message", None)?;
                 }
                 pair.all_sent(0)?;
-                // All have arrived: only what it takes to take them counts.
+                // All have arrived: only the time to take them counts.
                 let began = Instant::now();
                 pair.take(batch)?;
                 taking += began.elapsed().as_nanos();

@@ -44,7 +44,7 @@ pub const CHECKS: &[Check] = &[
 const ETHERNET: u8 = 2;
 const ALL: u64 = u64::MAX;
 
-/// A queue with tags, and one that sends to it.
+/// A queue with tags, and another that sends to it.
 struct Sides {
     near: TagMatchingSrq,
     far: TagMatchingSrq,
@@ -58,7 +58,7 @@ impl Sides {
         if lab.context.capabilities()?.tag_matching.is_none() {
             return Err(Stop::Cannot("the device does not match tags".into()));
         }
-        // libmlx5 connects its own queue pair for the list without a GRH, which Ethernet needs: no program can make such an SRQ.
+        // libmlx5 connects its own queue pair for the list without a GRH, which Ethernet needs: the SRQ cannot be made there.
         let ethernet = lab.context.query_port(lab.port)?.link_layer == ETHERNET;
         let side = |offload| {
             let config = TagMatchingConfig::new(16).slots(64).path(lab.path()).offload(offload);
@@ -84,7 +84,7 @@ impl Sides {
         Ok(Self { near, far, pool, to, tap: watched.transpose()? })
     }
 
-    /// Looks at the CQEs, and then has them taken.
+    /// Lets the tap read the CQEs, and then takes them.
     fn poll(&mut self) -> Option<TagEvent> {
         if let Some(tap) = &mut self.tap {
             let seen = tap.look();
@@ -121,7 +121,7 @@ impl Sides {
         }
     }
 
-    /// Waits until so many messages wait for their receive.
+    /// Waits until `count` messages wait for their receive.
     fn wait_unexpected(&mut self, count: usize) -> Result<(), Stop> {
         let patience = Patience::new();
         while self.near.unexpected() < count {

@@ -59,7 +59,7 @@ impl TwoWay {
         Ok(())
     }
 
-    /// Waits until at most so many sends are outstanding.
+    /// Waits until at most `left` sends are outstanding.
     fn completed(&mut self, left: u32) -> Result<(), Stop> {
         let mut patience = Patience::new();
         while self.outstanding > left {
@@ -103,7 +103,7 @@ impl TwoWay {
         }
     }
 
-    /// Answers so many messages, each with one.
+    /// Answers `count` messages, each with one.
     pub fn answer(&mut self, count: u32) -> Result<(), Stop> {
         for _ in 0..count {
             self.take(1)?;
@@ -112,7 +112,7 @@ impl TwoWay {
         self.completed(0)
     }
 
-    /// Sends a message and waits for its answer, so many times; returns half of each time, in microseconds.
+    /// Sends a message and waits for its answer, `count` times; returns half of each time, in microseconds.
     pub fn round_trips(&mut self, count: u32) -> Result<Vec<f64>, Stop> {
         let mut times = Vec::new();
         for _ in 0..count {
@@ -125,7 +125,7 @@ impl TwoWay {
         Ok(times)
     }
 
-    /// Sends so many messages as fast as it can.
+    /// Sends `count` messages as fast as it can.
     pub fn stream(&mut self, count: u32) -> Result<(), Stop> {
         let mut left = count;
         while left > 0 {
@@ -136,7 +136,7 @@ impl TwoWay {
         self.completed(0)
     }
 
-    /// Takes so many messages; returns how many came in a second, from the first on.
+    /// Takes `count` messages; returns how many came in a second, from the first on.
     pub fn rate(&mut self, count: u32) -> Result<f64, Stop> {
         let first = self.take(BATCH)?;
         let (began, mut taken) = (Instant::now(), first);

@@ -1,4 +1,4 @@
-//! What was seen of all CQEs, whoever took them.
+//! A record of all CQEs, whoever took them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,7 +17,7 @@ const TOLD: usize = 4;
 pub struct Witness {
     /// CQEs seen.
     pub seen: u64,
-    /// Those among them whose signature is not that of their index.
+    /// CQEs with a wrong signature for their index.
     pub wrong: u64,
     /// The first of these, in words.
     pub examples: Vec<String>,
@@ -25,9 +25,9 @@ pub struct Witness {
     pub first: BTreeMap<(u8, u8, u8), [u8; 64]>,
     /// The first compressed block of each format: its title and its arrays.
     pub blocks: BTreeMap<&'static str, Vec<[u8; 64]>>,
-    /// User index of each queue that completed; whether it is the sending one.
+    /// User index of each queue that completed, by QP and whether it is the send queue.
     users: BTreeMap<(u32, bool), u32>,
-    /// What differs from the first CQE of its queue.
+    /// CQEs that differ from the first CQE of their queue.
     pub strangers: Vec<String>,
     /// CQEs of each opcode that were kept.
     counts: BTreeMap<u8, u32>,
@@ -53,7 +53,7 @@ pub fn plain(bytes: &[u8]) -> String {
 }
 
 impl Witness {
-    /// Takes note of a CQE that stands at `index` of CQ `cqn`, whose entries have `size` bytes.
+    /// Notes the CQE at `index` of CQ `cqn`, which has entries of `size` bytes.
     pub fn note(&mut self, cqn: u32, size: usize, index: u32, bytes: &[u8; 64]) {
         let cqe = Cqe64::from_bytes(bytes);
         let opcode = cqe.op_own >> 4;
@@ -86,7 +86,7 @@ impl Witness {
         }
     }
 
-    /// Takes note of a compressed block whose title stands at `index` of CQ `cqn`.
+    /// Notes a compressed block with its title at `index` of CQ `cqn`.
     pub fn note_block(&mut self, format: &'static str, cqn: u32, index: u32, cqes: Vec<[u8; 64]>) {
         self.seen += 1;
         if !is_signed(&cqes[0], index) {
@@ -101,7 +101,7 @@ impl Witness {
         self.blocks.entry(format).or_insert(cqes);
     }
 
-    /// A QP is gone, and its number may come back.
+    /// Forgets a destroyed QP: its number may come back.
     pub fn forget(&mut self, qpn: u32) {
         self.users.retain(|(number, _), _| *number != qpn);
     }

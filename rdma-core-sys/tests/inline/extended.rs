@@ -1,4 +1,4 @@
-//! Verbs that call one entry of the extended context, after looking whether it is there.
+//! Verbs that call one entry of the extended context, after a check that it is there.
 
 use crate::header::{self, header};
 use crate::recorder::{answer_with, recorded};
@@ -39,7 +39,7 @@ macro_rules! extended {
                         answer_with(answer as u64);
                         // SAFETY: the context is made up and lives as long as the world.
                         unsafe { (*world.extended()).$entry = set.then_some(fake as _) };
-                        // SAFETY: what the verb calls takes any arguments.
+                        // SAFETY: the recorded entries take any arguments.
                         let here = unsafe {
                             world.observe(|| rdma_core_sys::$verb($($arg),*) as u64)
                         };

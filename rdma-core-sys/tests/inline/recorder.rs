@@ -1,4 +1,4 @@
-//! Remembers which functions were called and with what.
+//! Records the calls of functions, with their arguments.
 
 use std::cell::{Cell, RefCell};
 
@@ -10,7 +10,7 @@ thread_local! {
     static ANSWER: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Sets what all recorded functions return.
+/// Sets the return value of all recorded functions.
 pub fn answer_with(value: u64) {
     ANSWER.set(value);
 }
@@ -24,7 +24,7 @@ pub fn take() -> Vec<Call> {
     CALLS.take()
 }
 
-/// What a verb did.
+/// Effects of a verb.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub calls: Vec<Call>,
@@ -35,8 +35,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Without what shows only of a structure of `theirs` bytes, and not of one of `ours`: the
-    /// size itself, which is the last argument, and what became of the bytes that were appended.
+    /// Removes the differences between a structure of `theirs` bytes and one of `ours`: the size
+    /// itself, which is the last argument, and the contents of the appended bytes.
     pub fn without_appended(mut self, ours: usize, theirs: usize) -> Self {
         if ours == theirs {
             return self;

@@ -32,7 +32,7 @@ fn create_qp_ex_uses_the_plain_verb_when_only_a_pd_is_given() {
                 (*attr).pd = pd;
             }
             world.remember();
-            // SAFETY: what the verb calls takes any arguments.
+            // SAFETY: the recorded entries take any arguments.
             let here = unsafe { world.observe(|| ibv_create_qp_ex(context, attr) as u64) };
             // SAFETY: as above.
             let there = unsafe { world.observe(|| header(context, attr) as u64) };
@@ -70,7 +70,7 @@ fn create_srq_ex_uses_the_plain_verb_for_a_basic_queue() {
                 (*attr).pd = pd;
             }
             world.remember();
-            // SAFETY: what the verb calls takes any arguments.
+            // SAFETY: the recorded entries take any arguments.
             let here = unsafe { world.observe(|| ibv_create_srq_ex(context, attr) as u64) };
             // SAFETY: as above.
             let there = unsafe { world.observe(|| header(context, attr) as u64) };
@@ -115,7 +115,7 @@ fn query_device_ex_falls_back_when_the_provider_does_not_support_it() {
                     }
                 }
                 world.remember();
-                // SAFETY: what the verb calls takes any arguments.
+                // SAFETY: the recorded entries take any arguments.
                 let here =
                     unsafe { world.observe(|| ibv_query_device_ex(context, input, attr) as u64) };
                 // SAFETY: as above.
@@ -149,7 +149,7 @@ fn close_xrcd_goes_to_the_provider() {
     let header = header!(ibv_close_xrcd(*mut ibv_xrcd) -> c_int);
     for answer in [0, libc::EBUSY] {
         answer_with(answer as u64);
-        // SAFETY: what the verb calls takes any arguments.
+        // SAFETY: the recorded entries take any arguments.
         let here = unsafe { world.observe(|| ibv_close_xrcd(xrcd) as u64) };
         // SAFETY: as above.
         let there = unsafe { world.observe(|| header(xrcd) as u64) };
@@ -172,7 +172,7 @@ fn memory_with_optional_access_flags_goes_to_the_newer_function() {
         (IBV_ACCESS_LOCAL_WRITE, "library ibv_reg_mr", "library ibv_reg_mr_iova"),
         (optional, "library ibv_reg_mr_iova2", "library ibv_reg_mr_iova2"),
     ] {
-        // SAFETY: what the verbs call takes any arguments.
+        // SAFETY: the recorded entries take any arguments.
         let here = unsafe { world.observe(|| ibv_reg_mr(pd, addr, 4096, access) as u64) };
         // SAFETY: as above.
         let there = unsafe { world.observe(|| reg(pd, addr, 4096, access) as u64) };
@@ -198,7 +198,7 @@ fn gid_queries_tell_the_size_of_an_entry() {
     let all = header!(ibv_query_gid_table(*mut ibv_context, Entry, usize, u32) -> isize);
     for answer in [0, libc::ENODATA, -libc::EINVAL] {
         answer_with(answer as u64);
-        // SAFETY: what the verbs call takes any arguments.
+        // SAFETY: the recorded entries take any arguments.
         let here = unsafe { world.observe(|| ibv_query_gid_ex(context, 1, 2, entry, 3) as u64) };
         // SAFETY: as above.
         let there = unsafe { world.observe(|| one(context, 1, 2, entry, 3) as u64) };

@@ -10,29 +10,29 @@ use std::mem::offset_of;
 pub enum Extent {
     /// The context announces no extended one.
     None,
-    /// It begins one byte behind the entry's first.
+    /// It begins one byte after the start of the entry.
     TooShort,
     /// It begins with the entry.
     JustLongEnough,
-    /// All of it.
+    /// All of it exists.
     Full,
 }
 
 pub const WORDS: usize = 256;
 
-/// Memory large enough for whatever a verb is given.
+/// Memory large enough for any argument of a verb.
 type Memory = Box<[u64; WORDS]>;
 
 pub struct World {
     context: *mut verbs_context,
-    /// What objects and other pointers among the arguments point to.
+    /// Memory that objects and other pointers among the arguments point to.
     memory: Vec<*mut [u64; WORDS]>,
     initial: Vec<Memory>,
     fill: u64,
 }
 
 impl World {
-    /// A world whose extended context is empty, and whose memory is filled with `fill`.
+    /// A world with an empty extended context, and memory filled with `fill`.
     pub fn new(fill: u64) -> Self {
         // SAFETY: zero is a value of every field.
         let context = unsafe { Box::new(core::mem::zeroed::<verbs_context>()) };
@@ -82,13 +82,13 @@ impl World {
         object
     }
 
-    /// Declares what the memory holds now to be what each call finds.
+    /// Keeps the contents of the memory, with which each call starts.
     pub fn remember(&mut self) {
         // SAFETY: the memory lives as long as `self`.
         self.initial = self.memory.iter().map(|&m| Box::new(unsafe { *m })).collect();
     }
 
-    /// Makes a call and tells what it did. The memory is as it was before, each time.
+    /// Makes a call and returns its effects. Each call starts with the same memory.
     pub fn observe(&mut self, call: impl FnOnce() -> u64) -> Outcome {
         for (memory, initial) in self.memory.iter().zip(&self.initial) {
             // SAFETY: the memory lives as long as `self`.

@@ -1,8 +1,7 @@
 //! The bound structures and constants against the headers that are installed.
 //!
-//! A C program, compiled here, prints what the compiler makes of the headers. Newer headers may
-//! append to a structure, so a known field must lie where Rust has it and be as long, and the
-//! whole may be longer in C.
+//! A C program, compiled here, prints the layout in C. Newer headers may append to a structure: each
+//! known field must have the same offset and size as in Rust, and the structure may be longer in C.
 
 #[macro_use]
 mod structure;
@@ -18,7 +17,7 @@ const HEADERS: &str = include_str!("../../build/headers.h");
 const BY_HAND: &str = "#include <rdma/rdma_cma.h>\n";
 const CARRIED: &str = include_str!("../../src/generated/verbs.rs");
 
-/// Compiles a C program that prints the expressions, and returns what it prints.
+/// Compiles a C program that prints the expressions, and returns its output.
 fn evaluate(name: &str, expressions: &[String]) -> Vec<i128> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (source, program) = (directory.join(format!("{name}.c")), directory.join(name));
@@ -139,7 +138,7 @@ fn constants_have_the_values_of_the_headers() {
         assert_eq!(c, *here, "{name}");
     }
 
-    // Those that are macros in C and written by hand here.
+    // Constants that are macros in C and written by hand here.
     let by_hand = [
         ("IBV_ACCESS_OPTIONAL_RANGE", rdma_core_sys::IBV_ACCESS_OPTIONAL_RANGE as i128),
         ("IBV_QPF_GRH_REQUIRED", rdma_core_sys::IBV_QPF_GRH_REQUIRED as i128),

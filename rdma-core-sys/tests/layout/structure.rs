@@ -1,4 +1,4 @@
-//! What Rust knows about one structure.
+//! Layout of one structure in Rust.
 
 /// A member, given by its path from the structure.
 pub struct Field {
@@ -31,7 +31,7 @@ pub fn c_name(path: &str) -> String {
         .join(".")
 }
 
-/// The size of what a projection from `T` yields.
+/// The size of the field that a projection from `T` yields.
 pub const fn size_of_field<T, F>(_: fn(*const T) -> *const F) -> usize {
     size_of::<F>()
 }

@@ -1,4 +1,4 @@
-//! What a twin of each kind stands on: a device, and QPs under test that are connected with peers.
+//! The base of a twin of each kind: a device, and QPs under test that are connected with peers.
 
 use std::ptr;
 use std::time::Duration;
@@ -59,8 +59,8 @@ impl Base {
         made(unsafe { sys::ibv_create_qp(self.pd, init) }, "ibv_create_qp")
     }
 
-    /// Adds so many peers, each of which can have as much outstanding as `cap` says. The objects under test exist
-    /// already: their CQ is the first one.
+    /// Adds `count` peers, each with the capabilities `cap`. The objects under test exist already: their CQ is the
+    /// first one.
     pub fn add_peers(&mut self, count: u32, cap: sys::ibv_qp_cap) {
         self.add_peers_of(sys::IBV_QPT_RC, count, cap);
     }
@@ -139,15 +139,15 @@ impl Base {
         found.expect("a QP of ours")
     }
 
-    /// Lets the device work until there is nothing left to do, and once more when peers that found no
-    /// receive try again. Returns the number of steps.
+    /// Lets the device work until there is nothing left to do, and again when peers that found no receive
+    /// try again. Returns the number of steps.
     pub fn work(&self) -> usize {
         let steps = self.device.settle();
         self.device.advance(RETRY);
         steps + self.device.settle()
     }
 
-    /// Destroys the QPs: what they use can be destroyed then.
+    /// Destroys the QPs, so that the objects that they use can be destroyed.
     pub fn destroy_qps(&mut self) {
         for qp in self.qps.drain(..).chain(self.peers.drain(..)) {
             // SAFETY: made by `create` or `add_peers`, destroyed once.
@@ -165,12 +165,12 @@ pub unsafe fn cq(
     entries: u32,
     channel: *mut sys::ibv_comp_channel,
 ) -> *mut sys::ibv_cq {
-    // SAFETY: the caller's contract.
+    // SAFETY: "the context is open, and the channel one of it or null".
     let cq = unsafe { sys::ibv_create_cq(context, entries as i32, ptr::null_mut(), channel, 0) };
     made(cq, "ibv_create_cq")
 }
 
-/// Sets what libmlx5 reads from the environment when it creates CQs and QPs.
+/// Sets the environment variables that libmlx5 reads when it creates CQs and QPs.
 fn set_environment(wire: &Wire) {
     let set = |name, value| {
         // SAFETY: the program has one thread.
@@ -189,7 +189,7 @@ impl Drop for Base {
         unsafe {
             done(sys::ibv_destroy_cq(self.peer_cq), "ibv_destroy_cq");
             // Buffers that were posted to an SRQ stay registered: doorbell does not know when the program
-            // destroys an SRQ that it did not make. Then the domain goes with its context.
+            // destroys an SRQ that doorbell did not make. Then closing the context frees the domain.
             for mr in self.mrs.drain(..) {
                 sys::ibv_dereg_mr(mr);
             }

@@ -21,7 +21,7 @@ use crate::twin::Twin;
 use crate::twins::Twins;
 use crate::verbs::{self, fields, same_fields};
 
-/// Large queues are looked at as a whole once in so many operations.
+/// Operations between two comparisons of large queues as a whole.
 const SELDOM: u64 = 64;
 
 struct Case<'a> {
@@ -275,8 +275,8 @@ impl<'a> Case<'a> {
         self.queues[queue].complete(id, self.shape.shared, self.run.tally)
     }
 
-    /// Asks for an event, and compares what is written to the register for it. The arm word of the record is
-    /// compared with the queues.
+    /// Asks for an event, and compares the writes to the register. The arm word of the record is compared with the
+    /// queues.
     fn arm(&mut self, solicited_only: bool) -> Result<()> {
         let record = self.cqs[1].record_memory();
         fault::arm(self.run.fault, &mut *self.subject, solicited_only, record);
@@ -310,7 +310,7 @@ impl<'a> Case<'a> {
         let mut expected = Vec::new();
         for sge in &self.receives[&wc.wr_id].1 {
             let len = left.min(sge.length as usize);
-            // SAFETY: the buffer of a receive that has completed: nobody writes it now.
+            // SAFETY: the buffer of a receive that has completed: it is not written now.
             expected.extend(unsafe { Region::at(sge.addr, len) }.bytes(0, len));
             left -= len;
         }
@@ -322,7 +322,7 @@ impl<'a> Case<'a> {
         self.post_again(queue, if recycle { vec![id] } else { Vec::new() }, false)
     }
 
-    /// Receives that have completed on a QP and were not polled, newest first: in that order both free their slots.
+    /// Receives that have completed on a QP and were not polled, newest first: both libraries free their slots in this order.
     fn completed_on(&self, qp: usize) -> Vec<u64> {
         use mlx5_wire::cqe::Cqe64;
         if !self.shape.shared {

@@ -1,4 +1,4 @@
-//! What is reported when the twins differ.
+//! The report of a difference between the twins.
 
 use std::fmt;
 

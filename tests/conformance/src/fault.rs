@@ -1,4 +1,4 @@
-//! What doorbell can be made to do wrong, to see what is reported.
+//! Faults that can be put into doorbell, to see what is reported.
 
 use crate::memory::Region;
 use crate::plan::Give;
@@ -14,7 +14,7 @@ pub enum Fault {
     Record,
     /// A CQ is armed for the other kind of event.
     Arm,
-    /// Arming a CQ leaves its doorbell record as it was.
+    /// Arming a CQ does not change its doorbell record.
     ArmRecord,
     /// Messages of more than 64 bytes are reported longer than they are.
     Completion,
@@ -27,7 +27,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// As the command line has it.
+    /// Its name on the command line.
     pub fn name(self) -> String {
         let value = clap::ValueEnum::to_possible_value(&self).expect("no fault is hidden");
         value.get_name().to_owned()

@@ -4,8 +4,8 @@
 //! the stock libmlx5, the other through doorbell. After each operation everything that a device may read
 //! is compared, and everything that was received.
 //!
-//! The work is done by processes of this program: a breach of a rule of the device stops one, and the
-//! number of the operation is known all the same.
+//! The work is done by child processes: a breach of a rule of the device aborts the process, and the
+//! parent still knows the number of the operation.
 
 mod base;
 mod case;
@@ -93,7 +93,7 @@ fn work(options: &Options, sessions: u64) -> ExitCode {
         left -= limit;
         let mut note = |operation: u64| {
             let bytes = [session.to_le_bytes(), operation.to_le_bytes()].concat();
-            // Whoever started this process can do without it.
+            // The parent can do without the note.
             let _ = progress.write_all_at(&bytes, 0);
         };
         let run = Run { tally: &mut tally, progress: &mut note, fault: options.inject };

@@ -1,8 +1,8 @@
-//! Memory that the twins and their devices share: looked at and put back as bytes, never borrowed.
+//! Memory that the twins and their devices share: read and restored as bytes, never borrowed.
 
 use std::ptr::NonNull;
 
-/// A piece of memory that somebody else owns.
+/// A piece of memory that it does not own.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
     start: NonNull<u8>,
@@ -11,8 +11,8 @@ pub struct Region {
 
 impl Region {
     /// # Safety
-    /// The memory can be read and written for as long as the value is used, and while one of its methods
-    /// runs nobody else touches it.
+    /// The memory can be read and written for as long as the value is used, and nothing else touches it
+    /// while one of the methods runs.
     pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
         Self { start, len }
     }
@@ -23,7 +23,7 @@ impl Region {
     /// As for [`new`](Self::new).
     pub unsafe fn at(address: u64, len: usize) -> Self {
         let start = std::ptr::with_exposed_provenance_mut(address as usize);
-        // SAFETY: the caller's contract.
+        // SAFETY: the clauses of `new`: usable memory, which nothing else touches during a method.
         unsafe { Self::new(NonNull::new(start).expect("memory has an address"), len) }
     }
 
@@ -121,8 +121,8 @@ impl Arena {
         }
     }
 
-    /// The bytes that the first twin left and those that the second one did, where they differ: the
-    /// number of a region and both.
+    /// Compares the bytes that the twins left. The error is the number of the region, the bytes of the
+    /// first twin, and those of the second.
     pub fn compare(&mut self) -> Result<usize, (usize, Vec<u8>, Vec<u8>)> {
         let mut compared = 0;
         for (index, (region, after)) in self.regions.iter().zip(&self.after).enumerate() {

@@ -10,7 +10,7 @@ use crate::queue::{CompletionQueue, WorkQueue, Wqe};
 use crate::reference;
 use crate::tally::{self, Tally};
 
-/// Queues larger than this are looked at as a whole only when it is asked for.
+/// Queues larger than this are compared as a whole only on request.
 const LARGE: usize = 64 * 1024;
 
 /// The queues of both twins with one number.
@@ -28,7 +28,7 @@ impl Pair {
         Self { libmlx5, doorbell, waiting: Vec::new(), diverged: false }
     }
 
-    /// Compares what the devices may read of queue `number`; `whole` also of a large one.
+    /// Compares the parts of queue `number` that the devices may read; with `whole` also if it is large.
     pub fn compare(
         &self,
         number: usize,
@@ -86,7 +86,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Compares what both twins have handed over now; `ours` is what doorbell has.
+    /// Compares the WQEs that both twins have handed over now; `ours` are doorbell's.
     pub fn compare_new(&mut self, number: usize, ours: Vec<Wqe>, tally: &mut Tally) -> Result<()> {
         let mut theirs = self.libmlx5.handed_over();
         same(
@@ -112,8 +112,8 @@ impl Pair {
         Ok(())
     }
 
-    /// A receive has completed. From one that was not libmlx5's oldest on the lists of free slots of an SRQ differ,
-    /// unless libmlx5 keeps them as doorbell does.
+    /// A receive has completed. If it was not libmlx5's oldest, the lists of free slots of an SRQ differ afterwards,
+    /// unless libmlx5 appends freed slots as doorbell does.
     pub fn complete(&mut self, id: u64, shared: bool, tally: &mut Tally) -> Result<()> {
         let orders = [self.libmlx5.complete(id), self.doorbell.complete(id)];
         let [Some(in_order), Some(_)] = orders else {
@@ -131,7 +131,7 @@ impl Pair {
     }
 }
 
-/// Sees that no WQE was touched while the device has it, nor its link.
+/// Checks that no WQE and no link was changed while the device has it.
 fn unchanged(number: usize, queue: &WorkQueue, who: &str) -> Result<()> {
     for wqe in &queue.outstanding {
         let now = queue.wqe(wqe.slot);
@@ -146,7 +146,7 @@ fn unchanged(number: usize, queue: &WorkQueue, who: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a device that follows the links sees: the segments of each WQE that it has not taken, in order.
+/// Segments of the WQEs that the device has not taken, in the order of the links.
 fn device_view(queue: &WorkQueue, next: u16, taken: u16) -> Vec<Vec<u8>> {
     let count = (queue.record()[0] as u16).wrapping_sub(taken);
     let mut slot = u32::from(next);
@@ -185,7 +185,7 @@ pub fn same_record(of: &str, theirs: &[u32], ours: &[u32], tally: &mut Tally) ->
     Ok(())
 }
 
-/// Compares the records of two CQs, and the CQEs in them that wait. `mask` clears in a CQE what may differ.
+/// Compares the records of two CQs, and the CQEs that wait in them. `mask` clears the fields of a CQE that may differ.
 pub fn same_completions(
     [theirs, ours]: [&CompletionQueue; 2],
     queues: [&Queues; 2],
@@ -200,7 +200,7 @@ pub fn same_completions(
             let at = entry.len() - Cqe64::SIZE;
             let mut cqe = Cqe64::from_bytes(entry[at..].try_into().expect("a CQE"));
             mask(&mut cqe);
-            // It covers the index: a CQE that a reset has moved is signed again by doorbell, and not by libmlx5.
+            // The signature covers the index. Doorbell signs a CQE again that a reset has moved; libmlx5 does not.
             cqe.signature = 0;
             entry[at..].copy_from_slice(&cqe.to_bytes());
         }

@@ -1,7 +1,7 @@
-//! What a session does: the queues that both twins get, and the operations on them.
+//! The plan of a session: the queues that both twins get, and the operations on them.
 //!
-//! Every number in an operation is taken modulo what there is, so each part of a sequence is a sequence
-//! too, and a failing one can be cut down.
+//! Every index in an operation is taken modulo the number of objects. So each part of a sequence is a
+//! sequence too, and a failing sequence can be cut down.
 
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use crate::reference;
 use crate::session::{OPERATIONS, Plan};
 
-/// Which doors of doorbell are used.
+/// The layer of doorbell that is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
     /// The ring itself, through `as_direct`: any SGEs, messages held over batches.
@@ -32,14 +32,14 @@ pub struct Shape {
     pub qps: u32,
     pub max_wr: u32,
     pub max_sge: u32,
-    /// A buffer in every slot of the SRQ, also in the one that stays unposted.
+    /// A buffer in every slot of the SRQ, also in the slot that stays unposted.
     pub spare: bool,
     pub wire: Wire,
     /// Messages received before the sequence starts, which bring the counters near their wrap.
     pub lead: u32,
 }
 
-/// What the adapter and the wire do that no queue asks for.
+/// Settings of the adapter and the wire, which do not depend on the queues.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wire {
     /// CQEs of 128 bytes.
@@ -52,13 +52,13 @@ pub struct Wire {
     pub lossy: bool,
 }
 
-/// Whose key an entry of a scatter list has.
+/// Key of an entry of a scatter list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     Good,
-    /// Of no memory region.
+    /// A key of no memory region.
     Unknown,
-    /// Of a region that the device must not write.
+    /// The key of a region that the device must not write.
     ReadOnly,
 }
 
@@ -70,7 +70,7 @@ pub struct Entry {
     pub key: Key,
 }
 
-/// What becomes of a message.
+/// How a message ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Give {
     /// Its slot is posted again with its buffer.
@@ -124,7 +124,7 @@ pub enum Operation {
     },
 }
 
-/// What peers and connections do, whatever they send.
+/// Actions of peers and connections, for each kind of sends.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Traffic<S> {
     /// Messages of a peer; the device works on them now or later. A connection that has failed is
@@ -134,7 +134,7 @@ pub enum Traffic<S> {
     Run,
     /// Time passes: retries happen.
     Wait { milliseconds: u32 },
-    /// A QP goes to error: the device flushes its receives, and what it is receiving ends.
+    /// A QP goes to error: the device flushes its receives, and a message that it is receiving ends.
     Fail { qp: u32 },
     /// A QP and its peer are reset and connected.
     Reset { qp: u32 },
@@ -192,7 +192,7 @@ fn send() -> impl Strategy<Value = Send> {
     })
 }
 
-/// How often there are sends, runs, waits, failures and resets, and what is sent.
+/// Frequencies of sends, runs, waits, failures and resets, and the messages.
 pub fn traffic<S: Debug + Clone>(
     [send, run, wait, fail, reset]: [u32; 5],
     sends: impl Strategy<Value = Vec<S>>,

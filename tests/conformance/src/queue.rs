@@ -69,8 +69,8 @@ impl WorkQueue {
     }
 
     fn new(buf: u64, in_memory: u32, stride: usize, slots: u32, dbrec: u64, shared: bool) -> Self {
-        // SAFETY: memory of a queue that exists as long as its twin, written by the driver and read by the
-        // device, neither of which runs while it is looked at.
+        // SAFETY: memory of a queue that exists as long as its twin. The driver writes it and the device
+        // reads it; neither runs while it is read here.
         let (memory, record) =
             unsafe { (Region::at(buf, in_memory as usize * stride), Region::at(dbrec, 8)) };
         Self {
@@ -105,7 +105,7 @@ impl WorkQueue {
         self.record
     }
 
-    /// The words of the doorbell record. An SRQ has one: libmlx5 leaves the other as it finds it.
+    /// The words of the doorbell record. An SRQ has one: libmlx5 does not write the other.
     pub fn record(&self) -> Vec<u32> {
         let words = if self.shared { 1 } else { 2 };
         (0..words).map(|word| self.record.word(4 * word)).collect()
@@ -136,7 +136,7 @@ impl WorkQueue {
         let mut wqes = Vec::new();
         for _ in 0..count {
             let wqe = self.wqe(self.next);
-            // A link that leads outside is seen when it is compared.
+            // A link that leads outside is found when it is compared.
             self.next = wqe.link % self.slots;
             wqes.push(wqe);
         }
@@ -150,12 +150,12 @@ impl WorkQueue {
         Some(position == 0)
     }
 
-    /// What identifies the WQE in a slot that the device may read.
+    /// The WQE in a slot, if the device may read it.
     pub fn outstanding_in(&self, slot: u32) -> Option<&Wqe> {
         self.outstanding.iter().find(|wqe| wqe.slot == slot)
     }
 
-    /// The QP was reset, and its counters with it. Returns what was with the device.
+    /// The QP was reset, and its counters with it. Returns the WQEs that the device had.
     pub fn reset(&mut self) -> Vec<Wqe> {
         (self.posted, self.next) = (0, 0);
         self.outstanding.drain(..).collect()

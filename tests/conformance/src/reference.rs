@@ -34,8 +34,8 @@ pub fn post(
             num_sge: entries.len() as i32,
         })
         .collect();
-    // SAFETY: the queue is alive, the list can be read, and the memory that it names is looked at only
-    // while the device rests.
+    // SAFETY: the queue is alive, the list can be read, and the memory that it names is read only while
+    // the device rests.
     let post = |first, bad: &mut _| unsafe {
         if objects.srq.is_null() {
             sys::ibv_post_recv(objects.qps[queue], first, bad)
@@ -61,7 +61,7 @@ pub fn arm(objects: &Objects, solicited_only: bool) {
     verbs::done(errno, "ibv_req_notify_cq");
 }
 
-/// Takes a QP to RESET, in which libmlx5 forgets what the CQ holds of it.
+/// Takes a QP to RESET. libmlx5 then discards its CQEs in the CQ.
 pub fn reset(objects: &Objects, qp: usize) {
     verbs::to(objects.qps[qp], &[sys::IBV_QPS_RESET, sys::IBV_QPS_INIT]);
 }
@@ -95,7 +95,7 @@ pub fn make<T>(twin: impl FnOnce() -> T) -> T {
 }
 
 /// Returns `true` if libmlx5 is known to append freed slots of an SRQ to its list in the order in which they were
-/// freed, as doorbell does. Newer ones look for a run of free slots.
+/// freed, as doorbell does. Newer versions look for a run of free slots.
 pub fn appends_freed_slots() -> bool {
     static APPENDS: OnceLock<bool> = OnceLock::new();
     *APPENDS.get_or_init(|| library().is_some_and(|name| name.contains(".24.44.")))

@@ -1,4 +1,4 @@
-//! Kinds of sessions, and what all of them have: a number from which they are made, a shape, operations.
+//! Kinds of sessions. Each session is made from a number, and has a shape and operations.
 
 use std::fmt::Debug;
 
@@ -28,7 +28,7 @@ pub type PlanOf<K> = Plan<<K as Kind>::Shape, <K as Kind>::Operation>;
 /// How a session ends: the error has the number of the operation, counted from 1; 0 is the lead.
 pub type Outcome = Result<(), (u64, Difference)>;
 
-/// What sessions of a kind do.
+/// A kind of sessions.
 pub trait Kind {
     type Shape: Clone + Debug + PartialEq;
     type Operation: Clone + Debug + PartialEq;
@@ -44,12 +44,12 @@ pub trait Kind {
         Self: Sized;
 }
 
-/// What a session is run with beside its plan.
+/// Arguments of a session besides its plan.
 pub struct Run<'a> {
     pub tally: &'a mut Tally,
-    /// Told the number of each operation before it starts; the lead is number 0.
+    /// Called with the number of each operation before it starts; the lead is number 0.
     pub progress: &'a mut dyn FnMut(u64),
-    /// What the subject does wrong, to see that it is noticed.
+    /// A fault of the subject, to see that it is noticed.
     pub fault: Option<Fault>,
 }
 
@@ -77,14 +77,14 @@ pub trait Case<'a> {
     type Operation;
     type Twin: Twin;
     fn parts(&mut self) -> (&mut Twins<Self::Twin>, &mut Run<'a>);
-    /// What comes before the first operation.
+    /// Runs the lead, before the first operation.
     fn lead(&mut self) -> difference::Result<()>;
     fn apply(&mut self, number: u64, operation: &Self::Operation) -> difference::Result<()>;
-    /// Compares what the devices may read; `thorough` also what is large.
+    /// Compares the memory that the devices may read; with `thorough` also large queues.
     fn compare(&mut self, thorough: bool) -> difference::Result<()>;
     /// Takes a QP and its peer through RESET, on both twins.
     fn reset(&mut self, qp: usize) -> difference::Result<()>;
-    /// Adds up what the counters went through.
+    /// Adds the laps of the counters to the tally.
     fn count(&mut self);
 
     /// Lets both devices work until there is nothing left to do.

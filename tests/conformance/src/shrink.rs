@@ -14,12 +14,12 @@ use crate::session::{Kind, Memory, Outcome, Plan, PlanOf, Run};
 use crate::tags::Tags;
 use crate::tally::Tally;
 
-/// How long operations are left out of a failing session, which takes a second on a machine that is not busy.
+/// Longest time for leaving operations out of a failing session. It takes a second on an idle machine.
 const CUT: Duration = Duration::from_secs(30);
-/// How long those that are left are made simpler.
+/// Longest time for making the rest simpler.
 const SIMPLIFY: Duration = Duration::from_secs(6);
 
-/// What a session is made of, as text.
+/// The plan of a session, as text.
 pub struct Text {
     pub shape: String,
     pub operations: Vec<String>,
@@ -37,12 +37,12 @@ pub struct Failure {
     /// Number of the operation, counted from 1; 0 is the lead.
     pub operation: u64,
     pub difference: Difference,
-    /// What is left of the session.
+    /// The session, cut down.
     pub shrunk: Text,
     pub shrunk_difference: Difference,
 }
 
-/// In each round of so many sessions one is of sends, the last; of the others one in so many is of tag matching.
+/// The last of each `ROUND` sessions tests sends. One in `TAGS` of the others tests tag matching.
 const ROUND: u64 = 11;
 const TAGS: u64 = 5;
 
@@ -161,7 +161,7 @@ fn cut<K: Kind>(
     kept
 }
 
-/// Makes what is left simpler: smaller numbers, shorter lists.
+/// Makes the rest simpler: smaller numbers, shorter lists.
 fn simplify<K: Kind>(
     tree: &mut impl ValueTree<Value = PlanOf<K>>,
     kept: &[usize],

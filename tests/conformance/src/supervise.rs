@@ -1,4 +1,4 @@
-//! Shares the sessions out among processes, and adds up what they did.
+//! Shares the sessions out among processes, and adds up their counts.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -32,7 +32,7 @@ struct Worker {
 }
 
 fn memory_file(name: &std::ffi::CStr) -> io::Result<File> {
-    // SAFETY: a C string; the descriptor that is returned belongs to nobody else.
+    // SAFETY: a C string; no other code owns the returned descriptor.
     unsafe {
         match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) {
             -1 => Err(io::Error::last_os_error()),
@@ -160,7 +160,7 @@ fn supervise(seed: u64, operations: u64, fault: Option<Fault>) -> Result<Tally, 
     Ok(tally)
 }
 
-/// What a process that has ended leaves.
+/// Takes the counts, or the error, of a process that has ended.
 fn take(mut worker: Worker, tally: &mut Tally, fault: Option<Fault>) -> Result<(), String> {
     let status = worker.child.wait().map_err(|error| error.to_string())?;
     let output = worker.output();

@@ -1,4 +1,4 @@
-//! What was really done: counts that a run prints, and the least that a long one must reach.
+//! Counts of the work that was done, which a run prints, and the least that a long run must reach.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ pub struct Tally {
     pub library: Option<String>,
 }
 
-/// Which sessions do it. A receive of the drop-in is over with its completion, tag lists stay with libmlx5, and WQEs are not
-/// copied to registers. The rings have one way to post.
+/// Sessions that count it. In the drop-in a receive is over with its completion, tag lists stay with libmlx5, and WQEs are
+/// not copied to registers. The rings have one way to post.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Of {
     Both,

@@ -28,7 +28,7 @@ pub struct Twin {
     target_key: u32,
 }
 
-/// What receives are posted to, and polled from.
+/// Queues that receives are posted to, and CQs that are polled.
 #[derive(Clone)]
 pub struct Objects {
     pub channel: *mut sys::ibv_comp_channel,
@@ -44,7 +44,7 @@ impl Twin {
         Objects { channel, cq, srq, qps: base.qps.clone() }
     }
 
-    /// `source` is what peers send from, `target` where they may write.
+    /// Peers send from `source`, and may write to `target`.
     pub fn new(name: &str, shape: &Shape, source: Region, target: Region) -> Self {
         let base = Base::new(name, &shape.wire);
         // SAFETY: the context is open, and everything made from it is destroyed before it is closed.
@@ -162,7 +162,7 @@ impl twins::Twin for Twin {
                 wr
             })
             .collect();
-        // SAFETY: the peer is alive, and the list and what it names can be read.
+        // SAFETY: the peer is alive, and the list and the memory that it names can be read.
         let post =
             |first, bad: &mut _| unsafe { sys::ibv_post_send(self.base.peers[index], first, bad) };
         verbs::post_list(&mut wrs, |wr| &mut wr.next, post).0
@@ -208,7 +208,7 @@ impl Shape {
     }
 }
 
-/// What peers send: bytes that tell where they come from.
+/// Fills the memory that peers send from with bytes that show their offset.
 pub fn fill_source(memory: Region) {
     let bytes: Vec<u8> = (0..memory.len()).map(|at| (at * 167 / 16 + at) as u8).collect();
     memory.write(&bytes);

@@ -1,4 +1,4 @@
-//! Both twins, and what is done with them in sessions of each kind.
+//! Both twins, and the operations that sessions of each kind share.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub trait Twin {
     fn base(&self) -> &Base;
     /// Posts messages on a peer; returns how many it took.
     fn send(&mut self, index: usize, sends: &[Self::Send]) -> usize;
-    /// What the peers' sends led to.
+    /// Polls the completions of the peers' sends.
     fn poll_peers(&mut self) -> Vec<sys::ibv_wc>;
 }
 
@@ -45,7 +45,7 @@ impl<T: Twin> Twins<T> {
         [self.libmlx5.base(), self.doorbell.base()]
     }
 
-    /// What the devices say of their queues: libmlx5's and doorbell's.
+    /// State of the queues of the two devices: libmlx5's and doorbell's.
     pub fn queues(&self) -> (Queues, Queues) {
         (self.libmlx5.base().queues(), self.doorbell.base().queues())
     }
@@ -67,7 +67,7 @@ impl<T: Twin> Twins<T> {
     }
 
     pub fn send(&mut self, qp: usize, sends: &[T::Send]) -> Result<()> {
-        // Both twins' peers read the same memory, to which each writes the same bytes.
+        // The peers of both twins read the same memory, and each twin writes the same bytes there.
         let posted =
             [&mut self.libmlx5, &mut self.doorbell].map(|twin| twin.send(qp, sends) as u64);
         same(|| "sends that a peer took".into(), posted[0], posted[1])
@@ -91,7 +91,7 @@ impl<T: Twin> Twins<T> {
         Ok(())
     }
 
-    /// Does something on both twins that writes to the memory of messages, and compares what is there.
+    /// Does an operation on both twins that writes to the memory of messages, and compares the memory.
     pub fn on_both<O, L>(
         &mut self,
         tally: &mut Tally,

@@ -1,5 +1,4 @@
-//! The calls of libibverbs that both twins need, with their errors as panics: a device that refuses them
-//! is not what is tested here.
+//! The calls of libibverbs that both twins need. Errors are panics: refusals of the device are not tested here.
 
 use std::ffi::CStr;
 use std::ptr::{self, NonNull};
@@ -108,7 +107,7 @@ pub fn post_list<W>(
     }
 }
 
-/// Asks libmlx5 where an object is.
+/// Asks libmlx5 for the memory of an object.
 pub fn init_obj(kind: u32, fill: impl FnOnce(&mut sys::mlx5dv_obj)) {
     // SAFETY: a structure of pointers.
     let mut obj: sys::mlx5dv_obj = unsafe { std::mem::zeroed() };
@@ -159,7 +158,7 @@ pub fn poll(cq: *mut sys::ibv_cq, budget: u32) -> Vec<sys::ibv_wc> {
     room
 }
 
-/// What a completion of libibverbs says: the fields that its status and flags make valid.
+/// The fields of a completion of libibverbs that its status and flags make valid.
 pub fn fields(wc: &sys::ibv_wc) -> Vec<(&'static str, u64)> {
     let mut fields = vec![
         ("wr_id", wc.wr_id),
@@ -188,7 +187,7 @@ pub fn fields(wc: &sys::ibv_wc) -> Vec<(&'static str, u64)> {
     fields
 }
 
-/// Compares what doorbell tells of a completion with what libmlx5 does, which may be more.
+/// Compares the fields of a completion that doorbell reports with those of libmlx5, which may report more.
 pub fn same_fields(
     completion: impl Fn(&str) -> String,
     theirs: &[(&str, u64)],

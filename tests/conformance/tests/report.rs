@@ -1,4 +1,4 @@
-//! What is printed about a difference, and that it can be shown again.
+//! The report of a difference, which can be shown again.
 
 use std::process::Command;
 
@@ -17,12 +17,12 @@ fn value<'a>(report: &'a str, name: &str) -> &'a str {
 /// A difference, as it is reported.
 struct Report {
     field: String,
-    /// What is left of the operations when the session is cut down.
+    /// The operations of the session when it is cut down.
     cut: Vec<String>,
 }
 
 impl Report {
-    /// Few operations are enough, of which the last one shows it. How few, depends on the time that there was.
+    /// Checks that few operations are left, and that the last one shows the difference.
     #[track_caller]
     fn shows(&self, field: &str, operation: &str) {
         assert!(self.field.contains(field), "{}", self.field);
@@ -32,8 +32,7 @@ impl Report {
     }
 }
 
-/// Sees that a difference is reported with all that it should have, and that the command which is printed leads to
-/// the same one.
+/// Checks that a difference is reported completely, and that the printed command leads to the same difference.
 fn reported(session: &[&str; 2], fault: &str) -> Report {
     let (ok, report) = run(&[&session[..], &["--inject", fault]].concat());
     assert!(!ok, "{report}");
@@ -63,7 +62,7 @@ fn reported(session: &[&str; 2], fault: &str) -> Report {
     Report { field, cut }
 }
 
-/// The field and both values. Of scatter lists without the addresses, which are others in each process.
+/// The field and both values, without the addresses of scatter lists, which differ in each process.
 fn difference(report: &str) -> [String; 3] {
     let [field, theirs, ours] = ["field:", "libmlx5:", "doorbell:"].map(|name| value(report, name));
     let lists = field.contains("segments");

@@ -1,5 +1,5 @@
-//! What the examples in doorbell's documentation run on, in lines that readers do not see: a software device in
-//! their own process, named like an adapter, and who sends what they receive.
+//! The environment of the examples in doorbell's documentation, in lines that readers do not see: a software device
+//! in the same process, named like an adapter, and a peer that sends what they receive.
 
 use doorbell::tags::{PeerId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer};
 use doorbell::{
@@ -24,13 +24,13 @@ pub struct World {
     pub pool: BufferPool,
     /// The queue pair of the example.
     pub qp: QueuePair,
-    /// What it sends on.
+    /// The sender of the example.
     pub sender: Sender,
     /// The other end.
     pub peer: QueuePair,
-    /// What the other end receives on.
+    /// The receiver of the other end.
     pub peer_receiver: Receiver,
-    /// What the other end sends on.
+    /// The sender of the other end.
     pub peer_sender: Sender,
     /// Where the other end sends datagrams to.
     to: Option<AddressHandle>,
@@ -125,12 +125,12 @@ impl World {
         self.qp.send_queue().unwrap()
     }
 
-    /// What the example knows of the memory of the other end.
+    /// The memory of the other end, as the example knows it.
     pub fn remote(&self) -> RemoteRegion {
         self.memory.region()
     }
 
-    /// What the other end receives next.
+    /// Waits for the next message at the other end.
     pub fn received(&mut self) -> Vec<u8> {
         self.peer_receiver.wait(None).unwrap();
         let mut batch = self.peer_receiver.poll();
@@ -149,7 +149,7 @@ pub fn sent(sender: &mut Sender) -> Buffer {
 
 /// Two tag-matching SRQs that are connected to each other.
 pub struct Tags {
-    /// That of the example.
+    /// The SRQ of the example.
     pub tags: TagMatchingSrq,
     /// Its peer.
     pub peer: PeerId,

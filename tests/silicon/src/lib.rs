@@ -1,5 +1,4 @@
-//! The dumps in `dumps.txt`: bytes that mlx5 adapters wrote or read, where they were published, and what was written about
-//! them.
+//! The dumps in `dumps.txt`: bytes that mlx5 adapters wrote or read, where they were published, and the reports about them.
 
 use std::sync::OnceLock;
 
@@ -17,11 +16,11 @@ pub struct Dump {
     pub source: String,
     /// Which program printed it.
     pub printer: String,
-    /// What the report says.
+    /// The message of the report.
     pub printed: Option<String>,
     /// Index in the CQ, where it is known.
     pub counter: Option<u32>,
-    /// What was read by eye.
+    /// Fields that were read by eye.
     pub fields: Option<Fields>,
     /// The bytes.
     pub bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What devices wrote under `doorbell selftest`, in `bundles`: each CQE is read as it was meant.
+//! CQEs in `bundles`, which devices wrote under `doorbell selftest`: each is read as it was meant.
 //!
 //! `soft-mlx5 replay` compares the same files with the model (`soft-mlx5/src/replay/tests.rs`).
 

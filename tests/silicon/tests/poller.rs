@@ -1,4 +1,4 @@
-//! Each dump in the CQ of a receiver: it is reported once, as what it is, and no buffer is lost by it.
+//! Each dump in the CQ of a receiver: it is reported correctly and once, and no buffer is lost.
 
 use doorbell::{BufferPool, Cause, Path, QpConfig, Receiver, ReceiverConfig, WcStatus};
 use doorbell_silicon::{Fields, cqes};
@@ -16,12 +16,12 @@ fn write(cq: &CqAttr, mut cqe: [u8; 64]) {
     unsafe { (cq.buf as *mut u8).copy_from_nonoverlapping(cqe.as_ptr(), 64) };
 }
 
-/// What a receiver makes of it: the cause, and how many buffers come back.
+/// Returns the cause that a receiver reports for it, and how many buffers come back.
 fn poll(device: &Device, cqe: [u8; 64], fields: Option<&Fields>) -> (Cause, usize) {
     let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
     let config = ReceiverConfig::new().path(Path::Direct).cq_capacity(RECEIVES);
     let mut receiver = Receiver::new(&pd, &config).unwrap();
-    // That of the sends comes with the queue pair.
+    // The CQ of the sends comes with the queue pair.
     let cq = device.queues().cqs.last().expect("the CQ of the receiver").attr;
     let qp = receiver.create_qp(&QpConfig::rc().receives(RECEIVES, 1)).unwrap();
     let rq = qp.receive_queue().unwrap();
@@ -53,7 +53,7 @@ fn each_dump_is_reported_once_and_loses_no_buffer() {
     for dump in cqes() {
         let fields = dump.fields.as_ref().unwrap();
         let of_a_receive = fields.opcode == "RESP_ERR";
-        // A CQ of one receive queue routes nothing: what names a posted receive is that queue's.
+        // A CQ of one receive queue needs no routing: a CQE that names a posted receive belongs to that queue.
         let ours = of_a_receive && u32::from(fields.wqe_counter) < RECEIVES;
         let (cause, buffers) = poll(&device, dump.cqe(), None);
         let expected = match cause {

@@ -1,4 +1,4 @@
-//! mlx5-wire reads in each dump what was read by eye, and the signature rule holds on each whose counter is known.
+//! mlx5-wire reads the same fields in each dump as were read by eye, and the signature is right where the counter is known.
 
 use doorbell_silicon::{Fields, cqes, dumps};
 use mlx5_wire::cqe::{Cqe64, CqeFormat, ErrorCqe};

@@ -1,4 +1,4 @@
-//! Frames: what sends and receives them, on a stepped device.
+//! A sender and a receiver of frames on a stepped device.
 
 use std::net::Ipv4Addr;
 
@@ -10,7 +10,7 @@ use crate::open;
 
 /// The group that receivers have a rule for.
 pub const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
-/// A group that nobody asked for.
+/// A group that no receiver asked for.
 pub const OTHER: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 4);
 /// Address of the publisher.
 pub const SOURCE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 7);
@@ -24,8 +24,8 @@ pub fn feed() -> Flow {
     Flow::udp_multicast(GROUP, PORT)
 }
 
-/// A UDP datagram to a group, of `len` bytes in all, whose payload counts up from `first`. The checksums are left to the
-/// device.
+/// A UDP datagram to a group, of `len` bytes in all. Its payload counts up from `first`. The device computes the
+/// checksums.
 pub fn datagram(group: Ipv4Addr, source_port: u16, len: usize, first: u8) -> Vec<u8> {
     let [_, a, b, c] = group.octets();
     let mut frame = vec![0x01, 0x00, 0x5e, a & 0x7f, b, c, 2, 0, 0, 0, 0, 1, 0x08, 0x00];
@@ -40,15 +40,15 @@ pub fn datagram(group: Ipv4Addr, source_port: u16, len: usize, first: u8) -> Vec
     frame
 }
 
-/// Whether the bytes are those that `datagram` made, with checksums in their places.
+/// Returns `true` if the bytes are those that `datagram` made, with checksums.
 pub fn is_datagram(frame: &[u8], len: usize, first: u8) -> bool {
     frame.len() == len.max(60)
         && frame[HEADERS..len].iter().enumerate().all(|(i, b)| *b == first.wrapping_add(i as u8))
 }
 
-/// What sends frames, on a context of its own: a device does not give a program its own frames back.
+/// A publisher of frames on a context of its own: a device does not give a program its own frames back.
 pub struct Publisher {
-    /// What sends.
+    /// Its sender.
     pub sender: Sender,
     /// Its queue pair.
     pub frames: FrameReceiver,
@@ -66,7 +66,7 @@ impl Publisher {
         Self { sender, frames, pool: BufferPool::new(&pd, 64, 9216).unwrap() }
     }
 
-    /// Posts a frame, which the device has not seen yet; it writes the checksums if asked to.
+    /// Posts a frame without stepping the device. With `checksum` the device writes the checksums.
     pub fn post(&mut self, bytes: &[u8], checksums: bool) {
         let queue = self.frames.send_queue().unwrap();
         let mut posting = self.sender.post(queue).unwrap();
@@ -79,7 +79,7 @@ impl Publisher {
         }
     }
 
-    /// Takes the completions of what was sent.
+    /// Takes the completions of sends.
     pub fn reap(&mut self) {
         let mut batch = self.sender.poll();
         while let Some(sent) = batch.next() {
@@ -104,7 +104,7 @@ pub fn ethernet() -> (Device, ProtectionDomain) {
 pub struct World {
     /// The receiver under test.
     pub receiver: FrameReceiver,
-    /// What sends to it.
+    /// The publisher that sends to it.
     pub publisher: Publisher,
     /// The device. Dropped last.
     pub device: Device,
@@ -129,7 +129,7 @@ impl World {
         self.receiver.attach(&feed()).unwrap()
     }
 
-    /// Sends `len` bytes to [`GROUP`], whose payload counts up from `first`.
+    /// Sends `len` bytes to [`GROUP`]. The payload counts up from `first`.
     pub fn send(&mut self, len: usize, first: u8) {
         self.publisher.send(&self.device, &datagram(GROUP, 5, len, first), true);
     }

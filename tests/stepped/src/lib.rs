@@ -1,5 +1,5 @@
-//! What the tests share that hold the device in their hands: it works when it is stepped, and only then, so
-//! a test decides what happens before what.
+//! Shared parts of the tests on a stepped device. The device works only when it is stepped, so a test decides
+//! what happens first.
 
 #[path = "../../src/sending_qp.rs"]
 pub mod sending_qp;
@@ -36,7 +36,7 @@ pub fn open(builder: Builder) -> (Device, ProtectionDomain) {
     (device, pd)
 }
 
-/// Connects a queue pair of a receiver with one that sends to it.
+/// Connects a queue pair of a receiver with a queue pair that sends to it.
 pub fn connect(
     receiver: &mut Receiver,
     config: &QpConfig,
@@ -60,7 +60,7 @@ pub struct Stepped {
     pub pool: BufferPool,
     /// Its queue pair.
     pub near: QueuePair,
-    /// What sends to it.
+    /// The queue pair that sends to it.
     pub far: SendingQp,
     _far_receiver: Receiver,
     /// The domain of all.

@@ -1,4 +1,4 @@
-//! Timestamps, on a device whose clock the test moves.
+//! Timestamps, on a device with a clock that the test moves.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn run(builder: Builder, config: ReceiverConfig) -> Vec<u64> {
         s.device.settle();
     }
     let clock = s.receiver.clock().unwrap();
-    // That of the device needs no knowledge of what the receiver asked for.
+    // The clock of the device does not depend on the configuration of the receiver.
     let of_device = s.pd.context().clock().unwrap();
     let mut batch = s.receiver.poll();
     let mut raw = Vec::new();
@@ -71,7 +71,7 @@ fn a_sender_has_the_clock_of_the_receiver(path: Path) {
     assert_eq!(&batch.next().unwrap().unwrap()[..], b"itself");
 }
 
-/// A device with real time gives ticks to whom asks for ticks.
+/// A device with real time gives ticks to a receiver that asks for ticks.
 fn ticks(path: Path) {
     let raw = run(Device::builder().real_time(true), config(path).timestamps(true));
     assert_eq!(raw[..2], [PAUSE.as_nanos() as u64, 2 * PAUSE.as_nanos() as u64]);

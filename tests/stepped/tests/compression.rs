@@ -18,7 +18,7 @@ fn every_message_of_every_block_comes_once_and_in_order() {
     take_blocks(false);
 }
 
-/// Which queue a message is of is looked up then.
+/// With a second queue the queue of each message is looked up.
 #[test]
 fn every_message_of_every_block_comes_once_beside_another_queue() {
     take_blocks(true);

@@ -55,8 +55,8 @@ impl World {
     }
 }
 
-/// Takes a queue pair to ERROR and lets the device report its last WQE, for which nobody has to wait then: a stepped
-/// device does nothing while the library waits.
+/// Takes a queue pair to ERROR and lets the device report its last WQE, so that the library need not wait for it: a
+/// stepped device does nothing while the library waits.
 fn report_last_wqe(near: &QueuePair, device: &Device) {
     near.to_error().unwrap();
     device.settle();
@@ -75,7 +75,7 @@ fn fail(device: &Device, kind: Kind, which: Which) {
     device.set_faults(Faults { fail_destroy, ..Faults::default() });
 }
 
-/// What `work` makes the library say.
+/// Returns the lines that the library prints to stderr during `work`.
 fn printed(work: impl FnOnce()) -> String {
     // SAFETY: the name is a string; the descriptors are this process's.
     let (mut file, saved) = unsafe {
@@ -125,7 +125,7 @@ fn assert_untouched(buffers: &[Buffer]) {
 }
 
 fn is_open(fd: RawFd) -> bool {
-    // SAFETY: this only asks.
+    // SAFETY: F_GETFD changes nothing.
     unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }
 }
 
@@ -139,7 +139,7 @@ fn is_mapped(addr: usize) -> bool {
     })
 }
 
-/// The queue pair stays, and goes on receiving into buffers that nobody gets any more.
+/// The queue pair stays, and goes on receiving into buffers that are never returned.
 fn a_queue_pair(path: Path, shared: bool) {
     let mut w = World::new(path, shared);
     failing(&w.device, |fail| &mut fail.qp);
@@ -150,7 +150,7 @@ fn a_queue_pair(path: Path, shared: bool) {
     send_into_what_is_left(&mut w.far, &w.device);
     assert_untouched(&rest);
     drop(rest);
-    // Neither do the buffers of the pool's last owner go, nor what the queue pair refers to.
+    // Neither the buffers nor the objects that the queue pair refers to are freed.
     drop((w.far, w.far_receiver, w.pool, w.pd));
 }
 
@@ -191,7 +191,7 @@ fn a_completion_queue() {
         failing(&w.device, |fail| &mut fail.cq);
         let printed = printed(|| drop((w.receiver, w.near)));
         assert_leak(&printed, "ibv_destroy_cq");
-        // No command destroys a channel: libibverbs keeps one that a CQ has.
+        // No command destroys a channel: libibverbs keeps the channel of a CQ.
         assert_leak(&printed, "ibv_destroy_comp_channel");
         assert!(is_open(channel), "the CQ has its channel still");
         // No receive can be outstanding on a CQ alone: the queue was destroyed.
@@ -238,7 +238,7 @@ fn an_address_handle() {
         let (mut qp, to) = datagrams(&mut w);
         qp.send_to(b"on its way", &to, None).unwrap();
         failing(&w.device, |fail| &mut fail.ah);
-        // The request has it through verbs, and a copy of what it says on the direct path.
+        // Through verbs the request refers to the handle. On the direct path it has a copy of the address.
         let mut words = printed(|| drop(to));
         assert!(words.is_empty() || path == Path::Direct, "{words}");
         w.device.settle();
@@ -251,8 +251,8 @@ fn an_address_handle() {
     }
 }
 
-/// Every destroy command of a teardown fails once, whatever is dropped first: the object and the device are named,
-/// and memory stays for as long as something is left that the device writes through.
+/// Every destroy command of a teardown fails once, in each order of dropping. The warning names the object and the
+/// device, and memory stays while an object is left through which the device writes to it.
 #[test]
 fn each_command_in_turn() {
     let kinds: [(Kind, &str, u64); 6] = [
@@ -300,7 +300,7 @@ fn each_command_in_turn() {
     }
 }
 
-/// One that has not left could not be destroyed.
+/// A queue pair that has not left its groups could not be destroyed.
 #[test]
 fn a_queue_pair_that_has_joined_multicast_groups() {
     for path in PATHS {
@@ -348,7 +348,7 @@ fn memory_goes_when_the_device_was_removed_and_the_program_knows_it() {
 fn memory_goes_when_nothing_fails() {
     for path in PATHS {
         let w = World::new(path, true);
-        // Larger than what malloc keeps, and alone on its pages.
+        // Larger than the free memory that malloc keeps, and alone on its pages.
         let pool = BufferPool::new(&w.pd, 1024, 4096).unwrap();
         let addr = pool.take().unwrap().as_ptr() as usize;
         assert!(is_mapped(addr));

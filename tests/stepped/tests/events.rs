@@ -1,4 +1,4 @@
-//! Asynchronous events, and what a receiver does about them.
+//! Asynchronous events, and how a receiver handles them.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -85,7 +85,7 @@ fn a_removed_device_raises_an_event_and_ends_the_events() {
         let seen: Vec<_> = events.by_ref().map(|event| event.unwrap()).collect();
         assert_eq!(seen.last(), Some(&AsyncEvent::DeviceFatal));
         assert!(events.next().is_none());
-        // Nothing waits for what cannot come, and everything can be dropped.
+        // Nothing waits for messages that cannot come, and everything can be dropped.
         assert!(world.receiver.poll().next().is_none());
         let refused = world.receiver.create_srq(&SrqConfig::new(8)).unwrap_err();
         assert!(matches!(refused, Error::Verbs { .. }), "{refused:?}");
@@ -93,7 +93,7 @@ fn a_removed_device_raises_an_event_and_ends_the_events() {
     }
 }
 
-/// Two receivers without a queue on a stepped device. What is made of them is dropped before it.
+/// Two receivers without a queue on a stepped device. Their queues and queue pairs are dropped before the device.
 struct Ends {
     receiver: Receiver,
     far_receiver: Receiver,
@@ -170,7 +170,7 @@ fn a_removed_device_gives_every_posted_buffer_back_flagged() {
         assert!(receiver.reclaim().is_err());
         assert!(events.next().is_none());
 
-        // What has arrived can still be read, and one of it is kept from the queue.
+        // Messages that have arrived can still be read. One of them is kept.
         let mut batch = receiver.poll_up_to(4);
         let kept = batch.next().unwrap().unwrap().into_buffers();
         while let Some(message) = batch.next() {
@@ -247,7 +247,7 @@ fn an_srq_below_its_limit_is_refilled_and_armed_again() {
     }
 }
 
-/// A queue pair fails by itself, and again after it was reset, before anybody reads an event.
+/// A queue pair fails by itself, and again after it was reset, before an event is read.
 #[test]
 fn a_drain_of_what_has_failed_twice_waits_for_the_event_of_the_second_failure() {
     for path in PATHS {
@@ -274,8 +274,8 @@ fn a_drain_of_what_has_failed_twice_waits_for_the_event_of_the_second_failure() 
     }
 }
 
-/// A device that never reports a last WQE: the wait ends, the result says it, the count says it, and the next wait is
-/// not as long.
+/// A device that never reports a last WQE: the wait ends, the result and the count report it, and the next wait is
+/// shorter.
 #[test]
 fn a_last_wqe_that_is_not_reported_is_counted() {
     for path in PATHS {
@@ -285,7 +285,7 @@ fn a_last_wqe_that_is_not_reported_is_counted() {
         let (mut other, _other_far) = ends.connect(&QpConfig::rc().srq(srq));
         let Ends { mut receiver, device: _device, .. } = ends;
         receiver.enable_statistics();
-        // Nobody steps the device.
+        // The device is not stepped.
         let took = [&mut near, &mut other].map(|qp| {
             let began = Instant::now();
             assert_eq!(receiver.reset_qp(qp).unwrap(), QpEnd::LastWqeMissing, "{path}");
@@ -316,7 +316,7 @@ fn cq_of(world: &Stepped) -> CompletionQueue {
     *queues.cqs.iter().find(|cq| cq.number == qp.attr.recv_cq.0).unwrap()
 }
 
-/// Tells the device that the program has not taken what came in the last lap.
+/// Sets the consumer index back by a lap, as if the program had not taken the CQEs of the last lap.
 fn overrun(world: &Stepped) {
     let cq = cq_of(world);
     let index = cq.produced.wrapping_sub(cq.attr.cqe_count) & 0xff_ffff;
@@ -330,7 +330,7 @@ fn an_overrun_cq_is_an_event_and_loses_no_buffer() {
         let mut world = Stepped::new(path, 16);
         let mut events = world.pd.context().events().unwrap();
         let qp_num = world.near.qp_num();
-        // The device looks at the consumer index once in a lap: up to its end all is well.
+        // The device reads the consumer index once in a lap. Until the end of the lap there is no overrun.
         for _ in 5..cq_of(&world).attr.cqe_count {
             world.send();
             world.device.settle();
@@ -357,7 +357,7 @@ fn an_overrun_cq_is_an_event_and_loses_no_buffer() {
             assert!(world.receiver.handle_event(event).unwrap(), "{path}: {event:?}");
         }
 
-        // What arrived before is there, once and in order; nothing has come after it.
+        // The messages that arrived before are there, once and in order; none has come after them.
         assert!(world.receiver.arm().unwrap() && world.receiver.wait(None).unwrap());
         let mut kept = Vec::new();
         let mut batch = world.receiver.poll();

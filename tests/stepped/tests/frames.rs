@@ -1,4 +1,4 @@
-//! Ethernet frames: what comes by a rule, in place, taken, dropped, spread; on a stepped device.
+//! Ethernet frames on a stepped device: matched by a rule, read in place, taken, dropped, spread.
 
 use std::collections::VecDeque;
 
@@ -35,13 +35,13 @@ fn a_rule_brings_what_matches_and_nothing_else(config: &FrameConfig, path: Path,
     world.expect_nothing();
 }
 
-/// Frames that are taken keep their bytes while others arrive; when all buffers are out, the device drops, counts, and
-/// goes on when some are back.
+/// Taken frames keep their bytes while others arrive. When all buffers are taken the device drops and counts frames, and
+/// goes on when some buffers are back.
 fn taken_frames_stay_as_they_are(config: &FrameConfig, path: Path, per_buffer: u32) {
     let mut world = World::new(config, path);
     let _rule = world.attach();
     let mut taken: VecDeque<(TakenFrame, u8)> = VecDeque::new();
-    // So many that the striding queue starts a buffer after them.
+    // After this number of frames the striding queue starts a buffer.
     for round in 0..598 {
         let first = round as u8;
         world.send(1400, first);
@@ -57,7 +57,7 @@ fn taken_frames_stay_as_they_are(config: &FrameConfig, path: Path, per_buffer: u
         }
     }
     taken.clear();
-    // Eight buffers: those after them find none.
+    // These fill eight buffers. Later frames find none.
     for round in 0..8 * per_buffer {
         world.send(1400, round as u8);
         let mut batch = world.receiver.poll();
@@ -180,7 +180,7 @@ fn a_hash_spreads_frames_over_receivers() {
         let rule = receivers[1].attach(&Flow::udp_multicast(GROUP, PORT)).unwrap();
         let mut counts = [0; 4];
         for port in 0..200 {
-            // Two of each source come to the same receiver.
+            // Two frames of each source come to the same receiver.
             let mut at = [usize::MAX; 2];
             for at in &mut at {
                 publisher.send(&device, &datagram(GROUP, port, 300, port as u8), true);
@@ -197,7 +197,7 @@ fn a_hash_spreads_frames_over_receivers() {
             assert_eq!(at[0], at[1]);
         }
         assert!(counts.iter().all(|count| *count > 40), "{counts:?}");
-        // The rule leads to all of them, until it is gone.
+        // The rule leads to all of them until it is dropped.
         drop(receivers.remove(0));
         publisher.send(&device, &datagram(GROUP, 1, 300, 1), true);
         drop((receivers, publisher));

@@ -1,4 +1,4 @@
-//! Work queues: what doorbell writes is what libmlx5 writes on `ibv_post_wq_recv` and `ibv_poll_cq`, bit for bit.
+//! Work queues: doorbell writes the same bits as libmlx5 does on `ibv_post_wq_recv` and `ibv_poll_cq`.
 //!
 //! Two devices have equal objects and get equal frames. After each batch everything that a device reads of a work queue
 //! is compared: the WQEs that it has, both words of its doorbell record, those of the CQ, and the CQEs that wait.
@@ -17,7 +17,7 @@ const WQES: u32 = 4;
 const SPARE: u32 = 4;
 const BYTES: u32 = 512;
 
-/// What the device of a twin reads and writes.
+/// Memory that the device of a twin reads and writes.
 struct Memory {
     ring: *const [u8; DataSegment::SIZE],
     record: *const u32,
@@ -29,7 +29,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// The memory of the first work queue of a device, whose receives are posted.
+    /// The memory of the first work queue of a device. Its receives are posted.
     fn of(device: &Device) -> Self {
         let queues = device.queues();
         let wq = queues.wqs[0].attr;
@@ -79,7 +79,7 @@ impl Memory {
     }
 }
 
-/// What a device may read of a queue.
+/// The parts of a queue that the device may read.
 #[derive(Debug, PartialEq)]
 struct View {
     /// Index of the first WQE.
@@ -276,7 +276,7 @@ fn a_work_queue_is_written_as_libmlx5_writes_it() {
         assert!(wcs.len() == budget as usize || batch.next().is_none(), "doorbell has one more");
         drop(batch);
         completions += wcs.len() as u32;
-        // libmlx5 posts what doorbell has: which buffers these are is no business of the queue.
+        // libmlx5 posts the buffers that doorbell posted: the queue does not choose the buffers.
         for number in 0..ours.posted().wrapping_sub(before) {
             let index = before.wrapping_add(number);
             let buffer =

@@ -139,7 +139,7 @@ fn receivers_that_share_a_rule_work_on_threads() {
     }
 }
 
-/// A child that drops everything changes nothing for its parent, whose doorbell records it does not even have.
+/// A child that drops everything changes nothing for its parent. The doorbell records are not even mapped in the child.
 #[test]
 fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
     for (config, path, _) in ALL {
@@ -157,7 +157,7 @@ fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
         let advise_records = |advice| {
             for record in wqs.iter().map(|wq| wq.attr.dbrec) {
                 let page = (record / 4096 * 4096) as *mut libc::c_void;
-                // SAFETY: a page of libmlx5's; it stays as it is in this process.
+                // SAFETY: a page of libmlx5, which does not change in this process.
                 assert_eq!(unsafe { libc::madvise(page, 4096, advice) }, 0);
             }
         };
@@ -176,7 +176,7 @@ fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
             // SAFETY: an open descriptor of this process takes the place of another one.
             unsafe { libc::dup2(complaints, libc::STDERR_FILENO) };
             drop(ManuallyDrop::into_inner(copies));
-            // SAFETY: leaves without running what the parent registered.
+            // SAFETY: exits without running the exit handlers of the parent.
             unsafe { libc::_exit(0) };
         }
         let mut status = 0;
@@ -197,7 +197,7 @@ fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
     }
 }
 
-/// What a program has of a receiver that also sends, in its order of dropping.
+/// Values that a program has of a receiver that also sends. Each order of dropping them is tried.
 const PARTS: usize = 5;
 
 /// The `number`th order of the parts.
@@ -213,8 +213,8 @@ fn order(mut number: usize) -> Vec<usize> {
         .collect()
 }
 
-/// While frames are on their way in both directions, everything goes, in every order; then the device has no object left,
-/// and a frame that was taken is as it was for as long as it was kept.
+/// Everything is dropped while frames are on their way in both directions, in every order. Then the device has no object
+/// left, and a taken frame has kept its bytes as long as it lived.
 #[test]
 fn everything_can_be_dropped_in_any_order() {
     let (device, _) = ethernet();

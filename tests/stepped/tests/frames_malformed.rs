@@ -1,4 +1,4 @@
-//! Frames that are not as they should be: each has a verdict or a clear failure, keeps its bytes, and costs no other frame.
+//! Malformed frames: each has a verdict or a clear failure, keeps its bytes, and costs no other frame.
 
 use doorbell::frames::Flow;
 use doorbell::{Cause, Path, WcStatus};
@@ -8,7 +8,7 @@ use fastrand::Rng;
 /// Where the headers of IP and UDP begin.
 const IP: usize = 14;
 const UDP: usize = 34;
-/// Address of the receiver: its rule takes whatever is for it.
+/// Address of the receiver: its rule takes every frame to it.
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
 fn sum(bytes: &[u8]) -> u16 {
@@ -27,7 +27,7 @@ fn seal(frame: &mut [u8]) {
     frame[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// A datagram for the receiver, of 80 bytes, whose checksums are right.
+/// A datagram of 80 bytes for the receiver, with right checksums.
 fn sound() -> Vec<u8> {
     let mut frame = datagram(GROUP, 5, 80, 1);
     frame[..6].copy_from_slice(&MAC);
@@ -53,7 +53,7 @@ fn fragment(flags_and_offset: u16) -> Vec<u8> {
     })
 }
 
-/// What a frame is, its bytes, and whether its checksums are right.
+/// A description of each frame, its bytes, and whether its checksums are right.
 fn kinds() -> Vec<(&'static str, Vec<u8>, bool)> {
     vec![
         ("as it should be", sound(), true),
@@ -102,7 +102,7 @@ fn kinds() -> Vec<(&'static str, Vec<u8>, bool)> {
     ]
 }
 
-/// Sends a frame, and sees that it arrives as it was sent, padded to 60 bytes. Returns the verdict.
+/// Sends a frame, and checks that it arrives as it was sent, padded to 60 bytes. Returns the verdict.
 fn verdict(world: &mut World, what: &str, sent: &[u8]) -> bool {
     world.publisher.send(&world.device, sent, false);
     let mut batch = world.receiver.poll();
@@ -124,7 +124,7 @@ fn every_kind_has_its_verdict() {
         for (what, frame, is_sound) in kinds() {
             assert_eq!(verdict(&mut world, what, &frame), is_sound, "{what}");
             // A frame that is well comes well.
-            assert!(verdict(&mut world, "the next", &sound()), "behind {what}");
+            assert!(verdict(&mut world, "the next", &sound()), "after {what}");
         }
     }
 }
@@ -144,7 +144,7 @@ fn whatever_stands_in_a_frame_it_arrives() {
             }
             frame.resize(random.usize(20..200), 0xee);
             let is_sound = verdict(&mut world, "a random frame", &frame);
-            // Nothing is found right whose IP header is not.
+            // A frame with a wrong sum of the IP header is not reported as right.
             let header = usize::from(frame[IP] & 15) * 4;
             if is_sound && frame[12..14] == [8, 0] {
                 assert_eq!(sum(&frame[IP..IP + header]), 0, "{frame:x?}");
@@ -190,7 +190,7 @@ fn jumbo_frames_fail_alone_or_fit() {
     }
 }
 
-/// Frames that arrived by a rule keep its tag; the rule that takes its place has its own.
+/// Frames that arrived by a rule keep its tag. The next rule in its place has another tag.
 #[test]
 fn the_tag_of_a_removed_rule_is_that_of_the_frames_it_brought() {
     for config in [PLAIN, STRIDING] {
@@ -199,7 +199,7 @@ fn the_tag_of_a_removed_rule_is_that_of_the_frames_it_brought() {
         let send = |world: &mut World| world.publisher.send(&world.device, &sound(), false);
         send(&mut world);
         drop(rule);
-        // Nobody wants this one.
+        // No receiver wants this frame.
         send(&mut world);
         let _rule = world.receiver.attach(&Flow::mac(MAC).tag(8)).unwrap();
         send(&mut world);

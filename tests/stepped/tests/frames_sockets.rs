@@ -22,7 +22,7 @@ fn ip(arguments: &str) -> bool {
 
 /// Puts this thread into a network namespace of its own with a veth pair: `port` for the device, `peer` for sockets.
 fn veth() -> bool {
-    // SAFETY: only what this thread does from now on is elsewhere.
+    // SAFETY: changes the network namespace of this thread only.
     let apart = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
     apart
         && ip("link add port type veth peer name peer")
@@ -36,7 +36,7 @@ fn veth() -> bool {
 /// Returns `true` if the kernel is a member of the group on the device's port, and so answers IGMP queries there.
 fn is_member(group: Ipv4Addr) -> bool {
     let memberships = std::fs::read_to_string("/proc/thread-self/net/igmp").unwrap();
-    // A line for each interface, and behind it an indented one for each of its groups, as the number in memory.
+    // A line for each interface, then an indented line for each of its groups, as the number in memory.
     let mut lines = memberships.lines().skip_while(|line| !line.contains("\tport "));
     let number = format!("{:08X}", u32::from_ne_bytes(group.octets()));
     lines.next().expect("the interface");
@@ -87,7 +87,7 @@ fn sockets_and_queues_reach_each_other(config: &FrameConfig, path: Path, _: u32)
         let mut text = [0; 2048];
         let (read, from) = socket.recv_from(&mut text).unwrap();
         assert_eq!((&text[..read], from), (&sent[42..], (SOURCE, 9).into()));
-        // Another context of the device gets it from the device, and not from the interface once more.
+        // Another context of the device gets the datagram from the device, and not again from the interface.
         world.expect(len, 3);
         world.expect_nothing();
     }

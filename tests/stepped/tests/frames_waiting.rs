@@ -1,5 +1,5 @@
 //! Sleeping until frames come: no wake-up is lost, whatever the device does between the steps of a program that arms,
-//! looks and sleeps.
+//! polls and sleeps.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::mpsc;
@@ -55,7 +55,7 @@ impl Meddled {
         self.random.u8(..8)
     }
 
-    /// Takes what is there; returns how many frames.
+    /// Takes the frames that are there; returns their number.
     fn take(&mut self) -> u32 {
         let mut batch = self.world.receiver.poll();
         let before = self.taken;
@@ -74,14 +74,14 @@ impl Meddled {
         }
         self.meddle();
         if self.world.receiver.arm().unwrap() {
-            // It must not sleep now. Sometimes it does not poll either, and arms again. What it finds may be a filler.
+            // It must not sleep now. Sometimes it does not poll either, and arms again. The completion may be a filler.
             if self.meddle() < 6 {
                 self.take();
             }
             return false;
         }
         self.meddle();
-        // It sleeps. Whatever is under way arrives now.
+        // It sleeps. The frames under way arrive now.
         if self.sent == self.taken {
             self.send();
         }
@@ -112,7 +112,7 @@ fn no_wakeup_is_lost(config: &FrameConfig, path: Path, _: u32) {
     assert!((5_000..18_000).contains(&slept), "slept {slept} times");
 }
 
-/// A thread sleeps for as long as it takes, and wakes for each frame.
+/// A thread sleeps without a time limit, and wakes for each frame.
 fn one_frame_wakes_a_thread(config: &FrameConfig, path: Path, _: u32) {
     let World { mut receiver, mut publisher, device } = World::new(config, path);
     let _rule = receiver.attach(&feed()).unwrap();
@@ -139,7 +139,7 @@ fn one_frame_wakes_a_thread(config: &FrameConfig, path: Path, _: u32) {
     sleeper.join().unwrap();
 }
 
-/// A receiver all of whose buffers are taken sleeps, and goes on when one is dropped elsewhere, of which nobody tells it.
+/// A receiver without buffers sleeps, and goes on when one is dropped elsewhere, although it is not notified.
 fn a_sleeper_without_buffers_goes_on_when_they_are_dropped(
     config: &FrameConfig,
     path: Path,

@@ -40,7 +40,7 @@ fn what_exceeds_the_limit_is_refused_in_words() {
     let words = "RLIMIT_MEMLOCK allows 256 KiB of registered memory and queues: raise it";
     let refused = pool(65).unwrap_err().to_string();
     assert!(refused.contains("ibv_reg_mr") && refused.contains(words), "{refused}");
-    // Nothing is left behind by that; what is there counts until it is gone.
+    // A refused pool is not counted. A pool counts until it is dropped.
     let first = pool(40).unwrap();
     assert!(pool(40).is_err());
     drop(first);

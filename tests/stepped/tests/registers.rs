@@ -1,5 +1,5 @@
-//! What a sender writes to the registers of its queue pairs: a copy of a small WQE to one of its own, eight bytes to one
-//! that others may have.
+//! Writes of a sender to the registers of its queue pairs: a copy of a small WQE to a dedicated register, eight bytes to a
+//! register that may be shared.
 
 use std::ptr;
 use std::thread;
@@ -54,7 +54,7 @@ fn with_raw(
     with: impl FnOnce(&[QueuePair], &mut Receiver, &mut Sender),
 ) {
     let context = pd.context().as_raw();
-    // SAFETY: an open context and its domain; the objects live until the end, nobody else uses them, and they are
+    // SAFETY: an open context and its domain; the objects live until the end, no other code uses them, and they are
     // destroyed last.
     unsafe {
         let cq = || sys::ibv_create_cq(context, 288, ptr::null_mut(), ptr::null_mut(), 0);
@@ -103,8 +103,8 @@ fn a_sender_copies_nothing_to_the_register_of_a_queue_pair_made_elsewhere() {
     });
 }
 
-/// The device executes what a register holds: eight bytes of the second thread, and what a copy of the first one would have
-/// left behind them.
+/// The device executes what a register holds. If the first thread copied a WQE to a shared register, the eight bytes of the
+/// second thread would be executed with the rest of that copy.
 #[test]
 fn two_threads_share_registers_and_each_wqe_is_executed_whole() {
     let (device, pd) = open(Device::builder().stepped().strict(true).blue_flame(true));

@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// What ends, until nothing more happens.
+    /// Receives that end until nothing more happens.
     fn ends(&mut self) -> Vec<(ReceiveId, Option<u32>)> {
         let mut ends = Vec::new();
         for _ in 0..4 {
@@ -121,7 +121,7 @@ impl World {
     }
 }
 
-/// What the next event is: a receive, and the number of its message.
+/// Returns the receive of the next event, and the number of its message.
 fn matched_by_the_device(world: &mut World) -> (ReceiveId, u32) {
     match world.near.poll() {
         Some(TagEvent::Received(got)) if !got.by_library => (got.receive, got.context),
@@ -129,9 +129,9 @@ fn matched_by_the_device(world: &mut World) -> (ReceiveId, u32) {
     }
 }
 
-/// Two receives are appended while messages for both are on their way to software; a third message must not
-/// take what belongs to the second, whenever it comes: also between the two removes of one doorbell, which
-/// must not tell the device yet that both messages were handled.
+/// Two receives are appended while messages for both are on their way to software. A third message must not
+/// take the second receive, whenever it comes: also between the two removes of one doorbell. The first remove
+/// must not report both messages to the device as handled.
 fn a_message_does_not_take_a_claimed_receive(path: Path) {
     for gap in Gap::all() {
         let mut world = World::new(path);
@@ -236,7 +236,7 @@ fn a_batch_rings_once(path: Path) {
     world.near.post_all(receives(0..5)).unwrap();
     world.device.settle();
     assert_eq!(list_doorbells(&std::fs::read_to_string(&file).unwrap()), ["4"]);
-    // Of a batch that fails the part that was posted.
+    // A batch that fails: the doorbell rings for the part that was posted.
     let error = world.near.post_all(receives(5..10)).unwrap_err();
     assert_eq!(error.posted.len(), 3);
     drop(error);

@@ -1,4 +1,4 @@
-//! The example `one_sided`: a READ that meets a WRITE returns the old value, the new one, or one that is seen to be neither.
+//! The example `one_sided`: a READ that meets a WRITE returns the old value, the new one, or a mixture that is detected.
 
 #[path = "../../../examples/one_sided/slot.rs"]
 mod slot;
@@ -78,7 +78,7 @@ fn a_reader_sees_old_or_new_or_that_it_is_neither(path: Path) {
         drop(take(&mut writer).expect("the WRITE is over"));
         let found = take(&mut reader).expect("the READ is over");
         let whole = [version - 1, version].map(|version| found[8..] == content(KEY, version));
-        // The check sum tells which it is, and never takes a mixture for a value.
+        // The check sum shows which version it is, and never takes a mixture for a value.
         let seen = slot::version(&found);
         match whole {
             [true, _] => (old, _) = (old + 1, assert_eq!(seen, Some(version - 1))),

@@ -1,4 +1,4 @@
-//! Checking the signatures of CQEs: what a torn CQE, and one of another index, look like to a receiver that checks.
+//! Checking the signatures of CQEs: a receiver that checks them meets torn CQEs, and CQEs of another index.
 
 use doorbell::{BufferPool, Compression, Error, Path, QpConfig, Receiver, ReceiverConfig};
 use doorbell_stepped_tests::{Stepped, connect};
@@ -96,7 +96,7 @@ fn wrong_ones_are_counted_all_and_kept_in_part() {
     assert_eq!(kept, (0..16).collect::<Vec<_>>());
 }
 
-/// CQEs that are moved when others are purged stand at another index then.
+/// A purge moves other CQEs to another index, where their signatures must be right.
 #[test]
 fn what_a_purge_has_moved_is_right_still() {
     let mut world = world(true);
@@ -122,7 +122,7 @@ fn what_a_purge_has_moved_is_right_still() {
         taken.extend_from_slice(&message.unwrap());
     }
     drop(batch);
-    assert_eq!(taken, [0, 1, 2, 3, 4, 5], "those of the queue pair that is gone are purged");
+    assert_eq!(taken, [0, 1, 2, 3, 4, 5], "those of the destroyed queue pair are purged");
     assert_eq!(counts(&world), (6, 0));
 }
 

@@ -1,5 +1,5 @@
-//! No wake-up is lost: a device that completes at any moment between the steps of a program that arms,
-//! looks and sleeps.
+//! No wake-up is lost: a device completes at any moment between the steps of a program that arms, polls and
+//! sleeps.
 
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -49,7 +49,7 @@ fn rounds(path: Path, count: u64) {
             continue;
         }
         meddle(&mut world, &mut sent, taken);
-        // It sleeps. Whatever is under way arrives now.
+        // It sleeps. The messages under way arrive now.
         if sent == taken {
             world.send();
             sent += 1;

@@ -1,4 +1,4 @@
-//! Counts what Rust code of this program has allocated and not freed. libmlx5 and the device are not counted.
+//! Counts the memory that Rust code of this program has allocated and not freed, without libmlx5 and the device.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, Ordering};

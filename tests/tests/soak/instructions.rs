@@ -20,7 +20,7 @@ pub fn count(work: impl FnOnce()) -> u64 {
     // SAFETY: a valid action; the handler counts and does nothing else.
     assert_eq!(unsafe { libc::sigaction(libc::SIGTRAP, &action, ptr::null_mut()) }, 0);
     STEPS.store(0, Ordering::Relaxed);
-    // SAFETY: sets the trap flag alone. The kernel clears it for the handler, and sets it again behind.
+    // SAFETY: sets the trap flag alone. The kernel clears it for the handler, and sets it again after the handler.
     unsafe { asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
     work();
     // SAFETY: clears the trap flag alone.

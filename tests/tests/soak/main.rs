@@ -1,6 +1,6 @@
-//! Connections and pools that have come and gone cost nothing: no memory, and no time when nothing has arrived.
+//! Destroyed connections and pools cost nothing: no memory, and no time when nothing has arrived.
 //!
-//! On a device that gives no QP number twice, so that whatever is kept by number grows. `SOAK_CONNECTIONS` is how many.
+//! The device gives no QP number twice, so a table by number would grow. `SOAK_CONNECTIONS` is the number of connections.
 #![cfg(target_arch = "x86_64")]
 
 mod allocations;
@@ -14,12 +14,12 @@ use doorbell_tests::peers::join;
 use doorbell_tests::sending::completions;
 use doorbell_tests::{device, message, receiving};
 
-/// Bytes by which all may grow: a vector that doubles, but none that has an entry for each connection.
+/// Bytes by which the heap may grow: enough for a vector that doubles, but not for an entry of each connection.
 const BYTES: isize = 512;
 /// Bytes of the whole process, the device and libmlx5 included.
 const DATA: i64 = 16 << 20;
 
-/// What a process has at a time when there is no connection.
+/// State of the process while there is no connection.
 #[derive(Debug)]
 struct State {
     blocks: isize,
@@ -32,7 +32,7 @@ struct State {
 
 impl State {
     fn take(poll: impl Fn() -> u64) -> Self {
-        // Twice: the first time, the dynamic linker may have to find a function.
+        // Twice: the first time, the dynamic linker may need to find a function.
         poll();
         let poll = poll();
         let (blocks, bytes) = allocations::live();
@@ -50,14 +50,14 @@ trait World {
     fn poll(&mut self);
 }
 
-/// Lets connections come and go, and compares what there is after a tenth of them with what there is after all.
+/// Makes and destroys connections, and compares the state after a tenth of them with the state after all.
 fn soak(mut world: impl World) {
     let rounds = match std::env::var("SOAK_CONNECTIONS") {
         Ok(rounds) => rounds.parse().expect("SOAK_CONNECTIONS is a number"),
         Err(_) => 2000,
     };
     let world = std::cell::RefCell::new(&mut world);
-    // What the connection before has left to the next one is gone behind one more.
+    // One more connection releases the rest of the connection before.
     let state = || {
         world.borrow_mut().round(0);
         State::take(|| instructions::count(|| world.borrow_mut().poll()))
@@ -138,7 +138,7 @@ impl Clients {
                 self.receiver.reset_qp(&mut near).unwrap();
                 self.receiver.destroy_qp(near).unwrap();
             }
-            // What it had comes back flushed; the next connection ends it.
+            // Its receives come back flushed. Making the next queue pair destroys it.
             _ => {
                 let receiver = &mut self.receiver;
                 let posted = |rq| receiver.capacity(rq) - receiver.free_slots(rq);
@@ -175,7 +175,7 @@ fn clients_on_an_srq_and_with_a_receive_queue_each() {
     [true, false].into_iter().for_each(|shared| soak(Clients::new(shared)));
 }
 
-/// A connection whose receives are each time of another pool.
+/// A connection that receives into another pool in each round.
 struct Pools {
     clients: Clients,
     /// Both ends.
@@ -211,7 +211,7 @@ fn pools() {
     soak(Pools { clients, _near: near, far });
 }
 
-/// A queue that is the only one again costs what it did before there was another.
+/// A queue that is the only one again costs the same as before there was another.
 #[test]
 fn a_queue_beside_one_that_was_closed() {
     let mut clients = Clients::new(true);

@@ -28,7 +28,7 @@ impl World for Peers {
             [false, true, true, false],
             [true, false, false, true],
             [false, true, false, true],
-            // Nobody reads it.
+            // An offer without a receive.
             [false, false, false, true],
             // Nothing is sent.
             [false; 4],

@@ -27,7 +27,7 @@ unsafe extern "C" {
     fn __libc_free(old: *mut c_void);
 }
 
-// SAFETY (all of them): same signature and meaning as in libc, whose own implementation does the work.
+// SAFETY (all of them): same signature and meaning as in libc, and the implementation of libc does the work.
 
 macro_rules! counted {
     ($($name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?, $libc:ident;)*) => {

@@ -16,7 +16,7 @@ use doorbell_tests::world::{Shared, World, both};
 use doorbell_tests::{Peers, device, message, share, skip};
 use system_calls::Watch;
 
-/// What a thread did besides computing.
+/// Calls of a thread.
 #[derive(Debug, PartialEq)]
 struct Did {
     heap_calls: u64,
@@ -25,7 +25,7 @@ struct Did {
 
 const NOTHING: Did = Did { heap_calls: 0, system_calls: Vec::new() };
 
-/// Runs `work` on this thread and says what it did.
+/// Runs `work` on this thread, and returns its calls.
 fn observe(watch: &Watch, work: impl FnOnce()) -> Did {
     let (heap, system) = (heap::calls(), watch.calls());
     work();
@@ -59,7 +59,7 @@ fn one_allocation_inside_a_shared_library_is_seen() {
     let did = observe(&watch, || {
         // SAFETY: a string; the copy is leaked.
         let copy = unsafe { libc::strdup(c"libc calls malloc by name".as_ptr()) };
-        // Otherwise the compiler does without it.
+        // Without this the compiler removes the call.
         assert!(!black_box(copy).is_null());
     });
     assert_eq!(did.heap_calls, 1, "{did:?}");
@@ -108,7 +108,7 @@ fn receive(receiver: &mut Receiver, count: u32, mut each: impl FnMut(Message<'_,
     }
 }
 
-/// Sends from another thread what `receive_all` receives, twice: to warm up, and observed.
+/// Sends from another thread the messages that `receive_all` receives, twice: to warm up, and observed.
 fn observe_receiving(
     receiver: &mut Receiver,
     mut peers: Peers,

@@ -1,8 +1,8 @@
 //! Counts the system calls of a thread, whichever library makes them.
 //!
-//! A seccomp filter turns each system call of the thread into SIGSYS; the handler takes note and makes
-//! the call itself, by the one instruction that the filter lets through. So nothing changes for the
-//! thread but its speed. Calls that never enter the kernel (vDSO) are none.
+//! A seccomp filter turns each system call of the thread into SIGSYS. The handler notes the call and makes
+//! it with the one instruction that the filter lets through. So nothing changes for the thread but its
+//! speed. Calls that do not enter the kernel (vDSO) are not counted.
 
 use std::arch::{asm, global_asm};
 use std::cell::Cell;
@@ -94,7 +94,7 @@ unsafe extern "C" {
 }
 
 fn install_filter() {
-    // The filter sees the address behind the instruction.
+    // The filter sees the address after the instruction.
     let after = enter as *const () as u64 + 2;
     // Offsets in `struct seccomp_data`: number, instruction pointer (two halves).
     let (nr, low, high) = (0, 8, 12);

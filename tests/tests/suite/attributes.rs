@@ -1,11 +1,11 @@
-//! What a configuration says of a queue pair is what the driver has.
+//! The configuration of a queue pair reaches the driver.
 
 use doorbell::{Mtu, QpAddress, QpConfig};
 use doorbell_tests::by_hand::query;
 use doorbell_tests::device;
 use rdma_core_sys as sys;
 
-/// What the driver says of a connection between two queue pairs like this.
+/// Connects two queue pairs like this, and returns attributes of the first as the driver has them.
 fn connected(config: QpConfig, mask: sys::ibv_qp_attr_mask) -> sys::ibv_qp_attr {
     let (_, mut receiver) = device::start(64);
     let config = config.receives(4, 1).sends(4).gid_index(0);

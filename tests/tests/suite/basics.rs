@@ -7,7 +7,7 @@ use doorbell_tests::world::{Shared, Single, World, both};
 use doorbell_tests::{Peers, device, message, receiving};
 use fastrand::Rng;
 
-/// Around the sizes at which devices change their ways: inline in a CQE, packets, several packets.
+/// Around the sizes at which devices behave differently: inline in a CQE, one packet, several packets.
 const LENGTHS: [usize; 14] = [12, 31, 32, 33, 63, 64, 65, 255, 256, 257, 4095, 4096, 4097, 65_536];
 
 #[test]
@@ -97,7 +97,7 @@ fn a_taken_buffer_keeps_its_bytes_and_goes_back_to_its_pool() {
         w.peers.send(0, len);
         taken.extend(w.take(1));
     }
-    // Those that follow go through the other buffers.
+    // Later messages use the other buffers.
     w.exchange(100);
     let seen: Vec<_> = taken.iter().map(|buffer| (message::read(buffer), buffer.len())).collect();
     assert_eq!(seen, [((0, 0), 20), ((0, 1), 200), ((0, 2), 100)]);
@@ -111,7 +111,7 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
     let (pd, mut receiver) = device::start(1024);
     let one = receiver.create_srq(&SrqConfig::new(15)).unwrap();
     let two = receiver.create_srq(&SrqConfig::new(31)).unwrap();
-    // Each queue has buffers of a size of its own, by which they differ.
+    // The buffers of each queue have another size.
     let sizes = [64, 128, 192, 256];
     let pools = sizes.map(|size| BufferPool::new(&pd, 64, size).unwrap());
     let mut near = Vec::new();
@@ -166,7 +166,7 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
     }
 }
 
-/// A batch is asked for messages until there are none, and again when there are others.
+/// A batch is asked for messages until there are none, and again when new messages have come.
 #[test]
 fn a_batch_that_found_nothing_may_be_asked_again() {
     for mut w in both(32, 64).map(World::filled) {
@@ -191,7 +191,7 @@ fn a_batch_that_found_nothing_may_be_asked_again() {
     }
 }
 
-/// On an SRQ one buffer waits for a slot: it is the device's as soon as a message was taken.
+/// On an SRQ one buffer waits for a slot. The device gets it as soon as a message was taken.
 #[test]
 fn what_waits_for_a_slot_is_rung_for_when_messages_of_several_queues_are_taken() {
     let (pd, mut receiver) = device::start(64);

@@ -1,4 +1,4 @@
-//! What a completion tells beside the message.
+//! Fields of a completion besides the message.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -28,7 +28,7 @@ fn where_a_message_came_from() {
         assert_eq!(message.flags().contains(WcFlags::WITH_IMM), imm.is_some());
         assert!(!message.flags().contains(WcFlags::WITH_INV));
         assert_eq!((message.invalidated_rkey(), message.written()), (None, None));
-        assert_eq!(message.timestamp(), None, "nobody asked for it");
+        assert_eq!(message.timestamp(), None, "it was not asked for");
         let source = message.source().unwrap();
         // Soft-RoCE reports no sender for connections.
         if lid != 0 {
@@ -37,7 +37,7 @@ fn where_a_message_came_from() {
     });
 }
 
-/// A receiver of timestamps, with a connection whose queue is full and has as many receives as the CQ has entries.
+/// A receiver of timestamps, with a connection. Its queue is full and has as many receives as the CQ has entries.
 fn timed(pd: &ProtectionDomain, receives: u32) -> (Receiver, Vec<QueuePair>, Peers) {
     let config = ReceiverConfig::new().cq_capacity(receives).path(device::path()).timestamps(true);
     let mut receiver = Receiver::new(pd, &config).unwrap();
@@ -129,7 +129,7 @@ unsafe extern "C" fn next_poll(cq: *mut sys::ibv_cq_ex) -> c_int {
     unsafe { NEXT_POLL.get().unwrap()(cq) }
 }
 
-/// What is fetched from an extended CQ goes into memory of the library, whose size must not depend on the CQ's.
+/// Completions of an extended CQ are fetched into memory of the library. Its size must not depend on the size of the CQ.
 #[test]
 fn an_extended_cq_is_polled_for_as_many_completions_as_a_plain_one() {
     const RECEIVES: u32 = 100;

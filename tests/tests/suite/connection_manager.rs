@@ -34,7 +34,7 @@ macro_rules! first_address {
 
 use first_address;
 
-/// A receiver with an SRQ, and what fills it.
+/// A receiver with an SRQ, and buffers for it.
 struct Side {
     receiver: Receiver,
     srq: SrqId,
@@ -169,7 +169,7 @@ fn a_refusal_leaves_the_queue_pair_as_it_was() {
         });
         assert_matches!(refused, Err(Error::Rejected { .. }));
     }
-    // A port that nobody listens on: one that was, a moment ago.
+    // A port without a listener: its listener was dropped.
     let port = Listener::bind((address, 0).into()).unwrap().port();
     let nobody = ask((address, port).into(), &mut qp, b"").unwrap_err();
     assert!(nobody.to_string().contains("no program listens"), "{nobody}");
@@ -244,7 +244,7 @@ fn what_cannot_be_reached_listened_on_or_waited_for_is_an_error_in_time() {
     assert_matches!(refused, Error::Verbs { .. });
     assert!(listener.accept(Duration::from_millis(20)).unwrap().is_none());
 
-    // A request that nobody answers.
+    // A request without an answer.
     let mut side = Side::new();
     let mut qp = side.qp();
     let to = (address, listener.port()).into();

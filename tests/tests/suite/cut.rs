@@ -1,4 +1,4 @@
-//! Connections that break off in the middle of a message: the receive that the message has taken comes back.
+//! Connections that break off in the middle of a message: the receive of the message comes back.
 
 use doorbell::{
     BufferPool, Cause, QpConfig, QpEnd, QueuePair, Receiver, SrqConfig, SrqId, WcStatus,
@@ -13,7 +13,7 @@ const SLOTS: u32 = 15;
 /// More connections than slots.
 const CONNECTIONS: u32 = 20;
 
-/// A receiver whose CQ holds what its SRQ can have posted, and nothing more.
+/// A receiver with a CQ for as many completions as its SRQ has slots.
 struct World {
     receiver: Receiver,
     srq: SrqId,
@@ -66,7 +66,7 @@ impl World {
         assert_eq!(self.receiver.free_slots(self.srq), 0);
         let (near, mut far) = self.connect();
         let mut bytes = [0; 64];
-        // As many as the queue holds before the first one is looked at.
+        // As many as the queue holds, before the first one is polled.
         for number in 0..SLOTS.into() {
             message::write(&mut bytes, 0, number);
             far.send_inline(&bytes, None).unwrap();
@@ -115,7 +115,7 @@ fn a_dropped_queue_pair_gives_the_receive_of_a_half_message_back() {
     world.ends_whole();
 }
 
-/// All connections are cut before the receiver looks at the first of them; some handles are dropped.
+/// All connections are cut before the receiver polls; some handles are dropped.
 #[test]
 fn the_receives_of_many_half_messages_come_back_together() {
     let mut world = World::new();

@@ -113,7 +113,7 @@ fn packets_are_of_the_traffic_class_that_was_asked_for() {
     const CLASS: u8 = 26 << 2;
     let pd = device::pd();
     let config = QpConfig::ud(QKEY);
-    // On InfiniBand a GRH has to be asked for.
+    // On InfiniBand a GRH must be asked for.
     let config = match End::new(&pd, config.clone(), false).qp.address().unwrap().lid {
         0 => config,
         _ => config.gid_index(0),
@@ -171,8 +171,8 @@ fn what_datagrams_cannot_do_is_refused() {
     receiving::messages(&mut w.receiver, 1, |message| assert!(message.datagram().is_none()));
 }
 
-/// A group that the device under test takes. On Ethernet, with a socket that is an ordinary member: a host gives
-/// itself no copy otherwise, where it is the host that does.
+/// A group that the device under test takes. On Ethernet with a socket that is an ordinary member: a host that delivers
+/// the copies by itself gives itself none otherwise.
 fn group(qp: &QueuePair) -> (MulticastGroup, Option<UdpSocket>) {
     let address = qp.address().unwrap();
     let v6 = Ipv6Addr::new(0xff12, 0x401b, 0, 0, 0, 1, 2, 3);
@@ -218,7 +218,7 @@ fn every_member_of_a_group_gets_a_copy_until_it_leaves() {
     receiving::nothing(&mut sender.receiver);
 }
 
-/// A member cannot be destroyed: what is posted to it would stay with the device for ever.
+/// A member of a group cannot be destroyed: its receives would stay with the device for ever.
 #[test]
 fn a_queue_pair_that_is_dropped_has_left_its_groups() {
     let pd = device::pd();

@@ -41,14 +41,14 @@ impl Memory {
 
     fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
         assert!(offset + len <= 2 * PAGE);
-        // SAFETY: inside the pages; the device has completed what it was to write.
+        // SAFETY: inside the pages; the device has completed its writes.
         (0..len).map(|i| unsafe { self.start.add(offset + i).read_volatile() }).collect()
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: registered and allocated by `new`; whatever was posted has completed or was destroyed.
+        // SAFETY: registered and allocated by `new`; all receives have completed, or their queue was destroyed.
         unsafe {
             assert_eq!(sys::ibv_dereg_mr(self.mr), 0);
             dealloc(self.start, pages());
@@ -57,7 +57,7 @@ impl Drop for Memory {
 }
 
 fn post(receiver: &mut Receiver, srq: SrqId, wr_id: u64, sges: &[Sge]) {
-    // SAFETY: the memory lives until the receive has completed, and nobody touches it before.
+    // SAFETY: the memory lives until the receive has completed, and no code touches it before.
     unsafe {
         let mut rings = receiver.as_direct().unwrap();
         let (_, ring) = rings.srq(srq).unwrap();

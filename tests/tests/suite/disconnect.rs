@@ -95,7 +95,7 @@ fn an_event_of_before_a_reset_does_not_end_the_wait_for_the_next() {
     receiving::messages(&mut w.receiver, 1, |message| {
         assert_eq!(message::read(&message), (0, number));
     });
-    // That of the other queue pair is there, and none of this one.
+    // The event of the other queue pair is there, and none of this queue pair.
     let qp_num = w.near[1].qp_num();
     assert_eq!(events.next_within(PATIENCE).unwrap(), Some(AsyncEvent::LastWqeReached { qp_num }));
     assert_eq!(events.next_within(Duration::from_millis(100)).unwrap(), None);

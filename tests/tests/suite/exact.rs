@@ -8,7 +8,7 @@ use doorbell_tests::{message, receiving};
 
 /// Receives of each of the two SRQs.
 const RECEIVES: u32 = 63;
-/// Messages to each: more than twice what its SRQ holds.
+/// Messages to each: more than twice as many as its SRQ holds.
 const MESSAGES: u32 = 127;
 
 /// The CQ is full, and all other messages wait for receives.
@@ -32,7 +32,7 @@ fn numbers(world: &TwoSrqs) -> [u32; 2] {
     world.clients.each_ref().map(|(near, _)| near[0].qp_num())
 }
 
-/// Takes what is left after `seen` messages of each, in order, and asks the device whether all went well.
+/// Takes the messages after `seen` of each, in order, and checks that the device reports no failure.
 fn finish(mut world: TwoSrqs, mut seen: [u32; 2]) {
     let numbers = numbers(&world);
     let mut events = world.pd.context().events().unwrap();
@@ -47,8 +47,8 @@ fn finish(mut world: TwoSrqs, mut seen: [u32; 2]) {
     }
 }
 
-/// Messages of the two SRQs by turns, each recycled before the next is looked at; in the middle of the batch the
-/// device delivers whatever it may.
+/// Messages of the two SRQs by turns, each recycled before the next is taken. In the middle of the batch the device
+/// delivers as much as it may.
 #[test]
 fn messages_of_two_queues_by_turns_do_not_overrun_their_cq() {
     let mut world = full();
@@ -64,7 +64,7 @@ fn messages_of_two_queues_by_turns_do_not_overrun_their_cq() {
     finish(world, seen);
 }
 
-/// A batch of both SRQs is forgotten, and what was taken out of it is posted again.
+/// A batch of both SRQs is forgotten, and the buffers that were taken out of it are posted again.
 #[test]
 fn a_post_after_a_forgotten_batch_of_two_queues_does_not_overrun_their_cq() {
     let mut world = full();

@@ -19,7 +19,7 @@ fn number(buffer: &Buffer) -> usize {
     usize::from_le_bytes(buffer[..8].try_into().unwrap())
 }
 
-/// A queue is filled over its brim in two posts. One message more than it has receives waits for a receive.
+/// Two posts have more buffers than the queue has room. One message more than it has receives waits for a receive.
 #[test]
 fn a_full_queue_says_how_many_were_posted_and_gives_the_rest_back() {
     for mut w in both(16, 64) {
@@ -122,7 +122,7 @@ fn a_queue_is_emptied_and_refilled_time_and_again() {
     }
 }
 
-/// A queue that `fill` has filled takes one buffer more where it keeps a spare; `posted` counts that one, too.
+/// A queue that `fill` has filled takes one buffer more where it keeps a spare; `posted` counts the spare, too.
 #[test]
 fn what_a_filled_queue_takes_and_what_comes_back_are_all_buffers() {
     let mut w = Shared::new(7, 1, 64);
@@ -161,7 +161,7 @@ fn buffers_of_a_scatter_list_that_the_driver_refuses_keep_their_lengths() {
     let pool = BufferPool::new(&pd, 3, 64).unwrap();
     let mut buffers = numbered(&pool, 3);
     buffers[1].set_len(40);
-    // SAFETY: an open context, which nobody uses at the moment.
+    // SAFETY: an open context, which no other thread uses now.
     unsafe { (*context.as_raw()).ops.post_srq_recv = Some(no_memory) };
     let error = receiver.post_scatter(srq, buffers).unwrap_err();
     assert_eq!(error.buffers.iter().map(|buffer| buffer.len()).collect::<Vec<_>>(), [8, 40, 8]);

@@ -1,4 +1,4 @@
-//! Receives and sends that fail, and what happens to their buffers.
+//! Receives and sends that fail, and their buffers.
 
 use std::mem::zeroed;
 
@@ -10,8 +10,8 @@ use mlx5_wire::cqe::{CqeFormat, ErrorCqe, op_own};
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys as sys;
 
-/// How a receive that is too short ends, and the send: as the specification has it, and mlx5. Soft-RoCE reports what is
-/// wrong with the request in general.
+/// Statuses of a receive that is too short, and of its send: as the specification and mlx5 have them. Soft-RoCE reports
+/// general errors.
 fn too_long(context: &doorbell::Context) -> (WcStatus, WcStatus) {
     match context.name().starts_with("rxe") {
         true => (WcStatus::LOC_QP_OP_ERR, WcStatus::REM_OP_ERR),
@@ -65,7 +65,7 @@ fn a_queue_pair_that_fails_takes_nothing_from_the_others_on_its_srq() {
     assert_eq!(failures[0].qp_num, w.near[0].qp_num());
     assert!(failures[0].buffers.is_empty(), "it is with the SRQ");
 
-    // The queue pair knows it, without having been asked.
+    // The library knows the state without a query.
     assert_eq!(known_state(&mut w.near[0]), QpState::Error);
     assert_eq!(known_state(&mut w.near[1]), QpState::Rts);
 
@@ -119,7 +119,7 @@ fn a_receive_of_an_srq_whose_memory_was_not_found_gives_its_buffer_back() {
     cqe.s_wqe_opcode_qpn = w.near[0].qp_num().into();
     cqe.op_own = op_own(CqeOpcode::ResponderError, CqeFormat::Plain, false, 0);
     let bytes = cqe.to_bytes();
-    // SAFETY: live objects. Nobody else writes the first entry of the CQ: nothing is sent.
+    // SAFETY: live objects. Nothing else writes the first entry of the CQ: nothing is sent.
     unsafe {
         let (mut memory, mut obj): (sys::mlx5dv_cq, sys::mlx5dv_obj) = (zeroed(), zeroed());
         (obj.cq.in_, obj.cq.out) = ((*w.near[0].as_raw()).recv_cq, &mut memory);

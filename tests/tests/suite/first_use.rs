@@ -1,4 +1,4 @@
-//! What a program gets wrong at first: it is refused with the reason, on both paths alike.
+//! Mistakes of a first program are refused with the reason, on both paths alike.
 
 use std::error::Error as StdError;
 use std::io::Write;
@@ -13,7 +13,7 @@ use doorbell_tests::{Peers, assert_matches, device, receiving};
 
 const QKEY: u32 = 0x1111;
 
-/// Posts with `?` from an iterator that borrows: the error outlives it, and has what was not posted.
+/// Posts with `?` from an iterator that borrows: the error outlives it, and has the buffers that were not posted.
 fn post_what_is_lent(w: &mut Shared, mut buffers: Vec<Buffer>) -> Result<usize, Box<dyn StdError>> {
     Ok(w.receiver.post(w.queue, buffers.drain(..))?)
 }
@@ -41,7 +41,7 @@ fn the_low_water_mark_sees_what_has_completed_and_was_not_polled() {
     assert_eq!(w.receiver.statistics().unwrap().low_water, Some(capacity));
     // The device uses up all but two, and the program does not look.
     w.peers.arrive(capacity as usize - 2);
-    // Batches that take less than what waits: each message goes back to the queue at once.
+    // Batches that take fewer messages than wait: each buffer goes back to the queue at once.
     let mut seen = 0;
     while seen < capacity - 2 {
         let mut batch = w.receiver.poll_up_to(1);
@@ -103,7 +103,7 @@ fn an_srq_takes_datagrams_when_its_buffers_have_room_for_the_header() {
     drop(qp);
 }
 
-/// A buffer that is put in the place of a message is looked at like one that is posted.
+/// A buffer that replaces a message is checked like a buffer that is posted.
 #[test]
 fn the_message_of_a_datagram_is_not_replaced_by_a_buffer_without_room_for_the_header() {
     let pd = device::pd();
@@ -127,7 +127,7 @@ fn the_message_of_a_datagram_is_not_replaced_by_a_buffer_without_room_for_the_he
         qp.ended();
         assert_eq!((small.available(), large.available()), (1, free));
     }
-    // Where it is fit for the queue, it is one that a queue pair for datagrams may find there later.
+    // An SRQ takes the buffer, but a queue pair for datagrams may use it later.
     let srq = receiver.create_srq(&SrqConfig::new(3)).unwrap();
     let (near, mut peers) =
         Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq).min_rnr_timer(1), 1, 64);
@@ -167,7 +167,7 @@ fn a_peer_that_is_silent_in_the_exchange_is_an_error_with_words() {
         qp.connect_over(&mut here),
         Err(Error::SilentPeer { received: 4, expected: 40 })
     );
-    // The queue pair is as it was.
+    // The queue pair has not changed.
     let (mut here, mut there) = UnixStream::pair().unwrap();
     let mut peer = receiver.create_qp(&QpConfig::rc().receives(4, 1)).unwrap();
     let side = thread::spawn(move || peer.connect_over(&mut there).map(|()| peer));
@@ -226,7 +226,7 @@ fn receives_of_its_own_and_shared_ones_are_not_asked_for_together() {
 fn datagrams_are_exchanged_after_the_exchange_of_addresses() {
     let (pd, mut receiver) = device::start(256);
     let pool = BufferPool::new(&pd, 64, 256).unwrap();
-    // Each takes datagrams with a key of its own.
+    // Each has a Q_Key of its own.
     let mut end = |qkey| {
         let config = QpConfig::ud(qkey).receives(8, 1).max_inline(64);
         let qp = SendingQp::create(&mut receiver, &config).unwrap();

@@ -6,7 +6,7 @@ use doorbell::{BufferPool, QpConfig, QueuePair, Receiver, SrqConfig, SrqId};
 use doorbell_tests::world::{Shared, Single, World, both};
 use doorbell_tests::{Peers, device, message, receiving};
 
-/// Asks a batch for so many messages, each of which goes back to its queue, and forgets it.
+/// Takes `count` messages of a batch, which go back to their queue, and forgets the batch.
 fn lend_and_forget(receiver: &mut Receiver, count: usize) {
     let mut batch = receiver.poll();
     for _ in 0..count {
@@ -60,7 +60,7 @@ fn a_reset_after_a_forgotten_batch_posts_nothing() {
         buffer.fill(0xaa);
     }
     w.reconnect(0);
-    // There is no receive that could take them; what the device did with them would be in the buffers at once.
+    // There is no receive for them. A write of the device would be in the buffers at once.
     w.peers.burst(3);
     receiving::nothing(&mut w.receiver);
     receiving::let_the_device_work();
@@ -153,7 +153,7 @@ fn a_receive_posted_after_a_forgotten_batch_works() {
 fn the_device_never_writes_to_what_was_taken_after_a_batch_was_forgotten() {
     let mut w = Shared::new(31, 1, 64).filled();
     w.peers.arrive(6);
-    // Two of these are given back to the queue before the third is asked for.
+    // Two of these are given back to the queue before the third is taken.
     lend_and_forget(&mut w.receiver, 3);
     let taken = w.take(3);
     let before: Vec<Vec<u8>> = taken.iter().map(|buffer| buffer.to_vec()).collect();

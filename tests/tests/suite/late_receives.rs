@@ -1,5 +1,5 @@
-//! Receives that are posted to a queue pair after it has failed, on a driver that looks at them when it learns of the
-//! failure, as that of Soft-RoCE does.
+//! Receives that are posted to a queue pair after it has failed, on a driver that flushes them only when it learns of the
+//! failure, as the driver of Soft-RoCE does.
 
 use std::ffi::c_int;
 use std::mem::transmute;
@@ -59,7 +59,7 @@ fn the_driver_learns_of_the_failure_after_each_late_receive() {
     }
     let mut w = Single::new(8, 64);
     let context = w.pd.context().as_raw();
-    // SAFETY: an open context, which nobody uses at the moment.
+    // SAFETY: an open context, which no other thread uses now.
     unsafe {
         *POST_RECV.lock().unwrap() = (*context).ops.post_recv;
         (*context).ops.post_recv = Some(post_recv);

@@ -1,4 +1,4 @@
-//! What a program sees of doorbell on a device, the same on both paths.
+//! Behaviour of doorbell on a device, the same on both paths.
 
 mod attributes;
 mod basics;

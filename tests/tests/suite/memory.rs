@@ -1,4 +1,4 @@
-//! What buffers are made of, and memory that peers write.
+//! Memory of buffers, and memory that peers write.
 
 use std::fs::{self, File};
 use std::mem::size_of;
@@ -17,7 +17,7 @@ use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::Shared;
 use doorbell_tests::{Peers, assert_matches, device, message, receiving};
 
-/// Sends through a queue pair whose receives are all from `pool`.
+/// Sends to a queue pair with receives from `pool` only.
 fn receive_into(pd: &doorbell::ProtectionDomain, pool: &BufferPool) {
     let mut receiver = device::receiver(pd, 64);
     let srq = receiver.create_srq(&SrqConfig::new(7)).unwrap();
@@ -33,7 +33,7 @@ fn receive_into(pd: &doorbell::ProtectionDomain, pool: &BufferPool) {
     }
 }
 
-/// A vector that says when it is dropped.
+/// A vector that notes when it is dropped.
 struct Watched(Vec<u8>, Arc<AtomicBool>);
 
 // SAFETY: as for the vector.
@@ -108,7 +108,7 @@ fn pools_that_cannot_be_are_refused_and_their_memory_comes_back() {
 #[test]
 fn messages_are_received_into_a_file() {
     let pd = device::pd();
-    // SAFETY: a name, and a descriptor that is nobody else's.
+    // SAFETY: a name, and a descriptor that no other code owns.
     let file = unsafe { File::from_raw_fd(libc::memfd_create(c"messages".as_ptr(), 0)) };
     file.set_len(3 * 4096).unwrap();
     // SAFETY: the file is read through `file` only when nothing is posted.
@@ -205,7 +205,7 @@ fn nothing_is_read_before_the_headroom() {
     pool.take().unwrap().with_headroom(21);
 }
 
-/// What the kernel says of the mapping at an address.
+/// The lines of `/proc/self/smaps` about the mapping at an address.
 fn mapping(addr: usize) -> String {
     let all = fs::read_to_string("/proc/self/smaps").unwrap();
     let mut here = false;

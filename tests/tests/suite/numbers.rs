@@ -6,7 +6,7 @@ use doorbell::{ProtectionDomain, QpConfig, QueuePair, Receiver};
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{device, message, receiving};
 
-/// More than a device has to hand out before a number comes again.
+/// More numbers than a device hands out before one comes again.
 const MANY: usize = 1000;
 
 /// Creates a queue pair that has this number, by making others take all that come before it.

@@ -56,7 +56,7 @@ fn a_million_messages_over_64_queue_pairs_complete_in_any_order() {
             let (from, number) = message::read(&message);
             assert_eq!(number, expected[from as usize], "far end {from}");
             expected[from as usize] += 1;
-            // Of eight, one is kept for a while.
+            // One of eight is kept for a while.
             if random.u64(..8) == 0 {
                 held.push(message.take());
             }
@@ -76,7 +76,7 @@ fn a_million_messages_over_64_queue_pairs_complete_in_any_order() {
     receiving::nothing(&mut w.receiver);
 }
 
-/// Processor time that this thread has used: what others do on a busy machine does not count.
+/// Processor time of this thread: other programs on a busy machine do not count.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a clock that every thread has, and room for its time.
@@ -143,7 +143,7 @@ fn a_million_messages_pass_a_buffer_that_is_held_all_the_time() {
     sender.join().unwrap();
 
     let clock = median((0..1000).map(|_| processor_time()).map(|t| processor_time() - t).collect());
-    // What else runs on the machine only adds to it.
+    // Other programs on the machine only add to it.
     let least = |costs: &[Duration]| costs.iter().min().expect("windows").saturating_sub(clock);
     let (none, start, end) = (least(&before), least(&costs[..5]), least(&costs[15..]));
     println!(

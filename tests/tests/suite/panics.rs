@@ -53,7 +53,7 @@ fn a_panic_with_a_message_in_hand_that_was_taken() {
     assert_eq!(w.pool.available(), before + 1);
 }
 
-/// The iterator gives five buffers and panics: the five are with the device, all of them and no more.
+/// The iterator gives five buffers and panics: exactly these five are with the device.
 #[test]
 fn a_panic_while_posting() {
     for mut w in both(16, 64) {

@@ -35,7 +35,7 @@ fn programs_are_spawned_while_messages_arrive() {
         });
         let mut command = other_program();
         if round % 2 == 0 {
-            // With a closure to run, std has to fork instead of spawning.
+            // With a closure to run, std must fork instead of spawning.
             // SAFETY: the closure does nothing.
             unsafe { command.pre_exec(|| Ok(())) };
         }
@@ -55,8 +55,8 @@ fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
     w.exchange(100);
 }
 
-/// A forgotten batch leaves a lent slot, an index that was not published and doorbells that were not rung: the child must
-/// not do that work for its parent, whose memory some of it may not even have.
+/// A forgotten batch leaves a lent slot, an index that was not published and doorbells that were not rung. The child must
+/// not do that work for its parent, and the doorbell records may not even be mapped in the child.
 #[test]
 fn a_forked_child_that_drops_a_receiver_with_a_forgotten_batch_changes_nothing_for_its_parent() {
     let mut w = Shared::new(15, 1, 64).filled();
@@ -73,14 +73,14 @@ fn a_forked_child_that_drops_a_receiver_with_a_forgotten_batch_changes_nothing_f
     w.exchange(100);
 }
 
-/// A child has no page of the doorbell records, as after `ibv_fork_init(3)`: a store of its own to them is a fault.
+/// Unmaps the doorbell records in children, as `ibv_fork_init(3)` does: a store to them is a fault there.
 fn keep_records_from_children(w: &Shared) {
     if w.pd.context().auto_path().0 != Path::Direct {
         return;
     }
     for record in records::of(&w.near[0]) {
         let page = (record / 4096 * 4096) as *mut libc::c_void;
-        // SAFETY: a page of libmlx5's; it stays as it is in this process.
+        // SAFETY: a page of libmlx5, which does not change in this process.
         assert_eq!(unsafe { libc::madvise(page, 4096, libc::MADV_DONTFORK) }, 0);
     }
 }
@@ -103,7 +103,7 @@ fn dropped_in_a_child(w: &mut Shared, taken: Option<Buffer>) {
         let Shared { receiver, near, peers, pool, pd, .. } =
             std::mem::ManuallyDrop::into_inner(copy);
         drop((receiver, near, peers, pool, pd));
-        // SAFETY: leaves without running what the parent registered.
+        // SAFETY: exits without running the exit handlers of the parent.
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;

@@ -16,7 +16,7 @@ fn config() -> ReceiverConfig {
     ReceiverConfig::new().path(device::path())
 }
 
-/// What `ibv_create_cq_ex` and `mlx5dv_create_cq` make a CQ with time stamps, or a compressed one, from.
+/// Attributes with which `ibv_create_cq_ex` and `mlx5dv_create_cq` make a CQ with timestamps, or a compressed one.
 fn extended(wc_flags: u32) -> sys::ibv_cq_init_attr_ex {
     let wc_flags = u64::from(sys::IBV_WC_STANDARD_FLAGS | wc_flags);
     sys::ibv_cq_init_attr_ex { cqe: 255, wc_flags, ..Default::default() }
@@ -30,12 +30,12 @@ fn made_on(pd: &ProtectionDomain, recv_cq: *mut sys::ibv_cq, shared: bool) -> Ma
     Made::on(pd, recv_cq, sys::IBV_QPT_RC, (RECEIVES, 1), shared)
 }
 
-/// Wraps what was made by hand, connects it and receives through it.
+/// Wraps objects that were made by hand, connects them and receives through them.
 fn receive_through(pd: &ProtectionDomain, made: Made, config: &ReceiverConfig, timed: bool) {
-    // SAFETY: nobody else uses the objects, and they are destroyed last.
+    // SAFETY: no other code uses the objects, and they are destroyed last.
     let mut receiver = unsafe { Receiver::from_raw_cq(pd, made.recv_cq, config) }.unwrap();
     let srq = (!made.srq.is_null()).then(|| {
-        // SAFETY: as above; the sizes are those it was made with.
+        // SAFETY: as above; it was made with these sizes.
         unsafe { receiver.attach_raw_srq(made.srq, RECEIVES, 1) }.unwrap()
     });
     let qp = match srq {
@@ -74,13 +74,13 @@ fn receive_through(pd: &ProtectionDomain, made: Made, config: &ReceiverConfig, t
     drop(made);
 }
 
-/// Sends through what was made by hand, more often than its send queue has blocks.
+/// Sends through objects that were made by hand, more often than the send queue has blocks.
 #[test]
 fn a_sender_on_a_cq_made_by_hand() {
     let pd = device::pd();
     let made = made(&pd, false);
     let with = SenderConfig::new().path(device::path());
-    // SAFETY: nobody else uses the objects, and they are destroyed last.
+    // SAFETY: no other code uses the objects, and they are destroyed last.
     let (mut receiver, mut sender) = unsafe {
         let receiver = Receiver::from_raw_cq(&pd, made.recv_cq, &config()).unwrap();
         (receiver, Sender::from_raw_cq(&pd, made.send_cq, &with).unwrap())
@@ -108,7 +108,7 @@ fn a_sender_on_a_cq_made_by_hand() {
         let done = sending::completions(&mut sender, 1, |done| done.status.is_success());
         assert_eq!(done, [true]);
     }
-    // A reset of a queue pair that was made elsewhere ends what it has posted, too.
+    // A reset of a queue pair that was made elsewhere ends its requests, too.
     sender.post(queue).unwrap().send(pool.take().unwrap()).unwrap();
     receiver.reset_qp(&mut near).unwrap();
     receiving::wait("the send that was ended", || {
@@ -168,7 +168,7 @@ fn a_queue_pair_of_other_objects_is_refused() {
     let pd = device::pd();
     let mut made = made(&pd, true);
     let refusal = |cq, qp: &QpConfig| {
-        // SAFETY: nobody else uses the objects, they are destroyed last, and what is refused is not used.
+        // SAFETY: no other code uses the objects, they are destroyed last, and a refused one is not used.
         unsafe {
             let mut receiver = Receiver::from_raw_cq(&pd, cq, &config()).unwrap();
             receiver.attach_raw_qp(made.qp, qp).unwrap_err().to_string()
@@ -200,7 +200,7 @@ fn a_hand_made_srq_beside_one_of_the_library() {
     let pd = device::pd();
     let made = made(&pd, true);
     let mut receiver = device::receiver(&pd, 256);
-    // SAFETY: nobody else uses the SRQ, and it is destroyed last.
+    // SAFETY: no other code uses the SRQ, and it is destroyed last.
     let theirs = unsafe { receiver.attach_raw_srq(made.srq, RECEIVES, 1) }.unwrap();
     let ours = receiver.create_srq(&SrqConfig::new(RECEIVES)).unwrap();
     let pool = BufferPool::new(&pd, 1024, 64).unwrap();
@@ -225,10 +225,10 @@ fn a_hand_made_srq_beside_one_of_the_library() {
 fn a_hand_made_queue_pair_is_kept_filled_as_long_as_its_handle_lives() {
     let pd = device::pd();
     let made = made(&pd, false);
-    // SAFETY: nobody else uses the objects, and they are destroyed last.
+    // SAFETY: no other code uses the objects, and they are destroyed last.
     let mut receiver = unsafe { Receiver::from_raw_cq(&pd, made.recv_cq, &config()) }.unwrap();
     let config = QpConfig::rc().receives(RECEIVES, 1);
-    // SAFETY: as above; the sizes are those it was made with.
+    // SAFETY: as above; it was made with these sizes.
     let near = unsafe { receiver.attach_raw_qp(made.qp, &config) }.unwrap();
     let rq = near.receive_queue().unwrap();
     let pool = BufferPool::new(&pd, 2 * RECEIVES, 64).unwrap();
@@ -245,10 +245,10 @@ fn a_hand_made_queue_pair_is_kept_filled_as_long_as_its_handle_lives() {
 fn a_queue_pair_for_raw_packets_is_not_attached() {
     let pd = device::pd();
     let made = made(&pd, false);
-    // SAFETY: nobody else uses the objects, and they are destroyed last.
+    // SAFETY: no other code uses the objects, and they are destroyed last.
     let mut receiver = unsafe { Receiver::from_raw_cq(&pd, made.recv_cq, &config()) }.unwrap();
     for qp_type in [sys::IBV_QPT_RAW_PACKET, sys::IBV_QPT_XRC_RECV, sys::IBV_QPT_DRIVER] {
-        // SAFETY: a copy of a live object: the type alone is looked at.
+        // SAFETY: a copy of a live object: only its type is read.
         let mut other = unsafe { ptr::read(made.qp) };
         other.qp_type = qp_type;
         // SAFETY: as above.

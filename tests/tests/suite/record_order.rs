@@ -1,5 +1,4 @@
-//! The order in which a batch stores the doorbell records: the page where they stand is protected, and the first store
-//! is the one that faults.
+//! The order in which a batch stores the doorbell records. Their page is protected, so that the first store faults.
 
 use std::ffi::c_void;
 use std::mem::zeroed;
@@ -44,8 +43,8 @@ fn catch_stores() {
     }
 }
 
-/// A thread that is preempted between the two stores must not have handed over receives for whose completions the
-/// device does not know of room.
+/// A thread may be preempted between the two stores. It must not have handed over receives before the device knows of
+/// room for their completions.
 #[test]
 fn the_consumer_index_is_stored_before_the_record_of_the_receives() {
     let mut w = Shared::new(RECEIVES, 1, 64);

@@ -1,4 +1,4 @@
-//! What a receiver does beside receiving: refilling, taking buffers from other threads, counting.
+//! Other work of a receiver: refilling, taking buffers from other threads, counting.
 
 use std::sync::mpsc;
 use std::thread;
@@ -77,7 +77,7 @@ fn a_pool_of_another_domain_keeps_and_fills_nothing() {
     assert_eq!(w.receiver.fill(w.queue, &foreign).unwrap_err().reason, PostFailure::WrongDomain);
     drop(taken);
     assert_eq!((w.receiver.free_slots(w.queue), foreign.available()), (capacity, 64));
-    // A buffer in the spare slot is what `fill` leaves there when the queue is full, and only then.
+    // `fill` leaves a buffer in the spare slot when the queue is full, and only then.
     let two = BufferPool::new(&w.pd, 2, 64).unwrap();
     assert_eq!(w.receiver.fill(w.queue, &two).unwrap(), 2);
     assert_eq!(w.receiver.fill(w.queue, &two).unwrap(), 0);
@@ -109,14 +109,14 @@ fn a_queue_that_takes_no_receives_is_not_refilled_before_it_is_connected_again()
         w.receiver.refill();
         assert_eq!(w.free_slots(), 0);
         w.near[0].to_error().unwrap();
-        // Nothing but what was posted comes back, however often it is polled.
+        // Only the posted buffers come back, however often the receiver is polled.
         let flushed = receiving::failures(&mut w.receiver, 8);
         assert_eq!(flushed.len(), 8, "round {round}");
         drop(flushed);
         receiving::nothing(&mut w.receiver);
         w.receiver.refill();
         assert_eq!(w.pool.available(), all);
-        // Whoever waits does not look after it all the time.
+        // A waiting thread does not wake up all the time.
         let before = sleeps();
         assert!(!w.receiver.wait(Duration::from_millis(200)).unwrap());
         assert!(sleeps() - before < 20, "{} sleeps in 200 ms", sleeps() - before);
@@ -191,7 +191,7 @@ fn every_buffer_that_many_threads_give_back_is_posted_again() {
 
     let mut expected = [0u64; 2];
     for number in 0..messages {
-        // All buffers may be away: then only one that is given back can wake this thread.
+        // All buffers may be taken: then only a buffer that is given back can wake this thread.
         let arrived = w.receiver.wait(receiving::PATIENCE).unwrap();
         assert!(arrived, "message {number} never came");
         receiving::messages(&mut w.receiver, 1, |message| {
@@ -238,7 +238,7 @@ fn buffers_for_a_closed_queue_return_while_its_receiver_lives() {
     let all = pool.count() as usize;
     poster.post(pool.take().unwrap()).unwrap();
     receiver.destroy_qp(near.remove(0)).unwrap();
-    assert_eq!(pool.available(), all, "given before the queue was gone");
+    assert_eq!(pool.available(), all, "given before the queue was destroyed");
     let other = poster.clone();
     for poster in [poster, other] {
         poster.post(pool.take().unwrap()).unwrap();
@@ -313,7 +313,7 @@ fn a_sleeper_is_woken_by_buffers_that_another_thread_drops_into_the_pool() {
     let away: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
     w.receiver.keep_filled(w.queue, &pool, 1).unwrap();
     let began = std::time::Instant::now();
-    // Nobody gives one back: then it is the time that ends it.
+    // No buffer is given back: the timeout ends the wait.
     assert!(!w.receiver.wait(Duration::from_millis(30)).unwrap());
     assert!(began.elapsed() >= Duration::from_millis(30));
     w.peers.send(0, 40);

@@ -1,4 +1,4 @@
-//! What cannot be is refused with an error that says what can.
+//! Impossible requests are refused with an error that says what is possible.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use doorbell::{
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{assert_matches, device, direct_only};
 
-/// Runs the ignored test `name` in another process, to whose environment `adjust` is applied.
+/// Runs the ignored test `name` in another process. `adjust` changes its environment.
 fn in_another_process(name: &str, adjust: impl FnOnce(&mut Command)) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "--include-ignored", "--nocapture"]);
@@ -39,7 +39,7 @@ fn where_no_device_is() {
 
 #[test]
 fn a_device_without_provider() {
-    // What a kernel shows of a device that no provider matches.
+    // The files that a kernel shows for a device that no provider matches.
     let root = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-provider");
     let device = root.join("class/infiniband/odd_0/device");
     let verbs = root.join("class/infiniband_verbs");

@@ -12,7 +12,7 @@ fn a_queue_pair_with_a_receive_queue_is_used_again() {
     let mut next = 0;
     for round in 0..20 {
         w.fill();
-        // In some rounds nothing arrives, in some what has arrived is not looked at.
+        // In some rounds nothing arrives, in some the messages are not polled.
         let (sent, looked_at) = [(0, 0), (5, 5), (7, 3), (16, 0)][round % 4];
         w.peers.arrive(sent);
         receiving::messages(&mut w.receiver, looked_at, |message| {
@@ -71,7 +71,7 @@ fn a_reset_on_an_srq_drops_the_messages_of_that_queue_pair_only() {
         receiving::nothing(&mut w.receiver);
         let sent = [0, 1, 2].map(|from| w.peers.sent(from));
         assert_eq!(expected, sent, "round {round}");
-        // The slots of what was dropped are with the device again.
+        // The slots of dropped messages are with the device again.
         assert_eq!(w.free_slots(), 0);
 
         w.reconnect(victim);
@@ -104,7 +104,7 @@ fn a_queue_pair_that_failed_gives_its_buffers_back_and_works_after_a_reset() {
 fn unpolled_flushed_receives_do_not_survive_a_reset() {
     let mut w = Single::new(16, 64).filled();
     w.near[0].to_error().unwrap();
-    // Some of the flushes are seen.
+    // Some of the flushed receives are polled.
     drop(receiving::failures(&mut w.receiver, 1));
     w.receiver.reset_qp(&mut w.near[0]).unwrap();
     assert_eq!(w.pool.available(), w.pool.count() as usize);

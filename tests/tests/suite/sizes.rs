@@ -1,16 +1,16 @@
-//! Sizes of queues: both paths make the same of the same request, and all of it can be used.
+//! Sizes of queues: both paths round a size in the same way, and all slots can be used.
 
 use doorbell::{AsyncEvent, Context, Path, Receiver, ReceiverConfig};
 use doorbell_tests::device;
 use doorbell_tests::world::{Shared, Single};
 
-/// What rounds sizes is libmlx5, on either path.
+/// Returns `true` if libmlx5 makes the queues: it rounds sizes, on either path.
 fn is_mlx5(context: &Context) -> bool {
     context.auto_path().0 == Path::Direct
 }
 
-/// A queue that was made larger than asked for fits into the CQ that was asked for in the same way, and is full of messages
-/// at once.
+/// A queue that was rounded up fits into a CQ that was rounded up likewise. All its slots are filled with messages at
+/// once.
 #[test]
 fn queues_of_500_fit_a_cq_of_501_and_fill_it() {
     for (mut w, expected) in

@@ -98,7 +98,7 @@ fn a_wait_that_is_given_up_loses_nothing() {
             w.peers.send(0, 64);
             assert_eq!(receive(&mut receiver).await, number);
         }
-        // What has arrived already is no reason to sleep.
+        // A task does not sleep when a message has arrived already.
         w.peers.send(0, 64);
         receiver.ready().await.unwrap();
         receiver.ready().await.unwrap();

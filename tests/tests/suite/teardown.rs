@@ -29,9 +29,9 @@ fn orders(n: usize, each: &mut impl FnMut(&[usize])) {
     extend(&mut Vec::new(), n, each);
 }
 
-/// Builds the same objects again and again, drops them in each order, and sees that nothing is left.
+/// Builds the same objects again and again, drops them in each order, and checks that nothing is left.
 fn in_every_order(build: impl Fn() -> Vec<Box<dyn Any>>) {
-    // Libraries open what they open once.
+    // Libraries open some descriptors once.
     drop(build());
     let before = descriptors();
     let count = build().len();
@@ -73,7 +73,7 @@ fn a_receive_queue_and_what_belongs_to_it() {
         let mut w = Single::new(8, 64);
         let spare = w.pool.take();
         w.fill();
-        // These wait for receives when the queue is gone.
+        // These messages wait for receives when the queue is destroyed.
         w.peers.burst(20);
         apart(w, spare)
     });
@@ -107,7 +107,7 @@ fn buffers_left_in_a_queue_come_back_when_it_is_destroyed() {
     assert_eq!(w.pool.available(), w.pool.count() as usize);
 }
 
-/// What the CQ holds of an SRQ that was destroyed is not the next one's, which has its place beside the other.
+/// The CQ still holds completions of a destroyed SRQ. They are not reported for the next SRQ, which takes its place.
 #[test]
 fn messages_of_a_destroyed_srq_are_not_the_next_ones() {
     const RECEIVES: u32 = 7;

@@ -54,7 +54,7 @@ impl Subscriber for Lines {
     fn exit(&self, _: &Id) {}
 }
 
-/// Asserts that a line starts with these words and has these fields, and gives all that are like it.
+/// Asserts that a line starts with these words and has these fields, and returns all such lines.
 #[track_caller]
 fn reported<'a>(lines: &'a [String], words: &str, fields: &[String]) -> Vec<&'a String> {
     let found: Vec<_> = lines

@@ -1,4 +1,4 @@
-//! Waiting for completions: no wake-up is lost, and none comes that was not asked for.
+//! Waiting for completions: no wake-up is lost, and none comes without a request.
 
 use std::hint;
 use std::sync::mpsc;
@@ -44,7 +44,7 @@ fn an_armed_receiver_makes_its_channel_readable_once() {
     w.peers.send(0, 20);
     receiving::messages(&mut w.receiver, 1, |_| ());
     let soon = Duration::from_millis(20);
-    assert!(!is_readable(channel(&w.receiver), soon), "nobody asked for an event");
+    assert!(!is_readable(channel(&w.receiver), soon), "no event was asked for");
 
     assert!(!w.receiver.arm().unwrap());
     assert!(!is_readable(channel(&w.receiver), soon), "nothing has arrived");
@@ -52,7 +52,7 @@ fn an_armed_receiver_makes_its_channel_readable_once() {
     assert!(is_readable(channel(&w.receiver), PATIENCE));
     receiving::messages(&mut w.receiver, 1, |_| ());
 
-    // The event is still there, and so is what the device thinks of it: arming deals with both.
+    // The event was not taken, and the CQ is not armed: arming handles both.
     for _ in 0..10 {
         assert!(!w.receiver.arm().unwrap());
         assert!(!is_readable(channel(&w.receiver), Duration::ZERO));
@@ -86,7 +86,7 @@ fn solicited_arms_wait_for_solicited_messages() {
     assert!(!is_readable(channel(&w.receiver), Duration::ZERO));
 }
 
-/// A message for each wait, sent somewhere between before the arm and after the sleep begins.
+/// A message for each wait, sent at any time from before the arming until after the sleep begins.
 #[test]
 fn a_message_at_any_time_ends_the_wait() {
     let mut w = Single::new(64, 64).filled();
@@ -120,13 +120,13 @@ fn a_message_at_any_time_ends_the_wait() {
 fn waiting_without_a_channel_is_an_error() {
     let pd = device::pd();
     let (cq, config) = (plain_cq(&pd), ReceiverConfig::new().path(device::path()));
-    // SAFETY: a fresh CQ that nobody else uses, destroyed below, after the receiver.
+    // SAFETY: a fresh CQ that no other code uses, destroyed below, after the receiver.
     let mut receiver = unsafe { Receiver::from_raw_cq(&pd, cq, &config) }.unwrap();
     assert!(receiver.channel().is_none());
     for result in [receiver.arm(), receiver.wait(Duration::ZERO)] {
         assert_matches!(result, Err(Error::Unsupported { .. }));
     }
     drop(receiver);
-    // SAFETY: made above, and its users are gone.
+    // SAFETY: made above, and its users were destroyed.
     assert_eq!(unsafe { sys::ibv_destroy_cq(cq) }, 0);
 }

@@ -1,4 +1,4 @@
-//! Stock libmlx5 as a witness: the same CQEs, polled by it and by doorbell, say the same.
+//! Stock libmlx5 as a witness: it and doorbell report the same fields of the same CQEs.
 
 use std::cell::UnsafeCell;
 use std::ptr::{self, NonNull};
@@ -67,7 +67,7 @@ impl Witness {
     /// A receiver on both.
     fn wrap(&self, pd: &ProtectionDomain, qp: &QpConfig) -> (Receiver, QueuePair) {
         let config = ReceiverConfig::new().path(Path::Direct);
-        // SAFETY: nobody else uses the objects, and they are destroyed last.
+        // SAFETY: no other code uses the objects, and they are destroyed last.
         unsafe {
             let mut receiver = Receiver::from_raw_cq(pd, self.made.recv_cq, &config).unwrap();
             let near = receiver.attach_raw_qp(self.made.qp, qp).unwrap();
@@ -98,7 +98,7 @@ impl Witness {
         let size = self.memory.cqe_size as usize;
         let mut bytes = *cqe;
         bytes[63] = bytes[63] & !1 | (index / ENTRIES % 2) as u8;
-        // SAFETY: inside the buffer, which nobody else writes: no message is sent.
+        // SAFETY: inside the buffer, which nothing else writes: no message is sent.
         unsafe {
             let entry = self.memory.buf.cast::<u8>().add((index % ENTRIES) as usize * size);
             if size == 128 {
@@ -175,10 +175,10 @@ fn forms(cqe_size: u16) -> Vec<Form> {
     forms
 }
 
-/// What the completion of a failure reports.
+/// Status and vendor error of a failure.
 type Failed = (WcStatus, u32);
 
-/// What that of a message reports.
+/// Fields of the completion of a message.
 #[derive(Debug, PartialEq)]
 struct Reported {
     len: u32,
@@ -191,8 +191,8 @@ struct Reported {
     payload: Vec<u8>,
 }
 
-/// What libmlx5 tells of the current completion, whose buffer is `buffer`. Where payload overwrote the source
-/// it tells what the payload looks like: `overwritten`.
+/// Returns the fields that libmlx5 reports of the current completion. `buffer` is its buffer. `overwritten`: payload
+/// overwrote the source, so libmlx5 reports bytes of the payload as the source.
 ///
 /// # Safety
 /// `cq` is in a batch.
@@ -237,15 +237,15 @@ unsafe fn reported_by_libmlx5(
     }
 }
 
-/// The user index that libmlx5 gave to a queue pair, by which it finds it again: not in any header, but in
-/// every CQE of the device. A queue pair in error gives a receive back at once.
+/// The user index by which libmlx5 finds a queue pair. No header has it, but every CQE of the device does. A queue
+/// pair in error gives a receive back at once.
 fn user_index(witness: &Witness) -> [u8; 4] {
     witness.to(sys::IBV_QPS_INIT);
     witness.to(sys::IBV_QPS_ERR);
     post(witness.made.qp, 1, ptr::null_mut(), 0);
     let mut attr = sys::ibv_poll_cq_attr { comp_mask: 0 };
     receiving::wait("a flushed receive", || {
-        // SAFETY: a live CQ that nobody else polls, not in a batch.
+        // SAFETY: a live CQ that no other code polls, not in a batch.
         unsafe { sys::ibv_start_poll(witness.cq, &mut attr) == 0 }
     });
     // SAFETY: in a batch; the CQE is the first of the buffer.
@@ -280,13 +280,13 @@ fn compare(pd: &ProtectionDomain, cqe_size: u16, qp_type: sys::ibv_qp_type) {
     let forms = forms(cqe_size);
     let mut expected = Vec::new();
 
-    // libmlx5, whose receives complete in order.
+    // The receives of libmlx5 complete in order.
     let uidx = user_index(&one);
     let memory = UnsafeCell::new(vec![0u8; forms.len() * BUFFER]);
     // In state ERR the device would complete the receives itself.
     one.to(sys::IBV_QPS_RESET);
     one.to(sys::IBV_QPS_INIT);
-    // SAFETY: nobody refers to the memory while libmlx5 copies to it, in `ibv_start_poll` and the like.
+    // SAFETY: there is no reference to the memory while libmlx5 copies to it, in `ibv_start_poll` and the like.
     let start = unsafe { (*memory.get()).as_mut_ptr() };
     post(one.made.qp, forms.len(), start, 0);
     let mut recorded = Vec::new();
@@ -300,7 +300,7 @@ fn compare(pd: &ProtectionDomain, cqe_size: u16, qp_type: sys::ibv_qp_type) {
     }
     let mut attr = sys::ibv_poll_cq_attr { comp_mask: 0 };
     for (i, form) in forms.iter().enumerate() {
-        // SAFETY: a live CQ that nobody else polls.
+        // SAFETY: a live CQ that no other code polls.
         unsafe {
             let got = if i == 0 {
                 sys::ibv_start_poll(one.cq, &mut attr)
@@ -314,7 +314,7 @@ fn compare(pd: &ProtectionDomain, cqe_size: u16, qp_type: sys::ibv_qp_type) {
             let buffer = slice::from_raw_parts(start.add(i * BUFFER), BUFFER);
             let mut reported = reported_by_libmlx5(one.cq, buffer, overwritten);
             if let Ok(message) = &mut reported {
-                // libmlx5 tells of the checksums of raw packets and underlay queue pairs only.
+                // libmlx5 reports the checksums of raw packets and underlay queue pairs only.
                 assert!(!message.flags.contains(WcFlags::IP_CSUM_OK), "{}", form.name);
                 if datagrams && !overwritten && form.is_checksum_ok() {
                     message.flags |= WcFlags::IP_CSUM_OK;
@@ -461,7 +461,7 @@ fn cqes_without_a_message_are_classified() {
     drop((near, receiver));
 }
 
-/// Whatever length a completion names, a message has no byte outside of its buffers.
+/// A message has no byte outside of its buffers, whatever length its completion names.
 #[test]
 fn lengths_that_cannot_be_true_end_with_the_buffers() {
     let context = device::open_unpoisoned();
@@ -499,7 +499,7 @@ fn lengths_that_cannot_be_true_end_with_the_buffers() {
         let buffers = message.into_buffers();
         assert_eq!(buffers.iter().map(|buffer| buffer.len()).sum::<usize>(), len);
     }
-    // The same through the common case: a receive of one buffer that was posted as such.
+    // The same in the common case: a receive of one buffer.
     let buffer = large.take().unwrap();
     let inside = buffer.as_ptr();
     receiver.post(rq, [buffer]).unwrap();

@@ -34,7 +34,7 @@ fn a_message_that_comes_first_is_taken() {
         near.wait_unexpected(3);
         let probe = near.tags.probe(2, ALL).unwrap();
         assert_eq!((probe.tag, probe.context, probe.len), (2, 20, 100));
-        // The oldest one that matches.
+        // The oldest receive that matches.
         for (tag, mask, context) in [(1, ALL, 10), (0, 0, 20), (0, 0, 30)] {
             let receive = near.post(tag, mask);
             let got = near.received();

@@ -30,7 +30,7 @@ fn an_empty_receive_takes_an_empty_message() {
             }
             far.sent();
         }
-        // One that is cancelled, and some that are never over.
+        // A receive that is cancelled, and some that are never over.
         let receive = near.tags.post_empty(5, ALL).unwrap();
         near.tags.cancel(receive).unwrap();
         near.cancelled(receive);
@@ -133,7 +133,7 @@ fn a_batch_that_fails_says_what_was_posted_and_gives_back_the_rest() {
             far.send(0, tag as u64, 0, &[]);
             assert_eq!(near.received().receive, id);
         }
-        // One that cannot be, in the middle.
+        // A receive that is refused, in the middle.
         let foreign = BufferPool::new(&doorbell_tests::device::pd(), 1, 64).unwrap();
         let wrong = [
             TaggedReceive::empty(1, ALL),

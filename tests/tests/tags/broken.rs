@@ -8,7 +8,7 @@ use doorbell_tests::{
 };
 use rdma_core_sys as sys;
 
-/// What the library itself has to post is refused by the driver: no word of the device's is put into its mouth.
+/// The driver refuses an operation that the library posts by itself. The error is not reported as one of the device.
 #[test]
 fn an_operation_that_cannot_be_posted_is_an_error() {
     if !ways().contains(&Offload::Required) {
@@ -20,10 +20,10 @@ fn an_operation_that_cannot_be_posted_is_an_error() {
     }
     let pd = context.alloc_pd().unwrap();
     let (mut near, mut far) = between(&pd, (Offload::Required, Offload::Never), &SHAPE);
-    // Arrives before the receive does, which then tells the device too little.
+    // The message arrives before the receive is appended, which then reports too few messages to the device.
     far.deliver(2, 0, &[]);
     let receive = near.post(1, ALL);
-    // SAFETY: an open context with the extended entries, which nobody uses at the moment.
+    // SAFETY: an open context with the extended entries, which no other thread uses now.
     unsafe { (*sys::verbs_get_ctx(context.as_raw())).post_srq_ops = Some(no_memory) };
     let event = near.event();
     let cause = ListFailure::Verbs(libc::ENOMEM);

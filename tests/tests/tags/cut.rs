@@ -1,4 +1,4 @@
-//! Peers that break off in the middle of a message: what the message had taken comes back.
+//! Peers that break off in the middle of a message: the receive of the message comes back.
 
 use doorbell::QpEnd;
 use doorbell::tags::{Offload, ReceiveFailure, TagEvent, TagHeader};
@@ -28,7 +28,7 @@ fn cut(near: &mut Side, cut: &mut Cut, way: Offload, tag: u64) {
     raw.send(&TagHeader::NoTag, &[]);
     assert_matches!(near.event(), TagEvent::NoTag { .. });
     cut.begin(&raw.qp, &TagHeader::Eager { tag, context: 0 }.to_bytes());
-    // What another one sends comes after it.
+    // A message of another peer comes after it.
     let mut other = Raw::connect(near);
     let [begun, after] = [raw.peer, other.peer];
     other.send(&TagHeader::NoTag, &[]);
@@ -38,7 +38,7 @@ fn cut(near: &mut Side, cut: &mut Cut, way: Offload, tag: u64) {
     }
 }
 
-/// Every buffer is with the device: so many messages come before anybody looks.
+/// Checks that every buffer is with the device: as many messages arrive without a poll.
 fn is_whole(near: &mut Side, far: &mut Side) {
     join(near, far, 0);
     for number in 0..SLOTS {
@@ -66,8 +66,8 @@ fn the_buffer_of_a_half_message_that_nothing_waits_for_comes_back() {
     }
 }
 
-/// A message has matched a receive before it breaks off: on a device that matches, the receive fails. The library
-/// matches whole messages, so that there the receive goes on to wait.
+/// A message has matched a receive before it breaks off. If the device matches, the receive fails. The library matches
+/// whole messages only, so its receive goes on waiting.
 #[test]
 fn a_receive_that_a_half_message_has_matched_comes_back() {
     for way in ways() {

@@ -1,4 +1,4 @@
-//! The program tells the device how many unexpected messages were handled.
+//! The program reports to the device how many unexpected messages were handled.
 
 use doorbell::tags::Offload;
 use doorbell_tests::{
@@ -8,7 +8,7 @@ use doorbell_tests::{
 
 const MANUAL: Shape = Shape { manual: true, ..SHAPE };
 
-/// Polls until the device has been told of all unexpected messages, or until it has to be.
+/// Polls until all unexpected messages were reported to the device, or until they must be.
 fn wait_until(side: &mut Side, needs_synchronization: bool) {
     wait("the state of the counts", || {
         side.tags.probe(0, 0);
@@ -23,7 +23,7 @@ fn the_device_does_not_match_until_the_program_synchronizes() {
     for way in ways().into_iter().filter(|way| *way == Offload::Required) {
         let (mut near, mut far) = pair(way, &MANUAL);
         far.send(0, 9, 0, &[]);
-        // It has arrived when the other side knows that it was received, and nobody has looked yet.
+        // It has arrived when the other side knows that it was received. The program has not polled yet.
         assert!(!far.sent());
         near.post(1, ALL);
         near.wait_unexpected(1);
@@ -33,13 +33,13 @@ fn the_device_does_not_match_until_the_program_synchronizes() {
         assert!(got.by_library, "matched by a device without the count");
         assert!(!far.sent());
 
-        // The next receive tells the device of both, so it is matched there.
+        // The next receive reports both to the device, so it is matched there.
         near.post(2, ALL);
         far.send(0, 2, 2, &[2]);
         assert!(!near.received().by_library);
         assert!(!far.sent());
 
-        // And a synchronisation does, for one that was appended too early.
+        // A synchronisation does so, too, for a receive that was appended too early.
         far.deliver(9, 3, &[]);
         near.post(3, ALL);
         near.wait_unexpected(2);

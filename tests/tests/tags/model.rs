@@ -32,7 +32,7 @@ struct Run {
     far: Side,
     random: Rng,
     receives: Vec<Posted>,
-    /// Those that are not over, and whether they are being cancelled.
+    /// Receives that are not over, and whether they are being cancelled.
     open: BTreeMap<usize, (ReceiveId, bool)>,
     /// Tags of the messages, by their numbers.
     messages: Vec<u64>,
@@ -173,8 +173,8 @@ impl Run {
         while self.poll_far() {}
     }
 
-    /// Lets the device get ahead of the program: messages arrive, and the receiver does not look. Messages for which
-    /// there is no room arrive only after it did.
+    /// Lets the device get ahead of the program: messages arrive, and the receiver does not poll. Messages without
+    /// room arrive only after it polls.
     fn let_messages_arrive(&mut self) {
         for _ in 0..100_000 {
             while self.poll_far() {}
@@ -194,7 +194,7 @@ impl Run {
     fn step(&mut self, step: u64) {
         let early = step / 64 % 2 == 0;
         if step % 128 == 0 {
-            // Takes what waits, so that messages can find receives that were there before.
+            // Takes the waiting messages, so that later messages can find receives that were there before.
             for _ in 0..self.near.tags.unexpected() {
                 self.post(0, 0);
             }
@@ -275,7 +275,7 @@ impl Run {
         assert_eq!(self.near.tags.unexpected(), left);
         wait("all FINs", || {
             self.poll_all();
-            // Others are offers that nobody has taken.
+            // Other offers were not taken.
             self.far.tags.offered() <= self.near.tags.unexpected()
         });
     }
@@ -287,14 +287,14 @@ fn run(way: Offload, shape: &Shape, steps: u64, seed: u64) {
     let mut run = Run::new(way, shape, seed);
     let both = way != Offload::Never && shape.tags >= 10;
     let mut step = 0;
-    // How far the device comes in one step depends on the machine: who matches is seen to the end, not hoped for.
+    // How far the device comes in one step depends on the machine: go on until both have matched.
     while step < steps || (both && (run.matched_by().0 == 0 || run.matched_by().1 == 0)) {
         run.step(step);
         step += 1;
         assert!(step < 100 * steps, "(device, library) matched {:?}", run.matched_by());
     }
     run.finish();
-    // Cancel what is left, so that the model knows which receives count.
+    // Cancel the other receives, so that the model knows which receives count.
     for (id, cancelling) in run.open.values_mut() {
         if !*cancelling && run.near.tags.cancel(*id).is_ok() {
             *cancelling = true;
@@ -320,7 +320,7 @@ fn number(variable: &str) -> Option<u64> {
     Some(std::env::var(variable).ok()?.parse().expect("a number"))
 }
 
-/// The second list is so short that entries come round all the time, and often it is full.
+/// The second list is so short that its entries are reused all the time, and it is often full.
 #[test]
 fn random_operations_match_as_a_list_walked_in_order() {
     let steps = number("DOORBELL_TAG_STEPS").unwrap_or_else(|| device::share(25_000));

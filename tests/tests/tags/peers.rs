@@ -16,7 +16,7 @@ fn fin(from: &mut Raw, tag: u64, context: u32, memory: OfferedMemory) {
     from.send(&TagHeader::Fin { tag, context, memory }, &behind);
 }
 
-/// Only the peer that was offered a buffer ends the rendezvous, and only with what it was offered.
+/// Only the peer that was offered a buffer ends the rendezvous, and only with that buffer.
 #[test]
 fn an_offer_is_ended_by_the_fin_of_its_own_peer() {
     for way in ways() {
@@ -130,7 +130,7 @@ fn offers_of_a_peer_that_was_removed_are_forgotten() {
     }
 }
 
-/// Reads that wait for room in the send queue when their peer is removed: each receive gets its event.
+/// READs wait for room in the send queue when their peer is removed. Each receive gets its event.
 #[test]
 fn reads_that_wait_end_with_their_peer() {
     for way in ways().into_iter().filter(|way| *way == Offload::Never) {
@@ -157,7 +157,7 @@ fn reads_that_wait_end_with_their_peer() {
     }
 }
 
-/// A peer that takes the place of one that was removed is another one.
+/// A peer in the place of a removed peer has another name.
 #[test]
 fn the_name_of_a_removed_peer_is_not_that_of_the_next() {
     for way in ways() {

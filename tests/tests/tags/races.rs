@@ -1,4 +1,4 @@
-//! Things that happen at the same time.
+//! Events at the same time.
 
 use doorbell::tags::{Offload, ReceiveId, TagEvent, TagFailure, TaggedBuffer};
 use doorbell::{AsyncEvent, BufferPool};
@@ -56,7 +56,7 @@ fn post_when_free(near: &mut Side, tag: u64) -> ReceiveId {
     })
 }
 
-/// The whole list is removed while a message for each of its receives arrives, and nobody polls meanwhile:
+/// The whole list is removed while a message for each of its receives arrives, without a poll meanwhile:
 /// the most that can complete at once. No completion is lost.
 #[test]
 fn a_whole_list_is_cancelled_while_its_messages_arrive() {
@@ -85,7 +85,7 @@ fn a_whole_list_is_cancelled_while_its_messages_arrive() {
                     again.extend(ids.iter().position(|known| *known == id));
                 }
             }
-            // The messages of those that were in time are there.
+            // The messages of receives that were cancelled in time are there.
             near.wait_unexpected(again.len());
             for tag in again {
                 post_when_free(&mut near, tag as u64);
@@ -152,7 +152,7 @@ fn senders_wait_for_room() {
     }
 }
 
-/// Nobody polls, and every receive and every operation completes: the CQ has room for all of them.
+/// Every receive and every operation completes without a poll: the CQ has room for all of them.
 #[test]
 fn as_much_completes_at_once_as_there_is() {
     for way in ways() {
@@ -176,8 +176,8 @@ fn as_much_completes_at_once_as_there_is() {
     }
 }
 
-/// A peer is removed with messages that nobody has polled: they arrive, in order with those of another peer, and
-/// their slots are there for the next ones.
+/// A peer is removed with messages that were not polled yet. They arrive, in order with those of another peer, and
+/// their slots are free for the next ones.
 #[test]
 fn unpolled_messages_outlive_the_removal_of_their_peer() {
     for way in ways() {
@@ -185,7 +185,7 @@ fn unpolled_messages_outlive_the_removal_of_their_peer() {
         let slots = BufferPool::new(near.tags.pd(), 256, 256).unwrap();
         let full = near.tags.fill(&slots).unwrap();
         for round in 0..6 {
-            // More than are taken at once.
+            // More messages than are taken at once.
             for number in 0..100 {
                 far.send(number as usize % 2, 7, number, &[number as u8; 64]);
                 assert!(!far.sent());
@@ -247,7 +247,7 @@ fn a_removed_peer_gives_everything_back() {
         near.tags.remove_peer(near.peers[0]).unwrap();
         wait("all receives that had matched", || {
             let _ = near.tags.poll();
-            // Those that nothing has matched go on waiting.
+            // Receives that have not matched go on waiting.
             near.pool.available() + near.tags.outstanding() as usize == free
         });
         // Another peer finds the queue as it was.

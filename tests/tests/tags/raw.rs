@@ -7,11 +7,11 @@ use doorbell_tests::{assert_matches, device, receiving};
 
 use doorbell_tests::tags::Side;
 
-/// A peer of plain queue pairs, whose messages say what it likes.
+/// A peer of plain queue pairs, which can send any message.
 pub struct Raw {
     receiver: Receiver,
     _back: QueuePair,
-    /// What the other side calls it.
+    /// Its identifier at the other side.
     pub peer: PeerId,
     pub qp: SendingQp,
     pool: BufferPool,
@@ -39,7 +39,7 @@ impl Raw {
         Self { receiver, _back: back, peer, qp, pool }
     }
 
-    /// What `near` sends to this peer, which has to be an offer.
+    /// Receives the next message of `near`, which must be an offer.
     pub fn offered(&mut self) -> OfferedMemory {
         let message = receiving::take(&mut self.receiver, 1).remove(0);
         assert_matches!(TagHeader::parse(&message), Some(TagHeader::Rendezvous { memory, .. }) => memory)

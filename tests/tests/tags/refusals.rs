@@ -146,8 +146,7 @@ fn malformed_messages_are_reported_and_do_no_harm() {
     }
 }
 
-/// Messages that offer memory which is not the sender's to offer: of no region, beyond the end of a region,
-/// before its start.
+/// Messages that offer invalid memory: of no region, beyond the end of a region, before its start.
 fn wild_offers(readable: &BufferPool) -> [[u8; 32]; 3] {
     let mut buffer = readable.take().unwrap();
     buffer.set_len(64);
@@ -214,7 +213,7 @@ fn a_queue_that_cannot_be_is_refused_in_words() {
     assert_matches!(tags.fill(&other), Err(Error::Foreign { .. }));
 }
 
-/// The sends of all peers complete on one CQ, which has to hold them.
+/// The sends of all peers complete on one CQ, which must have room for them.
 #[test]
 fn a_peer_more_than_the_sends_have_room_for_is_refused() {
     let pd = device::pd();
@@ -231,7 +230,7 @@ fn a_peer_more_than_the_sends_have_room_for_is_refused() {
         assert_matches!(refused, Error::CqTooSmall { .. });
         // Soft-RoCE makes a CQ of twice the size.
         assert!((2..16).contains(&peers.len()), "{} peers", peers.len());
-        // The room of one that is gone is free again.
+        // The room of a removed peer is free again.
         tags.remove_peer(peers[0]).unwrap();
         tags.add_peer(&QpConfig::rc().sends(8)).unwrap();
     }

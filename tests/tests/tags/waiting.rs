@@ -1,4 +1,4 @@
-//! Sleeping until something happens: no wake-up is lost, whatever it is.
+//! Sleeping until an event comes: no wake-up is lost, for any kind of event.
 
 use std::sync::mpsc;
 use std::thread;
@@ -17,7 +17,7 @@ use doorbell_tests::{
 /// Sleeps for the next event.
 #[track_caller]
 fn slept(side: &mut Side) -> TagEvent {
-    assert!(side.tags.wait(PATIENCE).unwrap(), "nobody woke the sleeper");
+    assert!(side.tags.wait(PATIENCE).unwrap(), "the sleeper was not woken");
     side.tags.poll().expect("wait returned true")
 }
 
@@ -25,7 +25,7 @@ fn slept(side: &mut Side) -> TagEvent {
 #[track_caller]
 fn woken(side: &mut Side) -> TagEvent {
     while !side.tags.arm().unwrap() {
-        assert!(is_readable(side.tags.channel(), PATIENCE), "nobody woke the sleeper");
+        assert!(is_readable(side.tags.channel(), PATIENCE), "the sleeper was not woken");
     }
     side.tags.poll().expect("arm returned true")
 }
@@ -40,7 +40,7 @@ fn nothing_happens_and_the_time_runs_out() {
             assert!(!near.tags.wait(Duration::from_millis(30)).unwrap());
             assert!(began.elapsed() >= Duration::from_millis(30), "{:?}", began.elapsed());
         }
-        // An append of which the device has reported the execution is nothing to wake up for, once it was taken.
+        // The completion of an append is no reason to wake up once it was taken.
         assert!(!near.tags.arm().unwrap());
         assert!(!is_readable(near.tags.channel(), Duration::from_millis(20)));
         far.send(0, 1, 0, b"hello");
@@ -49,7 +49,7 @@ fn nothing_happens_and_the_time_runs_out() {
     }
 }
 
-/// Each thing that a program waits for, while nobody polls but the sleeper.
+/// Each event that a program waits for wakes the sleeper. Only the sleeper polls.
 #[test]
 fn a_match_an_unexpected_message_a_send_and_a_rendezvous_wake_a_sleeper() {
     for way in ways() {
@@ -111,7 +111,7 @@ fn the_failure_of_a_peer_wakes_a_sleeper_and_the_others_go_on() {
             near.post(9, ALL);
             far.send(1, 9, 0, b"still there");
             assert_matches!(wait(&mut near), TagEvent::Received(_));
-            // A peer that comes in the place of one that was armed is armed, too.
+            // A peer in the place of an armed peer is armed, too.
             assert_matches!(wait(&mut far), TagEvent::Sent(_));
             assert!(!far.tags.arm().unwrap());
             near.tags.remove_peer(near.peers[0]).unwrap();
@@ -125,7 +125,7 @@ fn the_failure_of_a_peer_wakes_a_sleeper_and_the_others_go_on() {
     }
 }
 
-/// A message for each sleep, sent somewhere between before the arming and after the sleep begins.
+/// A message for each sleep, sent at any time from before the arming until after the sleep begins.
 #[test]
 fn a_message_at_any_time_ends_the_sleep() {
     for way in ways() {
@@ -195,7 +195,7 @@ fn a_task_is_woken_by_each_event() {
     }
 }
 
-/// 80 messages that nobody asks for take all of 64 buffers, and the one that a receive waits for is behind them.
+/// 80 messages without a receive take all of 64 buffers. The message that a receive waits for comes after them.
 #[test]
 fn unexpected_messages_that_hold_all_buffers_are_reported() {
     for way in ways() {
@@ -208,10 +208,10 @@ fn unexpected_messages_that_hold_all_buffers_are_reported() {
         far.send(0, 1, 0, b"wanted");
         let event = slept(&mut near);
         assert_matches!(event, TagEvent::BuffersLow { posted: ..33, unexpected: 1.. });
-        // Once.
+        // The event comes once.
         near.wait_unexpected_at_least(64 - 32);
         assert!(!near.tags.wait(Duration::from_millis(30)).unwrap());
-        // Receives for what waits give buffers back, and the message arrives; another pool would do as well.
+        // Receives for the waiting messages give buffers back, and the message arrives; another pool does, too.
         let before = near.tags.unexpected();
         if way == doorbell::tags::Offload::Never {
             let more = BufferPool::new(near.tags.pd(), 64, SHAPE.buffer_size + 64).unwrap();

@@ -1,15 +1,15 @@
-//! What an operation may cost at most, whatever it cost before.
+//! Upper bounds for the cost of operations, whatever they cost before.
 
 use std::collections::BTreeMap;
 
 use crate::Result;
 use crate::counts::{Cost, TOLERANCE};
 
-/// What a count is held against, in instructions per message.
+/// Upper bound of a count, in instructions per message.
 enum Limit {
     /// A number.
     AtMost(f64),
-    /// So many times another operation.
+    /// A multiple of another operation.
     Times(&'static str, f64),
 }
 
@@ -31,7 +31,7 @@ const BOUNDS: [(&str, Limit); 67] = [
     ("SRQ cycle, lending batch, 1000 QPs", Times("SRQ cycle, lending batch", 1.1)),
     ("SRQ cycle, lending batch, 32768 slots", Times("SRQ cycle, lending batch, 64 slots", 1.1)),
     ("RQ cycle, lending batch", AtMost(79.0)),
-    // Half of what ibv_post_srq_ops takes: see the reference's column of the table.
+    // Half of the count of ibv_post_srq_ops: see the reference's column of the table.
     ("tag add, batch 16", AtMost(60.0)),
     // A request of the ring and its completion.
     ("SEND post and poll", AtMost(51.0)),

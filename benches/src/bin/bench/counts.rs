@@ -1,7 +1,7 @@
 //! Instructions, loads and stores per message, counted by callgrind.
 //!
 //! The program runs itself under callgrind, which writes a profile whenever [`counted`] is entered or left.
-//! So each second profile is of one round of one subject and of nothing else.
+//! So each second profile has one round of one subject and nothing else.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -26,7 +26,7 @@ const COUNTED: &str = "bench::counts::counted";
 /// make the compiler inline differently.
 pub(crate) const TOLERANCE: f64 = 1.03;
 
-/// What one message costs.
+/// The cost of one message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
     pub(crate) instructions: f64,
@@ -44,7 +44,7 @@ fn cases(filter: &str) -> impl Iterator<Item = Case> {
     case::counted().into_iter().filter(move |case| case.label().contains(filter))
 }
 
-/// What is run in a process that has preloaded the drop-in, or in one that has not, each once.
+/// The runs of a process that has preloaded the drop-in, or of a process that has not, each once.
 fn runs(filter: &str, drop_in: bool) -> Vec<(Operation, Name)> {
     let mut runs = Vec::new();
     for Case { operation, doorbell, reference } in cases(filter) {
@@ -57,8 +57,8 @@ fn runs(filter: &str, drop_in: bool) -> Vec<(Operation, Name)> {
     runs
 }
 
-/// Under callgrind: one counted round of each run, after two that bring it to a steady state. Prints how many
-/// messages that are.
+/// Does one counted round of each run under callgrind, after two rounds that bring it to a steady state. Prints
+/// the number of messages.
 pub(crate) fn run_counted(filter: &str, drop_in: bool) {
     let world = World::new();
     for (operation, name) in runs(filter, drop_in) {
@@ -193,7 +193,7 @@ fn format_baseline(current: &BTreeMap<String, Cost>) -> Result<String> {
     Ok(text)
 }
 
-/// Whether the baseline is of the compiler that is here. Another one counts otherwise.
+/// Returns `true` if the baseline was counted with this compiler. The counts of another compiler differ.
 fn of_this_compiler(path: &Path) -> Result<bool> {
     let text = fs::read_to_string(path)?;
     let made_with = text.lines().next().unwrap_or_default().trim_start_matches("# ");

@@ -53,7 +53,7 @@ enum Command {
         #[arg(long)]
         docs: Option<PathBuf>,
     },
-    /// What `counts` runs under callgrind.
+    /// Runs under callgrind, for `counts`.
     #[command(hide = true)]
     Counted {
         /// As of `counts`.
@@ -63,7 +63,7 @@ enum Command {
         #[arg(long)]
         drop_in: bool,
     },
-    /// What `times` runs for each subject.
+    /// Runs for each subject, for `times`.
     #[command(hide = true)]
     Sampled {
         /// Which of the timed cases.
@@ -139,7 +139,7 @@ fn machine() -> String {
     let hypervisor = line("/proc/cpuinfo", "flags").contains(" hypervisor");
     let kind = if hypervisor { "virtual machine" } else { "bare metal" };
     let model = line("/proc/cpuinfo", "model name");
-    // Without what its builder added.
+    // Without the suffix of its builder.
     let kernel = kernel.trim().split('-').next().unwrap_or_default();
     format!("{model}, {processors} processors, {kind}, Linux {kernel}")
 }

@@ -1,7 +1,7 @@
 //! Nanoseconds per message.
 //!
 //! Doorbell and its reference run in a process each, because the drop-in serves all of its process. They take turns, so
-//! that what disturbs the machine disturbs both. A sample is the time of a thousand messages or more, because clocks of
+//! that a disturbance of the machine affects both. A sample is the time of a thousand messages or more, because clocks of
 //! virtual machines step by 10 ns.
 
 use std::env;
@@ -108,7 +108,7 @@ impl Drop for Sampler {
     }
 }
 
-/// What [`Sampler`] runs: prints a sample for each line of the input.
+/// Prints a sample for each line of the input, for [`Sampler`].
 pub(crate) fn run_sampled(index: usize, reference: bool) {
     let (case, lines) = case::timed().swap_remove(index);
     let world = World::new();

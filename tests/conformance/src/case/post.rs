@@ -1,4 +1,4 @@
-//! Posting, also of what doorbell posts by itself when slots are given back.
+//! Posting, also of buffers that doorbell posts by itself when slots are given back.
 
 use std::collections::VecDeque;
 
@@ -30,8 +30,8 @@ impl Case<'_> {
         let libmlx5: Vec<_> =
             receives.iter().map(|receive| self.for_libmlx5(queue, receive)).collect();
         if self.subject.held() > 0 || new.len() != taken {
-            // Slots whose messages the program holds are free for libmlx5, and one of doorbell's buffers
-            // may wait: the refusals cannot be the same.
+            // The slots of held messages are free for libmlx5, and one of doorbell's buffers may wait: the
+            // refusals cannot be the same.
             self.post_to_libmlx5(queue, &new)?;
         } else {
             let (theirs, their_refusal) =
@@ -63,8 +63,8 @@ impl Case<'_> {
         theirs: Option<Refusal>,
         ours: Option<Refusal>,
     ) -> Result<()> {
-        // One that is refused for two reasons: libmlx5 looks at them in another order on a receive queue.
-        // The drop-in has the order of libmlx5.
+        // Two reasons to refuse a receive: libmlx5 checks them in another order on a receive queue. The
+        // drop-in has the order of libmlx5.
         let either = [Some(Refusal::Full), Some(Refusal::TooManyEntries)];
         let Pair { doorbell, .. } = &self.queues[queue];
         let full = doorbell.outstanding.len() + posted >= doorbell.capacity() as usize;
@@ -100,8 +100,8 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// Doorbell was given these buffers and posts them when it can: sees that each is posted once, and
-    /// lets libmlx5 post the same.
+    /// Checks that doorbell posts each of the buffers that it was given once, and lets libmlx5 post the
+    /// same.
     pub(super) fn post_again(
         &mut self,
         queue: usize,
@@ -124,8 +124,8 @@ impl Case<'_> {
         Err(Difference::new("receives posted", theirs, receives.len()))
     }
 
-    /// What libmlx5 is given: on an SRQ it writes entries of length 0, which doorbell leaves out, as
-    /// libmlx5 itself does on a receive queue.
+    /// The receive that libmlx5 is given. On an SRQ libmlx5 writes entries of length 0. Doorbell leaves
+    /// them out, as libmlx5 itself does on a receive queue.
     fn for_libmlx5(&self, queue: usize, receive: &Receive) -> Receive {
         let (id, entries) = receive;
         let mut entries: Vec<sys::ibv_sge> = entries.clone();
@@ -135,7 +135,7 @@ impl Case<'_> {
         (*id, entries)
     }
 
-    /// WQEs that doorbell has handed over now, which are `candidates` and what waited before them.
+    /// Returns the WQEs that doorbell has handed over now. They must be of waiting receives or `candidates`.
     fn handed_over(
         &mut self,
         queue: usize,
@@ -157,7 +157,7 @@ impl Case<'_> {
             }
             pending.retain(|id| *id != wqe.id);
         }
-        // An SRQ has one slot for a buffer that waits; on a receive queue they wait for a held slot.
+        // An SRQ has one slot for a buffer that waits; buffers of a receive queue wait for a held slot.
         let may_wait = if self.shape.shared {
             usize::from(self.shape.spare)
         } else {

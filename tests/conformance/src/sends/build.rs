@@ -5,17 +5,18 @@ use rdma_core_sys as sys;
 use super::plan::Kind;
 use super::request::{Destination, QKEY, Request};
 
-/// Builds a batch, and posts or aborts it; returns the errno. One request in two has its address, if it has one, after its payload.
+/// Builds a batch, and posts or aborts it; returns the errno. Every other request with an address sets it after the
+/// payload.
 ///
 /// # Safety
-/// The QP is alive, has these operations, and the memory that the requests name is looked at only while the device rests.
+/// The QP is alive, has these operations, and the memory that the requests name is read only while the device rests.
 pub unsafe fn build(
     qp: *mut sys::ibv_qp,
     to: Option<&Destination>,
     requests: &[Request],
     is_aborted: bool,
 ) -> i32 {
-    // SAFETY: the caller's contract.
+    // SAFETY: the QP is alive and has these operations, and the memory that the requests name can be read.
     unsafe {
         let qp = sys::ibv_qp_to_qp_ex(qp);
         sys::ibv_wr_start(qp);
@@ -43,7 +44,7 @@ pub unsafe fn build(
 /// As [`build`], between `ibv_wr_start` and `ibv_wr_complete`.
 unsafe fn begin(qp: *mut sys::ibv_qp_ex, request: &Request) {
     let (addr, rkey) = request.remote;
-    // SAFETY: the caller's contract.
+    // SAFETY: the QP is alive and has these operations, between `ibv_wr_start` and `ibv_wr_complete`.
     unsafe {
         ((*qp).wr_id, (*qp).wr_flags) = (request.id, request.flags());
         match request.kind {
@@ -66,7 +67,7 @@ unsafe fn begin(qp: *mut sys::ibv_qp_ex, request: &Request) {
 /// # Safety
 /// As [`begin`].
 unsafe fn put(qp: *mut sys::ibv_qp_ex, request: &Request) {
-    // SAFETY: the caller's contract; the lists can be read during the calls.
+    // SAFETY: "as `begin`": the QP is alive, and a request is being built. The lists can be read during the calls.
     unsafe {
         match &request.sges[..] {
             [one] if request.inline => {

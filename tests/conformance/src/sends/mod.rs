@@ -226,7 +226,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Compares a completion with what libibverbs says of it.
+    /// Compares a completion with that of libibverbs.
     fn completed(&mut self, wc: &sys::ibv_wc, reported: &subject::Reported) -> Result<()> {
         let over = self.over(reported.qp, wc.wr_id)?;
         let ids: Vec<_> = over.iter().map(|request| request.id).collect();

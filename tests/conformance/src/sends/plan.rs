@@ -1,4 +1,4 @@
-//! What a session of sends does: the queues, and the requests that are posted to them.
+//! The plan of a session of sends: the queues, and the requests that are posted to them.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -89,7 +89,7 @@ fn kind(datagrams: bool) -> BoxedStrategy<Kind> {
         20 => any::<u32>().prop_map(Kind::WriteImmediate),
         50 => Just(Kind::Read),
         20 => any::<u64>().prop_map(Kind::FetchAdd),
-        // Now and then what stands there.
+        // The number to compare with sometimes equals the one in memory.
         20 => (0..3u64, any::<u64>()).prop_map(|(compare, swap)| Kind::CompareSwap(compare, swap % 3)),
     ]
     .boxed()

@@ -44,7 +44,7 @@ impl Case<'_> {
     /// Posts requests in one call.
     pub(super) fn post(&mut self, qp: usize, planned: &[plan::Request]) -> Result<()> {
         let silent = self.senders[qp].silent;
-        // The ring has one way to post. After an error in a batch libmlx5 writes its parts to where the last one was.
+        // The ring has one way to post. After an error in a batch libmlx5 overwrites the last request with its parts.
         let most = self.twins.libmlx5.cap.max_send_wr as usize;
         let fits = self.senders[qp].outstanding.len() + planned.len() <= most;
         let is_built = self.subject.is_none() && fits && self.next_id % 2 == 0;
@@ -96,7 +96,7 @@ impl Case<'_> {
         queue::compare(theirs, ours, is_built, self.run.tally)
     }
 
-    /// Makes a request of a planned one: one that fits.
+    /// Makes a request that fits from a planned one.
     fn request(&mut self, planned: &plan::Request) -> Request {
         let plan::Request { kind, at, good_key, inline, signaled, solicited, fence, .. } = *planned;
         let twin = &self.twins.libmlx5;
@@ -133,8 +133,8 @@ impl Case<'_> {
         Request { id: self.next_id, kind, sges, inline, remote, signaled, solicited, fence }
     }
 
-    /// Decides whether a request asks for a CQE: as it says, and when doorbell would ask on its own, or the queue of
-    /// libmlx5 would be full of requests that do not.
+    /// Returns `true` if a request asks for a CQE: as planned, when doorbell would ask by itself, or before the queue of
+    /// libmlx5 is full of requests without a CQE.
     fn must_ask(&mut self, qp: usize, request: &Request) -> bool {
         let blocks = request.blocks(self.shape.datagrams);
         let capacity = self.senders[qp].queues[1].capacity();
@@ -163,14 +163,14 @@ impl Case<'_> {
     ) -> (usize, i32) {
         let to = self.destination(qp, twin);
         if is_built {
-            // SAFETY: the QP is alive and was made with these operations, and the memory that they name is looked at only
-            // while the device rests.
+            // SAFETY: the QP is alive and was made with these operations, and the memory that they name is read only while
+            // the device rests.
             let errno = unsafe { build(twin.base.qps[qp], to.as_ref(), requests, false) };
             return (if errno == 0 { requests.len() } else { 0 }, errno);
         }
         let mut wrs: Vec<_> = requests.iter_mut().map(|request| request.wr(to.as_ref())).collect();
-        // SAFETY: the QP is alive, the list can be read, and the memory that it names is looked at only while the
-        // device rests.
+        // SAFETY: the QP is alive, the list can be read, and the memory that it names is read only while the device
+        // rests.
         let post =
             |first, bad: &mut _| unsafe { sys::ibv_post_send(twin.base.qps[qp], first, bad) };
         verbs::post_list(&mut wrs, |wr| &mut wr.next, post)

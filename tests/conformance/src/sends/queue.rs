@@ -11,7 +11,7 @@ use crate::memory::Region;
 use crate::pair::same_record;
 use crate::tally::{self, Tally};
 
-/// Bytes of a half of a register, which is what BlueFlame copies at most.
+/// Bytes of a half of a register, the most that BlueFlame copies.
 const HALF: usize = 256;
 /// Bytes of the doorbell, the first ones of a WQE.
 const DOORBELL: usize = 8;
@@ -20,15 +20,15 @@ pub struct Queue {
     ring: Region,
     record: Region,
     register: Region,
-    /// The ring when it was last looked at, and the register before something was posted.
+    /// The ring when it was read last, and the register before a post.
     before: [Vec<u8>; 2],
     posted: u16,
 }
 
 impl Queue {
     pub fn new(layout: &Layout) -> Self {
-        // SAFETY: memory of a queue that exists as long as its twin, written by the driver and read by the
-        // device, neither of which runs while it is looked at. A register without halves has eight bytes.
+        // SAFETY: memory of a queue that exists as long as its twin. The driver writes it and the device reads
+        // it; neither runs while it is read here. A register without halves has eight bytes.
         let (ring, record, register) = unsafe {
             (
                 Region::new(layout.buf, layout.wqe_cnt as usize * SEND_WQE_BB),
@@ -44,12 +44,12 @@ impl Queue {
         queue
     }
 
-    /// Looks at the register before something is posted: the device clears a doorbell that it takes.
+    /// Reads the register before a post: the device clears a doorbell that it takes.
     pub fn look_at_register(&mut self) {
         self.register.read(&mut self.before[1]);
     }
 
-    /// Looks at the ring after a batch that was given up.
+    /// Reads the ring after a batch that was aborted.
     pub fn look_at_ring(&mut self) {
         self.ring.read(&mut self.before[0]);
     }
@@ -129,15 +129,15 @@ pub fn compare(
     Ok(())
 }
 
-/// Clears what libmlx5 leaves as it was, and the device does not read: the padding of inline bytes, the second operand
-/// of a fetch and add.
+/// Clears the bytes that libmlx5 does not write and the device does not read: the padding of inline bytes, and the
+/// second operand of a fetch and add. Returns their number.
 fn mask(wqe: &mut [u8]) -> usize {
     let ctrl = ControlSegment::from_bytes(wqe.first_chunk().expect("a control segment"));
     if ctrl.opcode() == WqeOpcode::ATOMIC_FA && wqe.len() >= 3 * UNIT {
         wqe[2 * UNIT + 8..3 * UNIT].fill(0);
         return 8;
     }
-    // The inline segment, if there is one, is the last: it begins at a unit, behind at most four.
+    // The inline segment, if there is one, is the last. It begins at a unit, after one to four other units.
     for at in (UNIT..wqe.len()).step_by(UNIT).take(4) {
         let header = InlineHeader::from_bytes(wqe[at..].first_chunk().expect("a unit"));
         let Some(count) = header.count() else { continue };
@@ -150,7 +150,7 @@ fn mask(wqe: &mut [u8]) -> usize {
     0
 }
 
-/// Clears the immediate data of a request that has none, which libmlx5 leaves as it was with `ibv_wr_*`.
+/// Clears the immediate data of a request that has none: `ibv_wr_*` of libmlx5 does not write this field.
 fn mask_immediate(wqe: &mut [u8]) -> usize {
     let ctrl = ControlSegment::from_bytes(wqe.first_chunk().expect("a control segment"));
     let has_immediate = [WqeOpcode::SEND_IMM, WqeOpcode::SEND_INVAL, WqeOpcode::RDMA_WRITE_IMM]
@@ -162,7 +162,7 @@ fn mask_immediate(wqe: &mut [u8]) -> usize {
     4
 }
 
-/// Sees that doorbell has written to no other block than those that it posted.
+/// Checks that doorbell has written only to the blocks that it posted.
 fn unchanged(ours: &Queue, from: u16, posted: u16) -> Result<()> {
     let mut expected = ours.before[0].clone();
     let mut now = Vec::new();

@@ -129,7 +129,7 @@ impl Request {
             .map(|sge| Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey })
             .collect();
         let pieces: Vec<&[u8]> = if self.inline {
-            // SAFETY: the memory is mapped, and nobody writes to it now.
+            // SAFETY: the memory is mapped, and not written now.
             sges.iter().map(|sge| unsafe { bytes(sge) }).collect()
         } else {
             Vec::new()
@@ -144,7 +144,7 @@ impl Request {
             flags = if set { flags | flag } else { flags };
         }
         let remote = Remote { addr: self.remote.0, rkey: self.remote.1 };
-        // SAFETY: the caller's contract.
+        // SAFETY: *memory* and *ready* of [`mlx5_ring::sq`].
         unsafe {
             match self.kind {
                 Kind::Send | Kind::SendImmediate(_) if to.is_some() => {
@@ -187,6 +187,6 @@ fn atomic(
 /// The memory is mapped and not written while the slice is used.
 unsafe fn bytes(sge: &Sge) -> &[u8] {
     let start = std::ptr::with_exposed_provenance(sge.addr as usize);
-    // SAFETY: the caller's contract.
+    // SAFETY: the memory is mapped and not written while the slice is used.
     unsafe { std::slice::from_raw_parts(start, sge.length as usize) }
 }

@@ -15,12 +15,12 @@ use crate::fault::{self, Fault};
 use crate::memory::Region;
 use crate::verbs::{init_obj, send_queue, some};
 
-/// A CQE as the ring tells it.
+/// A CQE as the ring reports it.
 #[derive(Debug)]
 pub struct Reported {
     pub qp: usize,
     pub completion: Completion,
-    /// What is over, oldest first; the last one is what the CQE names.
+    /// Requests that are over, oldest first. The CQE names the last.
     pub retired: Vec<u64>,
 }
 
@@ -38,7 +38,7 @@ impl Subject {
     pub fn new(twin: &Twin, shape: &Shape, fault: Option<Fault>) -> Self {
         let av = address_vector(twin);
         let mut subject = Self {
-            // SAFETY: a fresh CQ that nobody else polls, and that outlives the subject.
+            // SAFETY: a fresh CQ that no other code polls, and that outlives the subject.
             cq: unsafe { CompletionQueue::new(cq_layout(twin)) }.expect("a CQ of libmlx5"),
             queues: Vec::new(),
             numbers: Vec::new(),
@@ -60,8 +60,8 @@ impl Subject {
                 .map(|_: MaybeUninit<u8>| MaybeUninit::uninit())
                 .collect();
             let records = NonNull::from(&mut *storage).cast();
-            // SAFETY: a fresh queue, whose register is its own: libmlx5 shares none of the first. The box and the
-            // QP live longer.
+            // SAFETY: a fresh queue with a register of its own: libmlx5 does not share its first registers. The box
+            // and the QP live longer.
             let queue = unsafe { SendQueue::new(layout, config, records) };
             subject.queues.push(queue.expect("a send queue of libmlx5"));
             subject.numbers.push(layout.qpn);
@@ -84,7 +84,7 @@ impl Subject {
         let to = datagram.then_some(&self.destinations[qp]);
         let results = requests
             .iter()
-            // SAFETY: the memory is looked at only while the device rests.
+            // SAFETY: the memory is read only while the device rests.
             .map(|request| unsafe { request.post(&mut posting, to) })
             .collect();
         drop(posting);
@@ -114,7 +114,7 @@ impl Subject {
         reported
     }
 
-    /// The QP was reset: forgets what the CQ holds of it. Returns what was outstanding.
+    /// The QP was reset: discards its CQEs in the CQ. Returns the outstanding requests.
     pub fn reset(&mut self, qp: usize) -> Vec<u64> {
         let number = self.numbers[qp];
         self.cq.purge(|cqe| cqe.qpn() == number);
@@ -147,6 +147,6 @@ fn address_vector(twin: &Twin) -> DatagramSegment {
     // SAFETY: as above.
     let mut out: sys::mlx5dv_ah = unsafe { std::mem::zeroed() };
     init_obj(sys::MLX5DV_OBJ_AH, |obj| (obj.ah.in_, obj.ah.out) = (twin.ah, &mut out));
-    // SAFETY: the address vector of a live handle, which nobody writes.
+    // SAFETY: the address vector of a live handle, which is not written.
     DatagramSegment::from_bytes(unsafe { &*out.av.cast::<[u8; DatagramSegment::SIZE]>() })
 }

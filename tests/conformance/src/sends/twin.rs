@@ -12,7 +12,7 @@ use crate::verbs::{self, done, made};
 
 /// Receives that a peer has posted.
 const RECEIVES: u32 = 256;
-/// Messages that arrive stand at so many places in turn.
+/// Places of arriving messages, which are used in turn.
 const PLACES: u64 = 8;
 /// Bytes of each.
 const PLACE: u32 = 4096;
@@ -20,7 +20,7 @@ const PLACE: u32 = 4096;
 pub struct Twin {
     pub base: Base,
     pub cq: *mut sys::ibv_cq,
-    /// What libmlx5 made of the capabilities that were asked for.
+    /// The capabilities that libmlx5 granted.
     pub cap: sys::ibv_qp_cap,
     /// To the port that all peers are at.
     pub ah: *mut sys::ibv_ah,
@@ -49,7 +49,7 @@ const CONNECTED: u32 = OPERATIONS
     | sys::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
 
 impl Twin {
-    /// Requests send from `source` and put what they read to `results`; peers have `target` and receive in `inbox`.
+    /// Requests send from `source` and read into `results`; peers have `target` and receive in `inbox`.
     pub fn new(name: &str, shape: &Shape, [source, results, target, inbox]: [Region; 4]) -> Self {
         set_environment(shape);
         let mut base = Base::new(name, &shape.wire);
@@ -120,7 +120,7 @@ impl Twin {
         self.next_place += 1;
         let mut sge = sys::ibv_sge { addr, length: PLACE, lkey: key };
         let mut wr = sys::ibv_recv_wr { sg_list: &mut sge, num_sge: 1, ..Default::default() };
-        // SAFETY: the peer is alive, and the list and what it names are too.
+        // SAFETY: the peer is alive, and so are the list and the memory that it names.
         done(unsafe { sys::ibv_post_recv(peer, &mut wr, &mut ptr::null_mut()) }, "ibv_post_recv");
     }
 
@@ -154,12 +154,12 @@ unsafe fn create(
         max_recv_wr: 1,
         max_recv_sge: 1,
     };
-    // SAFETY: the caller's contract.
+    // SAFETY: all objects are alive, and the attributes are valid.
     let qp = made(unsafe { sys::ibv_create_qp_ex(base.context, &mut init) }, "ibv_create_qp_ex");
     (qp, init.cap)
 }
 
-/// Sets what libmlx5 reads from the environment when a context is opened.
+/// Sets the environment variables that libmlx5 reads when a context is opened.
 fn set_environment(shape: &Shape) {
     let set = |name, value| {
         // SAFETY: the program has one thread.

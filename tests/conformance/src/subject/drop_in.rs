@@ -1,4 +1,4 @@
-//! libibverbs, whose functions are those of the drop-in.
+//! libibverbs with the functions of the drop-in.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ pub struct DropIn {
     keys: Keys,
     /// Identifies receives: no two have the same.
     next_id: u64,
-    /// Receives that were posted and not looked at, by queue.
+    /// Receives that were posted and not read back, by queue.
     posted: Vec<VecDeque<u64>>,
 }
 

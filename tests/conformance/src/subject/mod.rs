@@ -1,7 +1,7 @@
 //! The twin that doorbell drives.
 //!
-//! The entries of its context for posting and polling abort: nothing here can secretly be libmlx5. Those of the drop-in
-//! are its own: what it posts and polls itself is in its line at the end (`DOORBELL_LOG`).
+//! The entries of its context for posting and polling abort, so libmlx5 cannot do the work by accident. The drop-in has
+//! entries of its own. It counts its posts and polls in its last line (`DOORBELL_LOG`).
 
 mod drop_in;
 mod ring;
@@ -23,15 +23,15 @@ pub use drop_in::DropIn;
 pub use ring::{Keys, Ring, UNKNOWN_KEY, sges};
 pub use safe::{Pools, Safe};
 
-/// A receive: what identifies it, and its scatter list.
+/// A receive: its number and its scatter list.
 pub type Receive = (u64, Vec<sys::ibv_sge>);
 
-/// What came out of the CQ, as doorbell shows it.
+/// A completion, as doorbell shows it.
 #[derive(Clone, Debug)]
 pub struct Completion {
-    /// Names and values of what this layer tells.
+    /// Names and values of the fields that this layer reports.
     pub fields: Vec<(&'static str, u64)>,
-    /// What became of the message.
+    /// How the message ended.
     pub given: Give,
     /// The message, from a layer that hands it out.
     pub data: Option<Vec<u8>>,
@@ -41,20 +41,20 @@ pub struct Completion {
 pub trait Subject {
     /// Makes receives of scatter lists; fewer when there are not enough buffers.
     fn prepare(&mut self, lists: &[Vec<Entry>]) -> Vec<Receive>;
-    /// Posts what was prepared. Returns how many were taken.
+    /// Posts prepared receives. Returns how many were taken.
     fn post(&mut self, queue: usize, receives: &[Receive]) -> (usize, Option<Refusal>);
-    /// Puts a buffer into the slot of a full SRQ that stays unposted; returns what identifies it.
+    /// Puts a buffer into the slot of a full SRQ that stays unposted; returns its receive.
     fn load_spare(&mut self, queue: usize) -> Option<Receive>;
     fn poll(&mut self, budget: u32, give: &[Give]) -> Vec<Completion>;
     /// Messages held.
     fn held(&self) -> usize;
-    /// Gives a held message back; returns its queue and what identifies it.
+    /// Gives a held message back; returns its queue and the number of its receive.
     fn give_back(&mut self, index: usize, recycle: bool) -> (usize, u64);
     /// Takes the events that have come, and asks for the next one.
     fn arm(&mut self, solicited_only: bool);
     /// Takes a QP through RESET to INIT.
     fn reset(&mut self, qp: usize);
-    /// What doorbell has noted for a WQE.
+    /// The number that doorbell has noted for a WQE.
     fn id(&mut self, queue: usize, wqe: &Wqe) -> u64;
 }
 
@@ -75,8 +75,8 @@ fn domain(twin: &Twin) -> ProtectionDomain {
 
 impl Wrapped {
     fn new(twin: &Twin, pd: &ProtectionDomain, shape: &Shape) -> Self {
-        // SAFETY: the objects are fresh, nobody else uses them, they are destroyed after the receiver, and
-        // the sizes are those they were made with.
+        // SAFETY: the objects are fresh, no other code uses them, they are destroyed after the receiver,
+        // and they were made with these sizes.
         unsafe {
             let mut receiver =
                 Receiver::from_raw_cq(pd, twin.cq, &ReceiverConfig::new().path(Path::Direct))
@@ -110,8 +110,8 @@ impl Wrapped {
     }
 }
 
-/// Status of a syndrome, by the names of the man page of `ibv_poll_cq` (doorbell's own table is what the
-/// safe layer is compared by).
+/// Status of a syndrome, by the names of the man page of `ibv_poll_cq`. The safe layer is compared by
+/// doorbell's own table.
 pub fn status(syndrome: Syndrome) -> sys::ibv_wc_status {
     match syndrome {
         Syndrome::LOCAL_LENGTH => sys::IBV_WC_LOC_LEN_ERR,

@@ -99,7 +99,7 @@ impl Subject for Ring {
             let mut posted = 0;
             let mut refusal = None;
             for ((id, _), sges) in receives.iter().zip(&all) {
-                // SAFETY: the memory is looked at only while the device rests.
+                // SAFETY: the memory is read only while the device rests.
                 refusal = match unsafe { queue.post(SlotContext::from_wr_id(*id), sges) } {
                     Ok(_) => None,
                     Err(PostError::Full) => Some(Refusal::Full),
@@ -178,14 +178,14 @@ fn poll<Q: ReceiveRing<Data = SlotContext>>(
     let mut completions = Vec::new();
     while (completions.len() as u32) < budget {
         let Some(cqe) = cq.next() else { break };
-        // SAFETY: every receive on the CQ belongs to the queue; its memory is looked at only while the device rests.
+        // SAFETY: every receive on the CQ belongs to the queue; its memory is read only while the device rests.
         let completion = match unsafe { receive::complete(queue, cqe) } {
             receive::Completion::Message(slot) => {
                 // SAFETY: the slot is held.
                 let id = unsafe { queue.data(slot) }.wr_id();
                 let given = give[completions.len() % give.len()];
                 match given {
-                    // SAFETY: the slot is held, and nobody uses its memory.
+                    // SAFETY: the slot is held, and no code uses its memory.
                     Give::Recycle => unsafe { queue.recycle(slot) },
                     // SAFETY: the slot is held.
                     Give::Take => unsafe { queue.release(slot) },
@@ -217,7 +217,7 @@ fn poll<Q: ReceiveRing<Data = SlotContext>>(
     completions
 }
 
-/// What a CQE says, in the terms of `struct ibv_wc`.
+/// The fields of a CQE, in the terms of `struct ibv_wc`.
 fn of_message(cqe: &Cqe<'_>, wr_id: u64) -> Vec<(&'static str, u64)> {
     let all = cqe.to_cqe64();
     let flags_rqpn = all.flags_rqpn.get();

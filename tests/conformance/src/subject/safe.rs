@@ -44,8 +44,8 @@ impl Pools {
         let region = |pool: &BufferPool| {
             let mut buffers: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
             let first = buffers.iter_mut().map(address).min().expect("a pool has buffers");
-            // SAFETY: the pool keeps its memory as long as the queues exist; a message is not borrowed while
-            // its bytes are looked at.
+            // SAFETY: the pool keeps its memory as long as the queues exist; a message is not borrowed while its
+            // bytes are read here.
             unsafe { Region::at(first, (pool.count() * BUFFER) as usize) }
         };
         [&self.pool].into_iter().chain(&self.spare).map(region).collect()

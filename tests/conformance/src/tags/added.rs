@@ -6,12 +6,12 @@ use mlx5_ring::tag_list::Handle;
 pub struct Added {
     /// `wr_id` of the append and of the receive.
     pub id: u64,
-    /// What doorbell and libmlx5 call it.
+    /// The handle that both doorbell and libmlx5 give it.
     pub handle: Handle,
     pub entry: u32,
-    /// The count that libmlx5 notes for it, of which it keeps more bits than the device has, and the one
-    /// that doorbell does.
+    /// The count that libmlx5 notes for it, with more bits than the device has.
     pub their_count: u32,
+    /// The count that doorbell notes for it.
     pub our_count: u16,
     /// The completion of the append is to come.
     pub adding: bool,

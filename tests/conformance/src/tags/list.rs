@@ -17,12 +17,12 @@ const QPN: std::ops::Range<usize> = 4..7;
 const DOORBELL: usize = 8;
 const UNIT: usize = 16;
 
-/// What libmlx5 leaves as it was: from a byte of the WQE to another.
+/// Bytes of a WQE that libmlx5 does not write.
 struct Stale {
     name: &'static str,
     from: usize,
     to: usize,
-    /// Whether it does so in such an operation, which carries a count or not.
+    /// Whether libmlx5 leaves them, by the opcode and whether the operation carries a count.
     left: fn(TmOpcode, bool) -> bool,
 }
 
@@ -38,7 +38,7 @@ pub struct CommandQueue {
     pub number: u32,
     /// Basic blocks.
     pub blocks: u32,
-    /// The ring when it was last looked at.
+    /// The ring when it was read last.
     before: Vec<u8>,
     posted: u16,
 }
@@ -47,8 +47,8 @@ impl CommandQueue {
     pub fn of(queues: &Queues, number: u32) -> Self {
         let qp = queues.qps.iter().find(|qp| qp.number == number).expect("the QP exists");
         let (sq, dbrec) = (qp.attr.sq, qp.attr.dbrec);
-        // SAFETY: memory of a queue that exists as long as its twin, written by the driver and read by the
-        // device, neither of which runs while it is looked at.
+        // SAFETY: memory of a queue that exists as long as its twin. The driver writes it and the device
+        // reads it; neither runs while it is read here.
         let (ring, record) =
             unsafe { (Region::at(sq.buf, sq.count as usize * SEND_WQE_BB), Region::at(dbrec, 8)) };
         let before = ring.bytes(0, ring.len());
@@ -87,7 +87,7 @@ pub fn compare(
         same_wqe(theirs, ours, from.wrapping_add(number), tally)?;
     }
     for (queue, who) in [(&mut *theirs, "libmlx5"), (&mut *ours, "doorbell")] {
-        // What was not posted now is as it was: the device may still read it.
+        // The other blocks are unchanged: the device may still read them.
         let mut expected = std::mem::take(&mut queue.before);
         queue.ring.read(&mut queue.before);
         for number in 0..count {
@@ -96,8 +96,8 @@ pub fn compare(
             expected[at..at + SEND_WQE_BB].copy_from_slice(new);
         }
         if who == "libmlx5" {
-            // The block after the last one is not the device's: libmlx5 clears words of it for a WQE that
-            // it then refuses.
+            // The device may not read the block after the last one: libmlx5 clears words of it for a WQE
+            // that it then refuses.
             let next = queue.block(from.wrapping_add(count)) + DOORBELL;
             let cleared = &queue.before[next..next + DOORBELL];
             expected[next..next + DOORBELL].copy_from_slice(cleared);
@@ -152,7 +152,7 @@ fn same_wqe(
     Ok(())
 }
 
-/// Compares what was written to the registers: the doorbell of eight bytes, in the same half.
+/// Compares the writes to the registers: the doorbell of eight bytes, in the same half.
 fn same_registers(
     theirs: &CommandQueue,
     ours: &CommandQueue,
@@ -165,7 +165,7 @@ fn same_registers(
     };
     let registers = [read(theirs, devices[0]), read(ours, devices[1])];
     if count == 1 {
-        // One WQE libmlx5 may write whole, so that the device need not read it: the same bytes.
+        // libmlx5 may copy a single WQE to the register: it must be the same bytes.
         let at = theirs.block(ours.posted.wrapping_sub(1));
         let wqe = theirs.ring.bytes(at, SEND_WQE_BB);
         let rung = registers[0].iter().find(|half| half[..DOORBELL] == wqe[..DOORBELL]);

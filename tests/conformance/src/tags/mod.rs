@@ -1,5 +1,5 @@
-//! Tag matching: the list that libmlx5 changes through a command queue pair of its own, and doorbell through
-//! one made with the public API.
+//! Tag matching: libmlx5 changes the list through a command queue pair of its own, doorbell through a queue pair
+//! made with the public API.
 
 mod added;
 mod list;
@@ -62,11 +62,11 @@ struct Case<'a> {
     pair: Pair,
     /// The queue that libmlx5 posts list operations to, and that of doorbell.
     commands: [CommandQueue; 2],
-    /// Those that are not used: of the other twin each.
+    /// The unused command queue of each twin.
     idle: [CommandQueue; 2],
     cqs: [CompletionQueue; 2],
     next_id: u64,
-    /// Receives in the list, and such as have completions to come.
+    /// Receives in the list, and removed receives with completions to come.
     added: Vec<Added>,
     /// Their `wr_id`, and the count that each carries or the operation before it.
     synchronisations: VecDeque<(u64, u16)>,
@@ -152,7 +152,7 @@ impl<'a> session::Case<'a> for Case<'a> {
 impl<'a> Case<'a> {
     fn new(shape: &Shape, memory: Memory, run: Run<'a>) -> Self {
         let Memory { arena, source, target, headers } = memory;
-        // What ends a rendezvous arrives where other sessions write.
+        // The FINs of rendezvous arrive in `target`, where other sessions write.
         let peers = [source, headers, target];
         let mut doorbell = Twin::new("twin_doorbell", shape, peers);
         let mut libmlx5 = Twin::new("twin_libmlx5", shape, peers);
@@ -224,7 +224,7 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
-    /// Counts what the session does by itself, not what its lead does.
+    /// Counts the work of the session, without its lead.
     fn tally(&mut self, name: &'static str, count: u64) {
         if self.twins.payload {
             self.run.tally.add(name, count);

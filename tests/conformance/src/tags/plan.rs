@@ -1,4 +1,4 @@
-//! What a session of tag matching does: the sizes of the list, and the operations on it.
+//! The plan of a session of tag matching: the sizes of the list, and the operations on it.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ pub struct Shape {
     pub unexpected: u32,
 }
 
-/// The count of unexpected messages that an operation carries, as what it is behind.
+/// How far the count of unexpected messages that an operation carries lags, if it carries one.
 pub type Lag = Option<u32>;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -36,7 +36,7 @@ pub enum ListOperation {
         signaled: bool,
         lag: Lag,
     },
-    /// Of a receive that is not over, or is and only its last completions are to come.
+    /// Removes a receive that is not over, or whose last completions are to come.
     Del {
         index: u32,
         lag: Lag,

@@ -11,11 +11,11 @@ use crate::plan::Key;
 use crate::subject::UNKNOWN_KEY;
 use crate::tally;
 
-/// What a batch asks for.
+/// The requests of a batch.
 #[derive(Default)]
 struct Batch {
     requests: Vec<Request>,
-    /// An add behind them that the list has no room for.
+    /// An add after them for which the list has no room.
     refused: Option<Request>,
 }
 
@@ -30,7 +30,7 @@ impl Case<'_> {
             if errno != Err(libc::ENOMEM) {
                 return Err(Difference::new("list operations posted", text, requests.len()));
             }
-            // Its queue takes no more; that of doorbell has more room.
+            // The queue of libmlx5 is full; the queue of doorbell has more room.
             self.tally(tally::TAG_OPERATIONS_FULL, 1);
             requests.truncate(taken);
         }
@@ -51,7 +51,7 @@ impl Case<'_> {
         list::compare(theirs, ours, devices, self.run.tally)
     }
 
-    /// Makes requests of operations: those that can be.
+    /// Makes requests of the operations that are possible.
     fn batch(&mut self, operations: &[ListOperation]) -> Result<Batch> {
         let mut batch = Batch::default();
         let mut free = self.subject.free_entries();
@@ -104,8 +104,8 @@ impl Case<'_> {
         Ok(batch)
     }
 
-    /// Whether a CQE is asked for: as the program says, and in time before the queue of libmlx5 is full, which
-    /// nothing else would make room in. With more room doorbell does so by itself.
+    /// Returns `true` if a CQE is asked for: as planned, and before the queue of libmlx5 is full, because only a CQE
+    /// makes room there. Doorbell, which has more room, asks by itself.
     fn must_ask(&mut self, asked: bool) -> bool {
         let room = self.twins.libmlx5.max_post.min(self.commands[1].blocks / 4);
         let signaled = asked || self.silent + 1 >= room;
@@ -113,14 +113,14 @@ impl Case<'_> {
         signaled
     }
 
-    /// A count that is not ahead of what was handled, nor less than a count before.
+    /// A count that is not above the number of handled messages, nor below an earlier count.
     fn count_of(&mut self, lag: Lag) -> Option<u32> {
         let count = self.handled.saturating_sub(lag?).max(self.carried);
         self.carried = count;
         Some(count)
     }
 
-    /// Some of what was prepared may not have been posted: goes on from what was.
+    /// Updates the counts for the requests that were posted, which may not be all.
     fn posted(&mut self, requests: &[Request], (silent, carried): (u32, u32)) {
         (self.silent, self.carried) = (silent, carried);
         for request in requests {
@@ -141,7 +141,7 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// Doorbell refuses to remove what is over, is being removed, or has matched; libmlx5 does not look.
+    /// Doorbell refuses to remove a receive that is over, is being removed, or has matched; libmlx5 does not check.
     fn refuse_remove(&mut self, at: usize, request: Request) -> Result<()> {
         let Added { over, matched, .. } = self.added[at];
         let expected = match (over, matched) {

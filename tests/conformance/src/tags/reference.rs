@@ -10,8 +10,8 @@ use crate::verbs;
 pub fn post(twin: &Twin, requests: &[Request]) -> (usize, Result<(), i32>, Vec<u32>) {
     let mut sges: Vec<_> = requests.iter().map(Request::sge).collect();
     let mut wrs: Vec<_> = requests.iter().zip(&mut sges).map(|(r, sge)| wr(r, sge)).collect();
-    // SAFETY: the SRQ is alive, the list can be read, and the memory that it names is looked at only while
-    // the device rests.
+    // SAFETY: the SRQ is alive, the list can be read, and the memory that it names is read only while the
+    // device rests.
     let post = |first, bad: &mut _| unsafe { sys::ibv_post_srq_ops(twin.srq, first, bad) };
     let (taken, errno) = verbs::post_list(&mut wrs, |wr| &mut wr.next, post);
     let handles = wrs[..taken].iter().map(|wr| wr.tm.handle).collect();
@@ -43,17 +43,17 @@ fn wr(request: &Request, sge: &mut sys::ibv_sge) -> sys::ibv_ops_wr {
     wr
 }
 
-/// Takes at most `budget` completions: what each says, as far as it is valid.
+/// Takes at most `budget` completions. Returns the valid fields of each.
 pub fn poll(twin: &Twin, budget: u32) -> Vec<Vec<(&'static str, u64)>> {
     let cq = twin.cq;
     let mut completions = Vec::new();
     let mut attr = sys::ibv_poll_cq_attr::default();
-    // SAFETY: the CQ is alive, and nobody else polls it.
+    // SAFETY: the CQ is alive, and no other code polls it.
     if unsafe { sys::ibv_start_poll(cq, &mut attr) } != 0 {
         return completions;
     }
     loop {
-        // SAFETY: in a batch, of a CQ that was made to tell all that is read.
+        // SAFETY: in a batch of a CQ that was created with all fields that are read.
         completions.push(unsafe { fields(cq) });
         // SAFETY: in a batch.
         if completions.len() as u32 >= budget || unsafe { sys::ibv_next_poll(cq) } != 0 {
@@ -68,7 +68,7 @@ pub fn poll(twin: &Twin, budget: u32) -> Vec<Vec<(&'static str, u64)>> {
 /// # Safety
 /// The CQ is in a batch.
 unsafe fn fields(cq: *mut sys::ibv_cq_ex) -> Vec<(&'static str, u64)> {
-    // SAFETY: the caller's contract.
+    // SAFETY: the CQ is in a batch.
     unsafe {
         let status = (*cq).status;
         let mut fields = vec![("wr_id", (*cq).wr_id), ("status", status.into())];

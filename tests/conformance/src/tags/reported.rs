@@ -1,4 +1,4 @@
-//! Taking completions from both twins, and comparing what they say.
+//! Taking completions from both twins, and comparing their fields.
 
 use mlx5_ring::tag_list::{Completion, Handle};
 use mlx5_wire::syndrome::Syndrome;
@@ -40,7 +40,7 @@ impl Case<'_> {
         found.ok_or_else(|| Difference::new(field(), "one that is not over", format!("{handle:?}")))
     }
 
-    /// Takes note of what doorbell says, and puts it in the terms of `struct ibv_cq_ex`.
+    /// Notes a completion of doorbell, and returns its fields in the terms of `struct ibv_cq_ex`.
     fn take(&mut self, number: usize, reported: &Reported) -> Result<Fields> {
         let count = |field: &str, carried: u16, phase: u16| {
             let field = format!("completion {number}: {field}");
@@ -148,7 +148,7 @@ impl Case<'_> {
             }
             Completion::Stray => vec![("stray", 1)],
         };
-        // Of a message inside a CQE of 64 bytes it is read from where the payload is, by both.
+        // When the message is inside a CQE of 64 bytes, both libraries read this bit from the payload.
         let grh = if reported.has_grh { sys::IBV_WC_GRH } else { 0 };
         for (_, value) in fields.iter_mut().filter(|(name, _)| *name == "wc_flags") {
             *value |= u64::from(grh);
@@ -168,7 +168,7 @@ const RENDEZVOUS: u8 = 1;
 /// Unexpected messages that libmlx5 lets be unreported.
 const MAX_SYNC_DIFF: u32 = 0x3fff;
 
-/// Whether libmlx5 asks for a synchronisation: the count of the device differs from that in the append.
+/// The flag with which libmlx5 asks for a synchronisation: the count of the device differs from that in the append.
 fn sync_required(hw_phase: u16, count: u32) -> u32 {
     if u32::from(hw_phase) == count { 0 } else { sys::IBV_WC_TM_SYNC_REQ }
 }

@@ -1,4 +1,4 @@
-//! A list operation as both twins are asked for it.
+//! A list operation, for both twins.
 
 use mlx5_ring::tag_list::Handle;
 use rdma_core_sys as sys;
@@ -20,7 +20,7 @@ pub enum What {
 
 #[derive(Clone, Copy)]
 pub struct Request {
-    /// What its completion has, and that of the receive.
+    /// `wr_id` of its completion, and of the completion of the receive.
     pub id: u64,
     pub what: What,
     pub signaled: bool,

@@ -1,7 +1,7 @@
 //! The tag list as doorbell drives it.
 //!
-//! CQ and SRQ are those of a [`Receiver`], reached through `as_direct`; the list is the ring itself, on the
-//! command queue pair of the twin.
+//! A [`Receiver`] has the CQ and the SRQ, which are reached through `as_direct`. The list is the ring itself, on
+//! the command queue pair of the twin.
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -25,7 +25,7 @@ use crate::poison;
 use crate::subject::{Receive, sges};
 use crate::verbs;
 
-/// A completion as the list tells it, and what else the CQE says.
+/// A completion as the list reports it, and the other fields of the CQE.
 #[derive(Debug)]
 pub struct Reported {
     pub completion: Completion<u64>,
@@ -35,7 +35,7 @@ pub struct Reported {
     pub has_grh: bool,
     /// The receive of the SRQ that it completes.
     pub slot: Option<u64>,
-    /// Of one in error.
+    /// Syndrome and vendor syndrome of an error.
     pub failure: Option<(Syndrome, u8)>,
 }
 
@@ -52,8 +52,8 @@ pub struct Subject {
 
 impl Subject {
     pub fn new(twin: &Twin, shape: &Shape, fault: Option<Fault>) -> Self {
-        // SAFETY: the objects are fresh, nobody else uses them, they are destroyed after the subject, and
-        // the sizes are those they were made with.
+        // SAFETY: the objects are fresh, no other code uses them, they are destroyed after the subject,
+        // and they were made with these sizes.
         let (receiver, srq) = unsafe {
             let context = Context::from_raw(twin.base.context).expect("an open context");
             let pd = ProtectionDomain::from_raw(&context, twin.base.pd);
@@ -105,7 +105,7 @@ impl Subject {
                         buffer: Some(buffer),
                         signaled: request.signaled,
                     };
-                    // SAFETY: the memory is looked at only while the device rests.
+                    // SAFETY: the memory is read only while the device rests.
                     unsafe { posting.append(append, count) }.map(Some)
                 }
                 What::Del { handle, .. } => posting.remove(handle, count).map(|()| None),
@@ -115,7 +115,7 @@ impl Subject {
         let posted = requests.iter().map(post).collect();
         drop(posting);
         if self.fault == Some(Fault::CommandRecord) {
-            // SAFETY: the record has two words; nobody else reads it now.
+            // SAFETY: the record has two words, and nothing else reads it now.
             fault::flip(unsafe { Region::new(self.record, 8) }, dbrec::SEND, 1);
         }
         posted
@@ -128,7 +128,7 @@ impl Subject {
         let (_, srq) = direct.srq(self.srq).expect("the SRQ exists");
         let post = |receive: &&Receive| {
             let context = SlotContext::from_wr_id(receive.0);
-            // SAFETY: the memory is looked at only while the device rests.
+            // SAFETY: the memory is read only while the device rests.
             unsafe { srq.post(context, &sges(receive)) }.is_ok()
         };
         let posted = receives.iter().take_while(post).count();
@@ -136,7 +136,7 @@ impl Subject {
         posted
     }
 
-    /// What doorbell has noted for a slot of the SRQ.
+    /// The number that doorbell has noted for a slot of the SRQ.
     pub fn id(&mut self, slot: u32) -> u64 {
         // SAFETY: the ring stays where it is.
         let mut direct = unsafe { self.receiver.as_direct() }.expect("the direct path");
@@ -153,8 +153,8 @@ impl Subject {
         let size = cq.stride();
         while (reported.len() as u32) < budget {
             let Some(cqe) = cq.next() else { break };
-            // SAFETY: from the CQ of the list, once and in order; the memory of receives is looked at only
-            // while the device rests.
+            // SAFETY: from the CQ of the list, once and in order; the memory of receives is read only while
+            // the device rests.
             let completion = unsafe { self.list.complete(cqe, size) };
             let ours = matches!(
                 completion,

@@ -1,7 +1,7 @@
 //! One of two equal sets of objects: a device, a tag-matching SRQ, and peers that send to it.
 //!
-//! Each has a command queue pair beside the one that libmlx5 keeps for itself: the twin of doorbell
-//! changes the list through it, and that of libmlx5 has it for the sake of equal numbers.
+//! Each has a command queue pair besides the hidden one of libmlx5. The twin of doorbell changes the list
+//! through it; the twin of libmlx5 has it for the sake of equal numbers.
 
 use std::ptr;
 
@@ -20,7 +20,7 @@ const SENDS: u32 = 256;
 const FINS: u32 = 128;
 const FIN: usize = Tmh::SIZE + Rvh::SIZE;
 
-/// Headers that peers send: each stays until so many more were written.
+/// Headers that peers send: each stays until as many more were written as there are places.
 const HEADER: usize = Tmh::SIZE + Rvh::SIZE;
 pub const HEADERS: usize = 4096 * HEADER;
 
@@ -40,7 +40,7 @@ pub struct Twin {
     next_header: usize,
 }
 
-/// What the CQ is asked to tell.
+/// Fields that the CQ reports.
 const WC_FLAGS: u32 =
     sys::IBV_WC_EX_WITH_BYTE_LEN | sys::IBV_WC_EX_WITH_QP_NUM | sys::IBV_WC_EX_WITH_TM_INFO;
 
@@ -61,11 +61,11 @@ impl Twin {
             let srq = create_srq(base.context, base.pd, cq, shape);
             (cq, srq, base::cq(base.context, 1, ptr::null_mut()))
         };
-        // So far there is one queue pair, and nobody has asked for it.
+        // So far there is one queue pair, which libmlx5 made by itself.
         let [hidden] = &base.queues().qps[..] else { panic!("one queue pair") };
         let hidden = hidden.number;
-        // Lists of operations are posted to the first one. The others are without a send queue of their own: the
-        // device reads rendezvous with it.
+        // List operations are posted to the first one. The others have no send queue for the program: the device
+        // uses it to read rendezvous.
         let mut max_post = 0;
         let mut on_list = |cq, max_send_wr| {
             let mut init = sys::ibv_qp_init_attr {
@@ -128,7 +128,7 @@ impl Twin {
         verbs::to(peer, &[sys::IBV_QPS_INIT]);
         (0..FINS).for_each(|_| self.post_fin(peer));
         self.base.connect(index);
-        // The device sends on it by itself.
+        // The device sends on this queue pair by itself.
         verbs::to(self.base.qps[index], &[sys::IBV_QPS_RTS]);
     }
 
@@ -137,7 +137,7 @@ impl Twin {
         let (fins, key) = self.fins;
         let mut sge = sys::ibv_sge { addr: fins.address(), length: FIN as u32, lkey: key };
         let mut wr = sys::ibv_recv_wr { sg_list: &mut sge, num_sge: 1, ..Default::default() };
-        // SAFETY: the peer is alive, and the list and what it names are too.
+        // SAFETY: the peer is alive, and so are the list and the memory that it names.
         done(unsafe { sys::ibv_post_recv(peer, &mut wr, &mut ptr::null_mut()) }, "ibv_post_recv");
     }
 
@@ -178,7 +178,7 @@ impl twins::Twin for Twin {
                 opcode: sys::IBV_WR_SEND,
                 ..Default::default()
             };
-            // SAFETY: the peer is alive, and the list and what it names can be read.
+            // SAFETY: the peer is alive, and the list and the memory that it names can be read.
             let errno = unsafe {
                 sys::ibv_post_send(self.base.peers[index], &mut wr, &mut ptr::null_mut())
             };
@@ -251,7 +251,7 @@ unsafe fn create_srq(
         ..Default::default()
     };
     (init.attr.max_wr, init.attr.max_sge) = (shape.slots, 1);
-    // SAFETY: the caller's contract.
+    // SAFETY: all objects are alive, and the attributes are valid.
     made(unsafe { sys::ibv_create_srq_ex(context, &mut init) }, "ibv_create_srq_ex")
 }
 
@@ -273,7 +273,7 @@ impl Drop for Twin {
 }
 
 impl Shape {
-    /// Receives, and for each tag and each operation what it can complete with.
+    /// Entries for the receives, and for all completions of each tag and each operation.
     fn cq_entries(&self) -> u32 {
         self.slots + 4 * (u32::from(self.tags) + 1) + 8 * self.max_ops + 64
     }

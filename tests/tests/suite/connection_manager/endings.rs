@@ -1,4 +1,4 @@
-//! How connections end, and what comes after.
+//! Connections that end, and queue pairs that are used again.
 
 use std::thread;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use doorbell_tests::{assert_matches, descriptor::is_readable};
 
 use super::{PATIENCE, Side, ask, connect, first_address, join, listen, request};
 
-/// Long enough for what is about to come, short enough to wait for what does not.
+/// Long enough for an event that is about to come, short enough to wait for an event that does not come.
 const SOON: Duration = Duration::from_millis(50);
 
 #[test]
@@ -21,7 +21,7 @@ fn the_end_makes_the_descriptor_of_a_connection_readable() {
     client.disconnect(&near_qp).unwrap();
     assert!(is_readable(&server, PATIENCE));
     assert!(server.wait_disconnected(Duration::ZERO).unwrap());
-    // Said once, known ever after.
+    // The end is reported once, and known from then on.
     assert!(server.wait_disconnected(Duration::ZERO).unwrap());
 }
 

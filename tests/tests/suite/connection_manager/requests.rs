@@ -1,4 +1,4 @@
-//! What a listener does with those who ask.
+//! Requests to a listener.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::mpsc;
@@ -18,7 +18,7 @@ fn requests_wait_and_are_answered_in_any_order() {
     const UNWANTED: u8 = 2;
     let address = first_address!();
     let (mut listener, to) = listen(address);
-    assert!(!is_readable(&listener, Duration::ZERO), "nobody has asked");
+    assert!(!is_readable(&listener, Duration::ZERO), "there is no request");
     thread::scope(|scope| {
         for number in 0..PEERS {
             scope.spawn(move || {
@@ -73,7 +73,7 @@ fn requests_wait_and_are_answered_in_any_order() {
     });
 }
 
-/// Asks, and has the answer made with this queue pair and this much to say.
+/// Asks for a connection, which the listener accepts with this queue pair and private data. Both fail.
 fn asked(address: IpAddr, near: &mut QueuePair, far: &mut QueuePair, printed: &[u8]) -> [Error; 2] {
     let (asking, answering) = meet(address, near, |request| request.accept(far, printed, PATIENCE));
     [asking.unwrap_err(), answering.unwrap_err()]
@@ -173,7 +173,7 @@ fn a_listener_on_all_addresses_hears_of_both_families() {
     }
 }
 
-/// Where there is a device beside the one that has the address.
+/// Needs a second device.
 #[test]
 fn a_queue_pair_of_another_device_is_refused() {
     let address = first_address!();

@@ -7,7 +7,7 @@ use doorbell::{Error, NotSent, QpConfig, QpState, SenderConfig, SrqConfig, WcSta
 use doorbell_tests::sending::{RECEIVES, Sending, completions};
 use doorbell_tests::{assert_matches, peers::join};
 
-/// A connection whose far end has no receives left: what is sent waits.
+/// A connection with a far end that has no receives left: sends wait.
 fn blocked(sends: u32) -> Sending {
     let config = QpConfig::rc().sends(sends).max_inline(8);
     let mut w = Sending::with(2, 64, &config, &SenderConfig::new());
@@ -16,7 +16,7 @@ fn blocked(sends: u32) -> Sending {
         w.sender.post(queue).unwrap().send(b"fill").unwrap();
         w.succeed(1);
     }
-    // Their receives are not given back before the batch of the far receiver ends, which never begins.
+    // The far receiver never polls, so the receives are not given back.
     w
 }
 
@@ -61,7 +61,7 @@ fn a_completion_that_says_that_the_queue_pair_failed_ends_posting() {
     post(&mut w, 0, 3);
     let statuses: Vec<_> = w.done(3).iter().map(|done| done.status).collect();
     let flushed = WcStatus::WR_FLUSH_ERR;
-    // The one that still finds a receive asks for no completion of its own.
+    // The first, which still finds a receive, asks for no completion of its own.
     assert_eq!(statuses, [WcStatus::SUCCESS, WcStatus::RNR_RETRY_EXC_ERR, flushed]);
     assert_matches!(w.sender.post(queue).err(), Some(NotSent::State(QpState::Error)));
 }

@@ -67,8 +67,8 @@ fn atomic_operations_change_numbers_and_tell_what_was_there() {
     assert_eq!(bytes_of(&w.memory, 64, 8), (1_u64 << 40).to_ne_bytes());
 }
 
-/// A send that waits for a READ sends what the READ has brought: its buffer is not the program's yet, so this looks at
-/// the order of completions only.
+/// A fenced send waits for a READ. The program does not have the buffer of the READ yet, so this checks the order of
+/// completions only.
 #[test]
 fn a_fenced_request_comes_after_the_reads_before_it() {
     let mut w = world();
@@ -85,7 +85,7 @@ fn a_fenced_request_comes_after_the_reads_before_it() {
     }
 }
 
-/// The peer's device refuses what it has not allowed, and the buffer comes back with its answer.
+/// The peer's device refuses a request with a wrong key, and the buffer comes back with its answer.
 #[test]
 fn a_wrong_key_is_refused_by_the_peer() {
     let mut w = world();

@@ -1,4 +1,4 @@
-//! What is refused gives everything back, and changes nothing.
+//! A refused request gives everything back, and changes nothing.
 
 use doorbell::{BufferPool, Error, NotSent, QpConfig, QpState, Sender, SenderConfig, WcStatus};
 use doorbell_tests::sending::Sending;
@@ -60,7 +60,7 @@ fn wrong_requests_are_refused_with_their_payload() {
             assert_matches!(error.reason, NotSent::NotANumber);
         }
     }
-    // The refused request is not in the queue, and its token is not that of this one.
+    // The refused request is not in the queue, and its token does not apply to this request.
     posting.token(9).send(f).unwrap();
     drop(posting);
     assert_eq!(w.messages(1)[0].1, b"bytes");
@@ -91,7 +91,7 @@ fn a_cq_that_is_too_small_and_a_foreign_sender_are_refused() {
     let fits = w.near_receiver.create_qp_with_sender(&config, &mut small).unwrap();
     let refused = w.near_receiver.create_qp_with_sender(&config, &mut small).unwrap_err();
     assert_matches!(refused, Error::CqTooSmall { needed: 128, .. });
-    // Its room is free again when it is gone.
+    // Its room is free again after it is dropped.
     let queue = fits.send_queue().unwrap();
     drop(fits);
     let again = w.near_receiver.create_qp_with_sender(&config, &mut small).unwrap();
