@@ -13,7 +13,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::error::Error;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
@@ -215,14 +215,15 @@ impl Server {
 
     /// Removes the clients that have left.
     fn part(&mut self) -> Result<()> {
-        let mut gone = Vec::new();
+        let mut left = Vec::new();
         for (&number, client) in &mut self.clients {
-            // A client says nothing over the stream, which would block.
-            if client.stream.read(&mut [0]).is_ok() {
-                gone.push(number);
+            // A client sends nothing over the stream after the addresses.
+            match client.stream.read(&mut [0]) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                _ => left.push(number),
             }
         }
-        for client in gone.iter().filter_map(|number| self.clients.remove(number)) {
+        for client in left.iter().filter_map(|number| self.clients.remove(number)) {
             self.receiver.destroy_qp(client.qp)?;
         }
         Ok(())

@@ -357,6 +357,8 @@ fn read(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<u32, Refusal> {
 fn repeat(qp: &mut Qp, core: &mut Core, packet: &Packet) {
     let at = packet.bth.psn;
     let operation = packet.operation;
+    // The peer asks again for an answer beyond this bound.
+    let has_room = qp.responder.answers.len() < 64;
     if operation == Operation::ReadRequest {
         for answer in &mut qp.responder.answers {
             if let Answer::Read(pending) = answer {
@@ -367,9 +369,7 @@ fn repeat(qp: &mut Qp, core: &mut Core, packet: &Packet) {
                 }
             }
         }
-        // Repeated answers are bounded; the peer asks again for an answer beyond the bound.
-        if let (Ok(answer), true) = (read_answer(qp, core, packet), qp.responder.answers.len() < 64)
-        {
+        if let (Ok(answer), true) = (read_answer(qp, core, packet), has_room) {
             let end = psn::add(at, answer.packets);
             if psn::diff(end, qp.responder.expected_psn) <= 0 {
                 let answer = ReadAnswer { is_repeat: true, ..answer };
@@ -378,7 +378,7 @@ fn repeat(qp: &mut Qp, core: &mut Core, packet: &Packet) {
         }
     } else if operation.has_atomic_eth() {
         let done = qp.responder.atomics.iter().find(|(psn, _)| *psn == at).copied();
-        if let Some((psn, original)) = done {
+        if let (Some((psn, original)), true) = (done, has_room) {
             qp.responder.answers.push_back(Answer::Atomic { psn, original, is_repeat: true });
         }
     } else {

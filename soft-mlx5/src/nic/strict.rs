@@ -70,7 +70,7 @@ impl Rule {
                 "nothing was written where a receive WQE begins: its first lkey is 0; is the stride another?"
             }
             Self::Terminator => {
-                "behind the data segments of a WQE stands one that was never written: lkey 0, no terminator"
+                "a data segment that was never written (lkey 0) follows the data segments of a WQE, instead of a terminator"
             }
             Self::ConsumerIndex => "the consumer index is ahead of the CQEs that were written",
             Self::SendSize => "ds of a send WQE is 0 or reaches past the producer index",
@@ -98,7 +98,7 @@ impl Rule {
                 "sw_cnt is ahead of the unexpected messages that were counted, or goes back"
             }
             Self::StridingWqe => {
-                "a WQE of a striding receive queue has not one data segment, behind 16 bytes, of all its strides"
+                "a WQE of a striding receive queue must have one data segment after its first 16 bytes, with the length of all its strides"
             }
         }
     }

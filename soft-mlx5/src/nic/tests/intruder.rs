@@ -192,6 +192,19 @@ fn answers_that_are_repeated_take_no_room_of_new_reads() {
 }
 
 #[test]
+fn answers_to_repeated_atomics_are_bounded() {
+    let mut s = setup();
+    let eth = AtomicEth { va: s.memory.addr(), rkey: s.key, swap_add: 1, compare: 0 };
+    for _ in 0..200 {
+        s.queue(s.intruder.lid(), Operation::FetchAdd, PSN, |frame| frame.push(&eth));
+    }
+    // All arrive in one step: no answer is sent before.
+    s.device.settle();
+    assert_eq!(s.answers().len(), 64);
+    assert_eq!(s.memory.get(0, 8), 1_u64.to_le_bytes());
+}
+
+#[test]
 fn more_reads_than_agreed_are_refused() {
     let mut s = setup();
     let reth = Reth { va: s.memory.addr(), rkey: s.key, length: 4096 };
