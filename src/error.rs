@@ -85,7 +85,7 @@ pub enum Error {
         device: String,
         /// Number of the port, from 1.
         port: u8,
-        /// Its state, in a word.
+        /// State of the port.
         state: &'static str,
     },
 
@@ -121,7 +121,7 @@ pub enum Error {
     /// A value is outside its limits.
     #[error("{what} is {value}: it must be from {min} to {max}")]
     OutOfRange {
-        /// Name of the value, in the words of the configuration.
+        /// Name of the value, as the configuration calls it.
         what: &'static str,
         /// The value that was asked for.
         value: u64,
@@ -245,7 +245,7 @@ pub enum Error {
         gid: [u8; 16],
     },
 
-    /// The peer sent too little in the exchange of addresses before the stream gave up.
+    /// The stream ended or failed before the peer had sent its address.
     #[error(
         "exchange of addresses: {received} of {expected} bytes arrived before the read time-out of the stream: check that the peer calls connect_over, and that the stream blocks and has a longer time-out"
     )]
@@ -293,7 +293,7 @@ pub enum Error {
         subject: String,
     },
 
-    /// A stream or a descriptor failed. The device did not.
+    /// A stream or a descriptor failed, not the device.
     #[error("exchange of addresses: {0}")]
     Io(#[from] io::Error),
 }

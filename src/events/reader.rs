@@ -52,7 +52,8 @@ impl Context {
 }
 
 impl AsyncEvents {
-    /// Returns the next event, or `None` if there is none. Does not wait.
+    /// Returns the next event, or `None` if there is none. Does not wait. After the last event of a device that was removed
+    /// [`has_ended`](Self::has_ended) returns `true`.
     ///
     /// # Errors
     /// [`Error::Verbs`].
@@ -61,7 +62,7 @@ impl AsyncEvents {
     }
 
     /// Waits for the next event, at most for `timeout`; without a time-out, forever. Returns `None` if the time is
-    /// over or the device was removed.
+    /// over or the device was removed ([`has_ended`](Self::has_ended)).
     ///
     /// ```
     /// # let device = doorbell_doc::device();
@@ -90,9 +91,9 @@ impl AsyncEvents {
         &self.context
     }
 
-    /// Returns `true` if the device was removed, and its file has ended.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn has_ended(&self) -> bool {
+    /// Returns `true` if the device was removed and no event follows: [`Receiver::reclaim`](crate::Receiver::reclaim) returns the
+    /// posted buffers from now on.
+    pub fn has_ended(&self) -> bool {
         self.context.event_file().has_ended()
     }
 

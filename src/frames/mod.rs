@@ -156,7 +156,8 @@ impl FrameReceiver {
     }
 
     /// Creates a receiver whose queue pair also sends through `sender`. [`send_queue`](Self::send_queue) is its queue
-    /// there, and [`Posting::send_frame`](crate::Posting::send_frame) sends a frame.
+    /// there, and [`Posting::send_frame`](crate::Posting::send_frame) sends a frame. The paths of the two may differ: the sender
+    /// sends on its own.
     ///
     /// # Errors
     /// [`Error::Foreign`] for a sender of another protection domain; [`Error::Unsupported`] for a striding queue, and

@@ -20,7 +20,7 @@ use crate::receiver::DatagramSource;
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::datagrams();
-/// // Where the peer is, by whatever way it was learned.
+/// // The address of the peer, which the program has exchanged.
 /// # let peer = world.peer.address()?;
 /// # let (sender, qp, queue) = (&mut world.sender, &world.qp, world.qp.send_queue().expect("a sender"));
 /// let to = qp.address_handle(&peer, 0x1234)?;

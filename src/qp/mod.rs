@@ -70,7 +70,7 @@ pub(crate) use object::{Qp, SendSide};
 /// # let mut other = Receiver::new(&pd, &ReceiverConfig::new())?;
 /// # let mut peer = other.create_qp(&config)?;
 /// # let theirs = peer.address()?;
-/// // `theirs` is what the peer says of itself, by whatever way. Receives should be posted by now.
+/// // `theirs` is the address of the peer, which the program has exchanged. Post receives before.
 /// qp.connect(&theirs)?;
 /// assert_eq!(qp.state()?, QpState::Rts);
 /// println!("QP {:#x} can send", qp.qp_num());
@@ -258,8 +258,8 @@ impl QueuePair {
     /// Connects to the queue pair at `peer`, which must connect to this one: INIT to RTR to RTS.
     ///
     /// Packets carry a GRH if the peer has a GID. The path MTU is the smaller of the two. A message sent before the
-    /// peer is connected is sent again after a time-out. [`connect_over`](Self::connect_over) waits for the peer
-    /// instead.
+    /// peer is connected is sent again after a time-out. To avoid this delay, connect the side that does not send first before
+    /// it sends its own address, or use [`connect_over`](Self::connect_over), which waits for the peer.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, mut qp, mut peer, mut peer_receiver, device: _device, .. } =
@@ -374,7 +374,7 @@ impl QueuePair {
     /// # let doorbell_doc::World { mut receiver, mut qp, device: _device, .. } = doorbell_doc::World::new();
     /// qp.to_error()?;
     /// assert_eq!(qp.state()?, doorbell::QpState::Error);
-    /// // As good as new.
+    /// // The queue pair can be connected again.
     /// receiver.reset_qp(&mut qp)?;
     /// assert_eq!(qp.state()?, doorbell::QpState::Init);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

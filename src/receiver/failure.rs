@@ -66,7 +66,7 @@ impl Failure {
 ///
 /// fn is_the_end_of_a_connection(cause: Cause) -> bool {
 ///     match cause {
-///         // A flushed receive says nothing but that the queue pair is in the error state.
+///         // A flushed receive shows only that the queue pair is in the error state.
 ///         Cause::Status(WcStatus::WR_FLUSH_ERR) => true,
 ///         Cause::Status(status) => panic!("the device reports {status}"),
 ///         other => panic!("{other}"),

@@ -107,7 +107,7 @@ impl Receiver {
     /// #     world.send(&[number]);
     /// #     let receiver = &mut world.receiver;
     ///     let mut batch = receiver.poll();
-    ///     // Taken out of the queue; what it lacks, the next batch posts.
+    ///     // Taken out of the queue: the next batch posts another buffer.
     ///     let buffer = batch.next().expect("a message has arrived")?.take();
     ///     assert_eq!(*buffer, [number]);
     /// }

@@ -21,7 +21,7 @@ impl Receiver {
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
     /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(1024))?;
     /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
-    /// // One CQ holds what can complete on it, and no more is promised.
+    /// // The CQ must have an entry for each receive that can complete on it.
     /// let refused = receiver.create_srq(&SrqConfig::new(2047)).unwrap_err();
     /// println!("{refused}");
     /// receiver.destroy_srq(srq)?;

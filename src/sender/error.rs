@@ -33,8 +33,8 @@ use crate::qp::QpState;
 #[non_exhaustive]
 pub enum NotSent {
     /// All slots of the queue are outstanding. The answer to a request can arrive before its completion, so a client that
-    /// waits for room waits on the sender, not on the receiver.
-    #[error("the send queue is full: poll the sender, then post again")]
+    /// waits for room waits on the sender, not on the receiver: poll, then post, then [`arm`](crate::Sender::arm).
+    #[error("the send queue is full: poll, then post again")]
     Full,
     /// The queue pair is not ready to send.
     #[error(

@@ -68,6 +68,9 @@ use queue::Entry;
 ///
 /// ```no_run
 /// use std::collections::VecDeque;
+/// use std::io::{ErrorKind, Read};
+/// use std::net::{TcpListener, TcpStream};
+/// use std::time::Duration;
 ///
 /// use doorbell::{Buffer, BufferPool, NotSent, QpConfig, QueuePair, Receiver, ReceiverConfig};
 /// use doorbell::{Sender, SenderConfig, SrqConfig};
@@ -80,28 +83,43 @@ use queue::Entry;
 /// let srq = receiver.create_srq(&SrqConfig::new(1023))?;
 /// receiver.fill(srq, &pool)?;
 ///
-/// let listener = std::net::TcpListener::bind("0.0.0.0:18515")?;
+/// struct Client {
+///     qp: QueuePair,
+///     stream: TcpStream,
+///     answers: VecDeque<Buffer>,
+/// }
+/// let listener = TcpListener::bind("0.0.0.0:18515")?;
 /// listener.set_nonblocking(true)?;
-/// let mut clients: Vec<(QueuePair, VecDeque<Buffer>)> = Vec::new();
+/// let mut clients: Vec<Client> = Vec::new();
 /// loop {
 ///     // This server is busy. To sleep, call `arm` of receiver and sender here. If both return `false`, call `poll(2)` for
 ///     // both channels, the listener and the streams of the clients.
 ///     if let Ok((mut stream, _)) = listener.accept() {
 ///         let config = QpConfig::rc().srq(srq).sends(64);
 ///         let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
-///         qp.connect_over(&mut stream)?;
-///         clients.push((qp, VecDeque::new()));
+///         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+///         // A client that does not answer in time is not taken.
+///         if qp.connect_over(&mut stream).is_ok() {
+///             stream.set_nonblocking(true)?;
+///             clients.push(Client { qp, stream, answers: VecDeque::new() });
+///         }
 ///     }
 ///
 ///     // Numbers of queue pairs. Without an answer, only the end of its stream shows that a client is dead: see `QueuePair`.
 ///     let mut failed = Vec::new();
+///     for Client { qp, stream, .. } in &mut clients {
+///         match stream.read(&mut [0]) {
+///             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+///             _ => failed.push(qp.qp_num()),
+///         }
+///     }
 ///     // Poll the sender before posting. A full queue or an empty pool then has requests outstanding, which end the sleep.
 ///     let mut batch = sender.poll();
 ///     while let Some(done) = batch.next() {
 ///         // The buffer returns to its pool.
 ///         if !done.status.is_success() {
-///             let sends = |(qp, _): &&(QueuePair, _)| qp.send_queue() == Some(done.queue);
-///             failed.extend(clients.iter().find(sends).map(|(qp, _)| qp.qp_num()));
+///             let failing = clients.iter().find(|client| client.qp.send_queue() == Some(done.queue));
+///             failed.extend(failing.map(|client| client.qp.qp_num()));
 ///         }
 ///     }
 ///     drop(batch);
@@ -110,9 +128,9 @@ use queue::Entry;
 ///         match next {
 ///             Ok(message) => {
 ///                 let number = message.qp_num();
-///                 if let Some((_, answers)) = clients.iter_mut().find(|(qp, _)| qp.qp_num() == number) {
+///                 if let Some(client) = clients.iter_mut().find(|client| client.qp.qp_num() == number) {
 ///                     // The received buffer is the answer.
-///                     answers.push_back(message.take());
+///                     client.answers.push_back(message.take());
 ///                 }
 ///             }
 ///             Err(failure) => failed.push(failure.qp_num),
@@ -121,7 +139,7 @@ use queue::Entry;
 ///     drop(batch);
 ///     receiver.fill(srq, &pool)?;
 ///
-///     for (qp, answers) in clients.iter_mut().filter(|(_, answers)| !answers.is_empty()) {
+///     for Client { qp, answers, .. } in clients.iter_mut().filter(|client| !client.answers.is_empty()) {
 ///         let queue = qp.send_queue().expect("created with a sender");
 ///         let Ok(mut posting) = sender.post(queue) else {
 ///             failed.push(qp.qp_num());
@@ -142,8 +160,8 @@ use queue::Entry;
 ///     }
 ///
 ///     for number in failed {
-///         if let Some(at) = clients.iter().position(|(qp, _)| qp.qp_num() == number) {
-///             receiver.destroy_qp(clients.swap_remove(at).0)?;
+///         if let Some(at) = clients.iter().position(|client| client.qp.qp_num() == number) {
+///             receiver.destroy_qp(clients.swap_remove(at).qp)?;
 ///         }
 ///     }
 /// }

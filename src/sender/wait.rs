@@ -17,6 +17,9 @@ impl Sender {
     /// already completed, or if a queue pair was reset, destroyed or dropped since the last poll: then poll instead of
     /// sleeping. The call also consumes the events of earlier calls, so call it before each sleep.
     ///
+    /// In a loop poll, then post, then arm. A program that polls between [`NotSent::Full`](crate::NotSent::Full) and the sleep
+    /// may take the last completion, after which no completion ends the sleep: after such a poll post again first.
+    ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
     /// # let queue = world.queue();

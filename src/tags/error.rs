@@ -13,7 +13,7 @@ use crate::status::WcStatus;
 /// # let doorbell_doc::Tags { tags, .. } = &mut world;
 /// use doorbell::tags::TagFailure;
 ///
-/// // No message has a bit of its tag outside of the mask.
+/// // A receive whose tag has bits outside of its mask matches no message.
 /// let refused = tags.post_empty(0x17, 0xf).expect_err("nothing could match");
 /// assert_eq!(refused, TagFailure::Mask { tag: 0x17, mask: 0xf });
 /// ```
@@ -49,7 +49,7 @@ pub enum TagFailure {
         "the library has no buffer for an empty receive: drop the buffers of earlier empty receives"
     )]
     Held,
-    /// The list has failed and executes no more operations.
+    /// The tag list of the device has failed and executes no more operations.
     #[error("the tag list failed ({0}): create another TagMatchingSrq")]
     Broken(ListFailure),
     /// `ibv_post_srq_ops` failed with this `errno`.
@@ -150,7 +150,7 @@ pub enum CancelError {
     /// The receive belongs to another queue.
     #[error("the receive belongs to another queue")]
     WrongQueue,
-    /// The list has failed and executes no more operations.
+    /// The tag list of the device has failed and executes no more operations.
     #[error("the tag list failed ({0}): create another TagMatchingSrq")]
     Broken(ListFailure),
     /// `ibv_post_srq_ops` failed with this `errno`.

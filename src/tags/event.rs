@@ -79,7 +79,7 @@ pub enum TagEvent {
         /// The status that the device reported.
         status: WcStatus,
     },
-    /// Unexpected messages hold nearly all buffers: the device has fewer than 33 left, no fewer messages wait for a receive,
+    /// Unexpected messages hold nearly all buffers: the device has fewer than 33 left, at least as many messages wait for a receive,
     /// and the pool of [`fill`](super::TagMatchingSrq::fill) is empty. Soon senders must wait, including those whose messages
     /// have a receive. Post receives for waiting messages, or call `fill` with another pool.
     /// Reported once, and again after the condition has ended.
@@ -89,7 +89,7 @@ pub enum TagEvent {
         /// Messages that wait for a receive; those that were sent whole hold a buffer each.
         unexpected: usize,
     },
-    /// The list has failed and executes no more operations.
+    /// The tag list of the device has failed and executes no more operations.
     Broken {
         /// Why.
         cause: ListFailure,

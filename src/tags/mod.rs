@@ -14,7 +14,7 @@
 //! and [`poll`](TagMatchingSrq::poll) events.
 //!
 //! To end: poll until each send has returned its [`Sent`](TagEvent::Sent) and [`offered`](TagMatchingSrq::offered) is 0,
-//! agree with the peer over another stream, and call [`remove_peer`](TagMatchingSrq::remove_peer). Dropping the queue ends
+//! agree with the peer over the stream of `connect_over`, and call [`remove_peer`](TagMatchingSrq::remove_peer). Dropping the queue ends
 //! all connections and returns all buffers to their pools. If the stream of a peer ends earlier, call `remove_peer` at once:
 //! an offer that a dead peer has not read does not complete.
 //!
@@ -265,7 +265,7 @@ impl TagMatchingSrq {
     /// pool needs a buffer for each slot, and one for each message that waits for its receive: while it is empty, senders wait.
     ///
     /// A message that waits for its receive holds its buffer. If waiting messages hold all buffers, the message that
-    /// a receive waits for cannot arrive. [`TagEvent::BuffersLow`] reports this while 32 buffers are left: call
+    /// a receive waits for cannot arrive. [`TagEvent::BuffersLow`] reports this when fewer than 33 buffers are left, after a burst possibly none: call
     /// `fill` with another pool, or post receives for the waiting messages.
     ///
     /// # Errors
@@ -295,7 +295,7 @@ impl TagMatchingSrq {
     /// tags.cancel(id)?;
     /// # let event = doorbell_doc::event(tags, other);
     /// # let _ = (peer, other_peer);
-    /// // From `poll`, in its time:
+    /// // `poll` returns later:
     /// assert!(matches!(event, TagEvent::Cancelled { .. }), "{event:?}");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

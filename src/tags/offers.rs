@@ -26,7 +26,7 @@ const _: () = assert!(RENDEZVOUS == 16 + Rvh::SIZE);
 /// let mut offers = Offers::new();
 /// let mut buffer = pool.take().expect("a new pool is full");
 /// buffer.set_len(1000);
-/// let message = offers.offer(buffer, 7, 0, "of which this came")?;
+/// let message = offers.offer(buffer, 7, 0, "request 12")?;
 /// assert!(matches!(TagHeader::parse(&message), Some(TagHeader::Rendezvous { tag: 7, .. })));
 /// // `message` goes to the peer, which reads the buffer and answers.
 /// assert_eq!(offers.len(), 1);

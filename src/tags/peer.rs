@@ -162,7 +162,7 @@ impl TagMatchingSrq {
     /// # };
     /// # let ((mut tags, peer), (mut other, other_peer)) = (side()?, side()?);
     /// let address = tags.address(peer)?;
-    /// // By whatever way to the other side, and its address back.
+    /// // The program exchanges the addresses.
     /// # let theirs = other.address(other_peer)?;
     /// tags.connect(peer, &theirs)?;
     /// # other.connect(other_peer, &address)?;
@@ -209,9 +209,10 @@ impl TagMatchingSrq {
         })
     }
 
-    /// Ends a connection. Outstanding sends and unread rendezvous complete with `WR_FLUSH_ERR`; receives whose data
-    /// was to be read from the peer fail. Complete messages keep waiting for their receives. The call waits until the
-    /// device has returned the buffers of incomplete messages.
+    /// Ends a connection. Outstanding sends and unread rendezvous complete with `WR_FLUSH_ERR`. Receives whose data was to be read
+    /// from the peer fail with [`PeerGone`](super::ReceiveFailure::PeerGone), or with
+    /// [`Dropped`](super::ReceiveFailure::Dropped) if the device was reading. Complete messages keep waiting for their receives.
+    /// The call waits until the device has returned the buffers of incomplete messages.
     ///
     /// # Errors
     /// [`Error::Foreign`]; [`Error::Gone`]; [`Error::Verbs`] if the device refuses, and the peer stays.

@@ -32,7 +32,7 @@ pub(super) enum Content {
 /// # world.send(7, b"hello");
 /// # let doorbell_doc::Tags { tags, peer, .. } = &mut world;
 /// # let peer = *peer;
-/// // How large a message is before there is a receive for it.
+/// // The size of a message that has no receive yet.
 /// let found = loop {
 ///     match tags.probe(7, u64::MAX) {
 ///         Some(found) => break found,

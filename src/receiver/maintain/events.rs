@@ -57,6 +57,7 @@ impl Receiver {
     ///   [`Error::CqFailed`](crate::Error::CqFailed) from then on. Messages that have arrived can be polled.
     /// - Queue pair failed without a completion: [`poll`](Self::poll) returns its receives, and later ones, flushed.
     ///   doorbell asks the driver for the state first, and ignores the event if the queue pair was reset since.
+    /// - Last WQE reached: nothing to do. [`destroy_qp`](Self::destroy_qp) and [`drain_qp`](Self::drain_qp) wait for it themselves.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
