@@ -240,6 +240,25 @@ fn the_tests_of_all_completions_exist() {
     assert!(!has_test("suite::order::nothing") && !has_test("suite::nothing"));
 }
 
+/// Comments begin their sentences with the subject. The words are those of sentences that readers had to read twice.
+#[test]
+fn no_comment_begins_with_a_riddle() {
+    const OPENINGS: [&str; 6] = ["Behind ", "Of ", "One that ", "That ", "What ", "Whose "];
+    let folders =
+        "benches cli drop-in examples fuzz mlx5 rdma-core-sys soft-mlx5 src tests xtask".split(' ');
+    let mut riddles = Vec::new();
+    for file in folders.flat_map(|folder| sources(&root().join(folder))) {
+        for line in read(&file).lines().map(str::trim_start) {
+            let text = line.trim_start_matches(['/', '!']);
+            let begins = |opening: &&str| text.trim_start().starts_with(*opening);
+            if line.starts_with("//") && OPENINGS.iter().any(|opening| begins(&opening)) {
+                riddles.push(format!("{}: {line}", file.display()));
+            }
+        }
+    }
+    assert!(riddles.is_empty(), "name the subject first:\n{}", riddles.join("\n"));
+}
+
 /// The first screen says what a message costs, as it was counted.
 #[test]
 fn what_the_readme_says_of_cost_is_what_was_counted() {
