@@ -7,16 +7,11 @@ use mlx5_wire::ctrl::{ControlSegment, SEND_WQE_BB};
 use mlx5_wire::opcode::WqeOpcode;
 
 use super::BasicBlocks;
-use crate::prefetch;
+use super::blocks::fetch_ahead;
 
 /// Words of a basic block, and those of them after the control segment.
 const WORDS: usize = SEND_WQE_BB / 8;
 const BODY: usize = WORDS - 2;
-
-/// Blocks by which lines are fetched before they are written. The device has read them since they were written
-/// last, so most are in no cache; the store buffer alone holds only a few WQEs while their lines come. Beyond
-/// the end of the ring it is a hint in vain.
-const AHEAD: usize = 16;
 
 impl BasicBlocks {
     /// Returns free blocks that follow each other, `most` at most, for WQEs of one block and this opcode.
@@ -74,7 +69,7 @@ impl BlockRun {
         debug_assert!(!self.is_full());
         let units = 1 + N as u64 / 2;
         let first = self.first.wrapping_add(units * ControlSegment::UNIT);
-        prefetch::for_write::<{ AHEAD * SEND_WQE_BB }, _>(self.next.as_ptr());
+        fetch_ahead(self.next.cast(), 1);
         // SAFETY: a block of the ring, which has room for eight words. The device does not read a free block.
         unsafe {
             self.next.write_volatile(Be64::new(first));
