@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        if let Some(record) = context::of((*srq).context).srqs.get((*srq).handle) {
+        if let Some(record) = find::srq(srq) {
             if let Some(side) = record.side.try_lock() {
                 if side.is_some() {
                     return post(side, &record.posts, wr, bad_wr);
