@@ -2,6 +2,11 @@
 
 use core::arch::asm;
 
+/// Bytes by which lines of WQEs are fetched before they are written. The device has read the lines since they were written last,
+/// so most are in no cache; the store buffer alone holds only a few WQEs while their lines come. Beyond the end of the ring it
+/// is a hint in vain.
+pub(crate) const AHEAD: usize = 1024;
+
 /// The line `OFFSET` bytes after `at` will be written. There may be anything.
 ///
 /// The offset is part of the instruction, and takes no register.

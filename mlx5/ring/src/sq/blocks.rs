@@ -14,15 +14,12 @@ use crate::inline;
 use crate::prefetch;
 use crate::uar::Register;
 
-/// Fetches the lines of a WQE that is written a few WQEs after the one of `count` blocks at `block`. The device has read the
-/// lines since they were written last, so most are in no cache; the store buffer alone holds only a few WQEs while their lines
-/// come. Beyond the end of the ring it is a hint in vain.
+/// Fetches the lines of the WQE that is written [`AHEAD`](prefetch::AHEAD) bytes after the one of `count` blocks at `block`.
 #[inline(always)]
 pub(super) fn fetch_ahead(block: NonNull<u8>, count: u32) {
-    const AHEAD: usize = 16 * SEND_WQE_BB;
-    prefetch::for_write::<AHEAD, _>(block.as_ptr());
+    prefetch::for_write::<{ prefetch::AHEAD }, _>(block.as_ptr());
     if count > 1 {
-        prefetch::for_write::<{ AHEAD + SEND_WQE_BB }, _>(block.as_ptr());
+        prefetch::for_write::<{ prefetch::AHEAD + SEND_WQE_BB }, _>(block.as_ptr());
     }
 }
 
