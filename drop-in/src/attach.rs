@@ -2,6 +2,7 @@
 
 use core::ffi::c_int;
 use core::mem::zeroed;
+use core::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use rdma_core_sys::{
@@ -14,6 +15,7 @@ use crate::context::{self, Context};
 use crate::create;
 use crate::decide;
 use crate::extended;
+use crate::find;
 use crate::install::{self, Scope};
 use crate::objects::{Path, Status};
 
@@ -161,6 +163,7 @@ impl Fresh<'_> {
                 }
                 Fresh::Srq(context, handle) => {
                     if let Some(record) = context.srqs.get(handle) {
+                        find::set_srq(record.ibv, ptr::null());
                         context.srqs.remove(handle, record);
                     }
                 }

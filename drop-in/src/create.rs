@@ -18,6 +18,7 @@ use crate::builder;
 use crate::context::{self, Context};
 use crate::decide;
 use crate::extended;
+use crate::find;
 use crate::install::{self, Scope};
 use crate::lock::Lock;
 use crate::log::{self, Count};
@@ -164,7 +165,11 @@ pub(crate) unsafe fn record_srq(
         posts: Count::default(),
     };
     // SAFETY: the caller's contract.
-    context.srqs.insert(unsafe { (*srq).handle }, Box::new(record));
+    unsafe {
+        if let Some(record) = context.srqs.insert((*srq).handle, Box::new(record)) {
+            find::set_srq(srq, record);
+        }
+    }
 }
 
 pub(crate) unsafe extern "C" fn create_qp(

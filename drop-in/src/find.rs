@@ -3,15 +3,27 @@
 //! libmlx5 allocates each CQ and each queue pair with the function pointers of an extended object. An object with a record has
 //! this library's first function ([`start_poll`](extended::start_poll), [`wr_start`](builder::wr_start)). Its record replaces a
 //! function that no covered object has, until the object is destroyed or forgotten. An object that libmlx5 drives has libmlx5's
-//! first function again. SRQs have no function pointers: a table holds their records.
+//! first function again.
+//!
+//! An SRQ has no function pointers. A plain one has its record in the field of its XRC domain, which only SRQs for XRC have.
 
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use rdma_core_sys::{ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_ex};
+use rdma_core_sys::{IBV_SRQT_BASIC, ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_ex, ibv_srq, ibv_srq_type};
 
 use crate::builder;
 use crate::extended;
-use crate::objects::{Cq, Qp};
+use crate::objects::{Cq, Qp, Srq};
+
+/// How the SRQ of each provider of libibverbs begins: `struct verbs_srq` of its `driver.h`, the same since 2013. libibverbs
+/// stores the XRC domain of an SRQ for XRC, and neither it nor libmlx5 reads the field.
+#[repr(C)]
+struct VerbsSrq {
+    srq: ibv_srq,
+    srq_type: ibv_srq_type,
+    xrcd: *const c_void,
+}
 
 /// Returns where a CQ has its record: in the reader of tag matching.
 ///
@@ -61,5 +73,32 @@ pub(crate) unsafe fn qp<'a>(qp: *mut ibv_qp) -> Option<&'a Qp> {
         let wr_start = (*(&raw const (*qp).wr_start).cast::<AtomicUsize>()).load(Ordering::Relaxed);
         let is_ours = wr_start == builder::wr_start as *const () as usize;
         if is_ours { Some(&**place_in_qp(qp)) } else { None }
+    }
+}
+
+/// Puts the record of a plain SRQ where [`srq`] finds it, or takes it from there with null.
+///
+/// # Safety
+/// `srq` is an SRQ of libmlx5, which no code uses meanwhile; the record is one of a plain SRQ.
+pub(crate) unsafe fn set_srq(srq: *mut ibv_srq, record: *const Srq) {
+    let srq = srq.cast::<VerbsSrq>();
+    // SAFETY: the caller's SRQ.
+    unsafe {
+        if (*srq).srq_type == IBV_SRQT_BASIC {
+            (*srq).xrcd = record.cast();
+        }
+    }
+}
+
+/// Returns the record of a plain SRQ that doorbell drives, or that is undecided.
+///
+/// # Safety
+/// [verbs] `srq` is an SRQ of libmlx5.
+#[inline(always)]
+pub(crate) unsafe fn srq<'a>(srq: *mut ibv_srq) -> Option<&'a Srq> {
+    let srq = srq.cast::<VerbsSrq>();
+    // SAFETY: [record-lives] a plain SRQ has its record there, or null.
+    unsafe {
+        if (*srq).srq_type == IBV_SRQT_BASIC { (*srq).xrcd.cast::<Srq>().as_ref() } else { None }
     }
 }

@@ -14,7 +14,7 @@ use crate::context;
 use crate::create;
 use crate::decide;
 use crate::find;
-use crate::lock::Guard;
+use crate::lock::{Guard, Lock};
 use crate::log::{Count, LIBMLX5};
 use crate::objects::{Path, ReceiveSide};
 
@@ -48,12 +48,10 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        if let Some(record) = find::qp(qp) {
-            if let Some(side) = record.receive.try_lock() {
-                if side.as_ref().is_some_and(|side| side.is_ready) {
-                    return post(side, &record.receives, wr, bad_wr);
-                }
-            }
+        let posted = find::qp(qp)
+            .and_then(|qp| post(&qp.receive, |side| side.is_ready, &qp.receives, wr, bad_wr));
+        if let Some(error) = posted {
+            return error;
         }
         post_recv_slowly(qp, wr, bad_wr)
     }
@@ -66,41 +64,41 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        if let Some(record) = context::of((*srq).context).srqs.get((*srq).handle) {
-            if let Some(side) = record.side.try_lock() {
-                if side.is_some() {
-                    return post(side, &record.posts, wr, bad_wr);
-                }
-            }
+        let posted =
+            find::srq(srq).and_then(|srq| post(&srq.side, |_| true, &srq.posts, wr, bad_wr));
+        if let Some(error) = posted {
+            return error;
         }
         post_srq_recv_slowly(srq, wr, bad_wr)
     }
 }
 
-/// Posts a list, and adds the number of requests that were posted to `count`; returns the errno.
+/// Posts a list, and adds the number of requests that were posted to `count`; returns the errno, or `None` if another thread
+/// uses the queue, or doorbell cannot post to it.
 ///
 /// # Safety
 /// [verbs]
 #[inline(always)]
 unsafe fn post<Q: Receives>(
-    mut guard: Guard<'_, Option<ReceiveSide<Q>>>,
+    lock: &Lock<Option<ReceiveSide<Q>>>,
+    is_ready: impl Fn(&ReceiveSide<Q>) -> bool,
     count: &Count,
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
-) -> c_int {
-    let Some(side) = &mut *guard else { return libc::EINVAL };
-    // SAFETY: [verbs]
+) -> Option<c_int> {
+    // SAFETY: [verbs] The buffer is the device's until it has completed; every WQE has room for one segment.
     unsafe {
-        // A list of one request needs no loop. The buffer is the device's until it has completed; every WQE has room for one
-        // segment.
-        if let Some(one) = wr.as_ref().filter(|one| one.next.is_null()) {
-            if single(one).is_some_and(|(id, segment)| side.queue.post_segment(id, segment).is_ok())
-            {
-                count.add(side.queue.ring_doorbell().into());
-                return 0;
-            }
+        let one = wr.as_ref().filter(|one| one.next.is_null()).and_then(|one| single(one));
+        let take = || lock.try_lock().filter(|side| side.as_ref().is_some_and(is_ready));
+        // A list of one request needs no loop. It is read before the lock is taken, which loads do not pass.
+        let Some((id, segment)) = one else { return Some(post_many(take()?, count, wr, bad_wr)) };
+        let mut guard = take()?;
+        let side = guard.as_mut()?;
+        if side.queue.post_segment(id, segment).is_err() {
+            return Some(post_many(guard, count, wr, bad_wr));
         }
-        post_many(guard, count, wr, bad_wr)
+        count.add(side.queue.ring_doorbell().into());
+        Some(0)
     }
 }
 

@@ -29,6 +29,7 @@ pub mod cq;
 pub mod dbrec;
 pub mod frames;
 mod inline;
+mod prefetch;
 pub mod receive;
 pub mod rq;
 pub mod sge;

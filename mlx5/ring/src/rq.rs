@@ -9,6 +9,7 @@ use core::ptr::NonNull;
 use mlx5_wire::be::Be32;
 use mlx5_wire::data::DataSegment;
 
+use crate::prefetch;
 use crate::receive::{PostError, ReceiveRing, Wqes};
 use crate::slots::{Slot, SlotState, Slots};
 
@@ -212,7 +213,9 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
             }
             // SAFETY: masked; a free slot is not the device's; the caller's `write` keeps the contract of posting.
             unsafe {
-                let Some(data) = write(self.wqes.segments(slot), self.wqes.max_sge) else { break };
+                let segments = self.wqes.segments(slot);
+                prefetch::for_write::<{ prefetch::AHEAD }, _>(segments.as_ptr());
+                let Some(data) = write(segments, self.wqes.max_sge) else { break };
                 self.wqes.slots.set_posted(slot, data, head as u16);
             }
             head = head.wrapping_add(1);

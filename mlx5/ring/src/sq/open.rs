@@ -12,6 +12,7 @@ use mlx5_wire::inline::InlineHeader;
 use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
 
+use super::blocks::fetch_ahead;
 use super::request::{Flags, Immediate, Payload, PostError, Remote};
 use super::wqe::Writer;
 use super::{Record, SendQueue, What};
@@ -179,7 +180,7 @@ impl<T: Copy> SendQueue<T> {
         }
         let start = self.posted();
         // SAFETY: a free block, which has room for any head.
-        unsafe { Writer::head(&self.blocks, start, head) };
+        unsafe { Writer::head(self.blocks.block(start), head) };
         let units = 1 + size_of::<H>() / UNIT;
         let first = ControlSegment::first_word(opcode.get(), start as u16, 0, units as u8)
             | self.blocks.qpn;
@@ -193,8 +194,11 @@ impl<T: Copy> SendQueue<T> {
     #[inline(always)]
     pub unsafe fn put_address(&mut self, open: &Open, to: &DatagramSegment) {
         debug_assert!(open.units() > ADDRESS_UNITS);
+        let block = self.blocks.block(self.posted());
         // SAFETY: the first block of the open WQE is free.
-        unsafe { Writer::head(&self.blocks, self.posted(), &to.to_words()) };
+        unsafe { Writer::head(block, &to.to_words()) };
+        // A datagram of one SGE has two blocks.
+        fetch_ahead(block, 2);
     }
 
     /// Appends registered memory in the first block of a WQE, and closes it.
@@ -208,6 +212,7 @@ impl<T: Copy> SendQueue<T> {
         // SAFETY: a unit of the free block.
         unsafe { Writer::unit_of(place.block, open.units(), DataSegment::from(sge).to_words()) };
         self.commit(open, place, 1, 1, data);
+        fetch_ahead(place.block, 1);
     }
 
     /// Appends registered memory in the second block of a WQE that fills its first one, and closes it.
@@ -237,6 +242,7 @@ impl<T: Copy> SendQueue<T> {
         self.commit(open, place, InlineHeader::units(bytes.len()), 1, data);
         // SAFETY: room of the block, which the device does not read before the doorbell.
         unsafe { Writer::short_inline(place.block, unit, bytes) };
+        fetch_ahead(place.block, 1);
     }
 
     /// Appends a payload.

@@ -10,6 +10,7 @@ use mlx5_wire::inline::INLINE_SEG;
 use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
 
+use super::blocks::fetch_ahead;
 use super::request::{Flags, Immediate, Payload, PostError, Remote};
 use super::wqe::Writer;
 use super::{BlueFlame, COPIED_BLOCKS, Record, SendQueue};
@@ -303,6 +304,7 @@ impl<'a, T: Copy> Posting<'a, T> {
             queue.blocks.advance(start, blocks);
             let writer = Writer::new(&queue.blocks, start, block, [first, second], head);
             queue.note_last(flags.contains(Flags::SIGNALED));
+            fetch_ahead(block, blocks);
             Ok(writer)
         }
     }

@@ -75,15 +75,15 @@ impl Writer {
         }
     }
 
-    /// Writes the segments in `head` after the place of the control segment.
+    /// Writes the segments in `head` after the place of the control segment of the block at `block`.
     ///
     /// # Safety
     /// The block is free.
     #[inline(always)]
-    pub(super) unsafe fn head<H: Copy>(blocks: &BasicBlocks, start: u32, head: &H) {
+    pub(super) unsafe fn head<H: Copy>(block: NonNull<u8>, head: &H) {
         const { assert!(size_of::<H>() % UNIT == 0 && UNIT + size_of::<H>() <= SEND_WQE_BB) }
         // SAFETY: the units of the block after the first one; the head is copied by bytes.
-        unsafe { blocks.block(start).add(UNIT).cast::<H>().write_unaligned(*head) }
+        unsafe { block.add(UNIT).cast::<H>().write_unaligned(*head) }
     }
 
     /// Goes on at unit `unit` of the WQE that starts at running index `start`.
