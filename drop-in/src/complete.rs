@@ -1,4 +1,4 @@
-//! What a CQE means for the queue that it names.
+//! The completion of requests by a CQE.
 
 use core::ffi::c_int;
 
@@ -15,7 +15,7 @@ use crate::lock::{Guard, Lock};
 use crate::objects::{Cq, CqSide, Qp, ReceiveSide, RqSide, SendSide, SrqSide};
 use crate::poll;
 
-/// What became of a CQE.
+/// Result of a CQE.
 pub(crate) enum Outcome {
     /// A request is over.
     Done { wr_id: u64, status: ibv_wc_status },

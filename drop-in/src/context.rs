@@ -1,4 +1,4 @@
-//! What the library remembers of each context, and where a data-path function finds it.
+//! The record of each context, and where a data-path function finds it.
 
 use core::ffi::{c_int, c_void};
 use std::sync::atomic::AtomicBool;

@@ -27,7 +27,7 @@ use crate::poll::UNSEEN;
 
 const SIGNED: &str = "WQEs with signatures (MLX5_QP_SIGNATURE, MLX5_SRQ_SIGNATURE)";
 
-/// What the environment makes of every queue of libmlx5.
+/// Settings of the environment that change every queue of libmlx5.
 pub(crate) fn uncovered_by_environment() -> Option<&'static str> {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| value != "0");
     if std::env::var_os("DOORBELL_PATH").is_some_and(|path| path == "libmlx5") {

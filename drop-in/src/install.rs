@@ -23,7 +23,7 @@ type Word = *const c_void;
 /// More words than a context of libibverbs and its table have.
 const TABLE_WORDS: usize = 256;
 
-/// Whose objects doorbell drives.
+/// The objects that doorbell drives.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Scope {
     /// All that are covered: the library is preloaded.

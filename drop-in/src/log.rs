@@ -1,4 +1,4 @@
-//! What `DOORBELL_LOG=1` shows: which path each object takes, and at the end how much went which way.
+//! Lines of `DOORBELL_LOG=1`: the path of each object, and at exit the posts and polls by path.
 
 use std::fmt;
 use std::io::Write;
@@ -71,7 +71,7 @@ fn totals() -> [u64; 4] {
     [posts + our_posts, polls + our_polls, their_posts, their_polls]
 }
 
-/// What the parent of this process had posted and polled before the fork: [`totals`] of this process go on from there.
+/// Posts and polls of the parent before the fork: [`totals`] of this process do not include them.
 static OF_PARENT: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
 /// Has a forked child count from 0.

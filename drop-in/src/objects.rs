@@ -1,4 +1,4 @@
-//! What the library remembers of each verbs object.
+//! The record of each verbs object.
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -33,7 +33,7 @@ pub(crate) enum Path {
 /// The path of an object, and why it can be no other.
 pub(crate) struct Status {
     path: AtomicU8,
-    /// What is not covered.
+    /// The feature that is not covered.
     uncovered: Mutex<Option<&'static str>>,
 }
 
@@ -67,7 +67,7 @@ impl Status {
 pub(crate) struct Cq {
     pub(crate) ibv: *mut ibv_cq,
     pub(crate) status: Status,
-    /// What polls it, if doorbell does.
+    /// The ring that polls it, if doorbell drives it.
     pub(crate) side: Lock<Option<CqSide>>,
     /// Apart from the rest, because a CQ may be armed in the middle of an extended poll.
     pub(crate) arm: Lock<Arm>,
@@ -83,7 +83,7 @@ pub(crate) struct Cq {
 /// A number that no CQE has.
 pub(crate) const NO_QP: u32 = u32::MAX;
 
-/// What polls a CQ.
+/// The ring of a CQ.
 pub(crate) struct CqSide {
     pub(crate) ring: CompletionQueue,
     /// The queue pair of the CQE before; null if it is gone.
@@ -97,7 +97,7 @@ pub(crate) struct CqSide {
 // SAFETY: the pointers are to records and CQEs that any thread with the lock may use.
 unsafe impl Send for CqSide {}
 
-/// What arms a CQ.
+/// The doorbell of a CQ.
 pub(crate) struct Arm {
     pub(crate) doorbell: Option<CqDoorbell>,
     /// Events that were taken before doorbell drove the CQ.
@@ -108,12 +108,12 @@ pub(crate) struct Arm {
 pub(crate) struct Srq {
     pub(crate) ibv: *mut ibv_srq,
     pub(crate) status: Status,
-    /// What posts to it, if doorbell does.
+    /// The ring, if doorbell drives it.
     pub(crate) side: Lock<Option<SrqSide>>,
     pub(crate) posts: Count,
 }
 
-/// What a queue pair can send.
+/// Transport of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     /// Reliable connection.
@@ -134,9 +134,9 @@ pub(crate) struct Qp {
     pub(crate) recv_cq: Option<NonNull<Cq>>,
     pub(crate) srq: Option<NonNull<Srq>>,
     pub(crate) status: Status,
-    /// What posts sends, if doorbell does.
+    /// The send queue, if doorbell drives it.
     pub(crate) send: Lock<Option<SendSide>>,
-    /// What posts receives, if doorbell does and the queue pair has a receive queue.
+    /// The receive queue, if doorbell drives it and the queue pair has one.
     pub(crate) receive: Lock<Option<RqSide>>,
     /// The functions that libmlx5 gave a queue pair with `ibv_wr_*`.
     pub(crate) original: Mutex<Option<Box<ibv_qp_ex>>>,
@@ -144,7 +144,7 @@ pub(crate) struct Qp {
     pub(crate) receives: Count,
 }
 
-/// What posts to a queue of receives; each slot has the caller's `wr_id`.
+/// A queue of receives; each slot has the caller's `wr_id`.
 pub(crate) struct ReceiveSide<Q> {
     pub(crate) queue: Q,
     /// Whether the queue pair has left RESET. An SRQ is always ready.
@@ -155,12 +155,12 @@ pub(crate) struct ReceiveSide<Q> {
     pub(crate) _slots: Box<[Slot<u64>]>,
 }
 
-/// What posts to the receive queue of a queue pair.
+/// The receive queue of a queue pair.
 pub(crate) type RqSide = ReceiveSide<ReceiveQueue<u64>>;
-/// What posts to an SRQ.
+/// The queue of an SRQ.
 pub(crate) type SrqSide = ReceiveSide<SharedReceiveQueue<u64>>;
 
-/// What is remembered of a send WQE.
+/// The request of a send WQE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) wr_id: u64,
@@ -176,7 +176,7 @@ pub(crate) struct SendLimits {
     pub(crate) inline: u32,
 }
 
-/// What posts to a send queue.
+/// A send queue.
 pub(crate) struct SendSide {
     pub(crate) queue: SendQueue<Request>,
     pub(crate) limits: SendLimits,
@@ -188,7 +188,7 @@ pub(crate) struct SendSide {
     /// Running count of requests that were posted, and of those that are over.
     pub(crate) posted: u32,
     pub(crate) retired: u32,
-    /// What `ibv_wr_*` is building.
+    /// The request that `ibv_wr_*` is building.
     pub(crate) draft: Draft,
     /// The memory that the queue points to.
     pub(crate) _records: Box<[MaybeUninit<Record<Request>>]>,

@@ -22,7 +22,7 @@ use crate::lock::{Guard, Lock};
 use crate::log::LIBMLX5;
 use crate::objects::{Cq, CqSide, Path, Qp, RqSide, SendSide, SrqSide};
 
-/// What libmlx5 returns for a CQE that is of no request.
+/// The value that libmlx5 returns for a CQE of no request.
 pub(crate) const STRAY: c_int = -2;
 
 /// Bytes that an atomic brings.
@@ -333,7 +333,7 @@ enum Run {
     Stray,
 }
 
-/// What became of the next CQE: see [`Outcome`].
+/// Result of the next CQE: see [`Outcome`].
 enum Taken {
     Shown,
     Hidden,

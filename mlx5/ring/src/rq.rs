@@ -188,7 +188,9 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
         let slot = index & self.mask;
         // SAFETY: masked; a free slot is not the device's.
         unsafe {
-            write(self.wqes.segments(slot), self.wqes.max_sge);
+            let segments = self.wqes.segments(slot);
+            prefetch::for_write::<{ prefetch::AHEAD }, _>(segments.as_ptr());
+            write(segments, self.wqes.max_sge);
             self.wqes.slots.set_posted(slot, data, index as u16);
         }
         self.wqes.posted = index.wrapping_add(1);
