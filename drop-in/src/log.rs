@@ -71,7 +71,7 @@ fn totals() -> [u64; 4] {
     [posts + our_posts, polls + our_polls, their_posts, their_polls]
 }
 
-/// Posts and polls of the parent before the fork: [`totals`] of this process do not include them.
+/// Posts and polls of the parent before the fork, which this process does not report.
 static OF_PARENT: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
 /// Has a forked child count from 0.

@@ -251,7 +251,7 @@ fn no_comment_begins_with_a_riddle() {
         for line in read(&file).lines().map(str::trim_start) {
             let text = line.trim_start_matches(['/', '!']);
             let begins = |opening: &&str| text.trim_start().starts_with(*opening);
-            if line.starts_with("//") && OPENINGS.iter().any(|opening| begins(opening)) {
+            if line.starts_with("//") && OPENINGS.iter().any(begins) {
                 riddles.push(format!("{}: {line}", file.display()));
             }
         }
