@@ -120,11 +120,11 @@ fn twins<Q: ReceiveRing<Data = u32>>(make: fn(NonNull<Memory>) -> Q) {
 }
 
 #[test]
-fn a_receive_queue_posts_releasedas_one_by_one() {
+fn a_receive_queue_posts_many_as_one_by_one() {
     twins(rq);
 }
 
 #[test]
-fn a_shared_receive_queue_posts_releasedas_one_by_one() {
+fn a_shared_receive_queue_posts_many_as_one_by_one() {
     twins(srq);
 }
