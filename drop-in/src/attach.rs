@@ -10,7 +10,7 @@ use rdma_core_sys::{
     ibv_srq,
 };
 
-use crate::builder;
+use crate::builder::functions;
 use crate::context::{self, Context};
 use crate::create;
 use crate::decide;
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn doorbell_attach_qp(qp: *mut ibv_qp) -> c_int {
         ];
         // libmlx5 has room for the functions of `ibv_wr_*` in each queue pair.
         let extended = qp.cast::<ibv_qp_ex>();
-        let original = (*extended).wr_start.map(|_| builder::functions(qp, false));
+        let original = (*extended).wr_start.map(|_| functions::of(qp, false));
         let signal_all = made.sq_sig_all != 0;
         let error = match create::insert_qp(context, qp, signal_all, None, original) {
             None => libc::EOPNOTSUPP,

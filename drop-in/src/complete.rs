@@ -32,10 +32,11 @@ pub(crate) trait Side: Sized {
     /// Returns the queue that `qp` posts to.
     fn of(qp: &Qp) -> Option<&Lock<Option<Self>>>;
 
-    /// Locks the queue for a poller, which locks one at a time.
+    /// Locks the queue for a poller, which locks one at a time. Returns `None` if another thread builds a batch: a poller must not
+    /// wait for its end with the CQ locked, because that thread may poll the same CQ.
     #[inline(always)]
-    fn lock(lock: &Lock<Option<Self>>) -> Guard<'_, Option<Self>> {
-        lock.lock()
+    fn lock(lock: &Lock<Option<Self>>) -> Option<Guard<'_, Option<Self>>> {
+        Some(lock.lock())
     }
 
     /// Returns `true` if CQEs of this kind are of such queues.
@@ -104,9 +105,10 @@ impl CqSide {
         Some((cqe, wr_id))
     }
 
-    /// Ends the request that `cqe`, which is of the CQ of `record`, names.
-    pub(crate) fn complete(&mut self, record: &Cq, cqe: Cqe<'_>) -> Outcome {
-        let Some(qp) = self.qp(record, cqe.qpn()) else { return Outcome::Stray };
+    /// Ends the request that `cqe`, which is of the CQ of `record`, names. Returns `None` if another thread builds a batch on its
+    /// queue.
+    pub(crate) fn complete(&mut self, record: &Cq, cqe: Cqe<'_>) -> Option<Outcome> {
+        let Some(qp) = self.qp(record, cqe.qpn()) else { return Some(Outcome::Stray) };
         if SendSide::has(cqe.kind()) {
             complete_one::<SendSide>(qp, cqe)
         } else if qp.srq.is_some() {
@@ -123,13 +125,13 @@ fn complete_plain_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Option<u64> {
     S::of(qp)?.try_lock()?.as_mut()?.complete_plain(cqe)
 }
 
-fn complete_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Outcome {
-    let Some(lock) = S::of(qp) else { return Outcome::Stray };
-    match &mut *S::lock(lock) {
+fn complete_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Option<Outcome> {
+    let Some(lock) = S::of(qp) else { return Some(Outcome::Stray) };
+    Some(match &mut *S::lock(lock)? {
         // SAFETY: the queue that the CQE names.
         Some(side) => unsafe { side.complete(cqe) },
         None => Outcome::Stray,
-    }
+    })
 }
 
 /// A queue of receives.
@@ -231,9 +233,9 @@ impl Side for SendSide {
     }
 
     #[inline(always)]
-    fn lock(lock: &Lock<Option<Self>>) -> Guard<'_, Option<Self>> {
+    fn lock(lock: &Lock<Option<Self>>) -> Option<Guard<'_, Option<Self>>> {
         // SAFETY: [batch].
-        unsafe { lock.lock_or_reenter() }
+        unsafe { lock.lock_unless_kept() }
     }
 
     #[inline(always)]

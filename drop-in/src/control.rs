@@ -13,7 +13,7 @@ use rdma_core_sys::{
     ibv_mw_type, ibv_pd, ibv_qp, ibv_qp_attr, ibv_srq,
 };
 
-use crate::builder;
+use crate::builder::functions;
 use crate::context;
 use crate::objects::{CqSide, NO_QP, Path, Qp};
 
@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C" fn modify_qp(
         };
         let modify = |qp, attr, mask| {
             let error = (context.original.modify_qp)(qp, attr, mask);
-            builder::replace_after_modify(record);
+            functions::replace_after_modify(record);
             error
         };
         if record.status.path() != Path::Doorbell {
@@ -61,20 +61,26 @@ pub(crate) unsafe extern "C" fn modify_qp(
             if let Some(side) = &mut *record.receive.lock() {
                 side.queue.reset(|_| {});
             }
-            if let Some(side) = &mut *record.send.lock() {
+            if let Some(side) = &mut *record.send.lock_or_reenter() {
                 side.queue.reset(|_| {});
                 side.retired = side.posted;
+                side.draft.discard();
             }
         }
         error
     }
 }
 
-fn set_ready(qp: &Qp, receive: Option<bool>, send: Option<bool>) {
+/// Sets whether the queues may be posted to.
+///
+/// # Safety
+/// This thread has no reference to the queues.
+unsafe fn set_ready(qp: &Qp, receive: Option<bool>, send: Option<bool>) {
     if let (Some(ready), Some(side)) = (receive, &mut *qp.receive.lock()) {
         side.is_ready = ready;
     }
-    if let (Some(ready), Some(side)) = (send, &mut *qp.send.lock()) {
+    // SAFETY: this thread has no reference to the queue.
+    if let (Some(ready), Some(side)) = (send, &mut *unsafe { qp.send.lock_or_reenter() }) {
         side.is_ready = ready;
     }
 }

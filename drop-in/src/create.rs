@@ -14,7 +14,7 @@ use rdma_core_sys::{
     ibv_srq_init_attr_ex, ibv_wq, ibv_wq_init_attr, mlx5dv_qp_init_attr,
 };
 
-use crate::builder;
+use crate::builder::functions;
 use crate::context::{self, Context};
 use crate::decide;
 use crate::extended;
@@ -199,13 +199,13 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             (has_flags || mask & !COVERED != 0).then_some("a QP with extended attributes");
 
         let has_builder = mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
-        let has_more = has_builder && !builder::covers((*attr).send_ops_flags);
+        let has_more = has_builder && !functions::covers((*attr).send_ops_flags);
         let uncovered =
             uncovered.or(has_more.then_some("a QP for operations that are not covered"));
         let qp = (context.original.create_qp_ex)(ibv, attr);
         let has_builder = has_builder && !qp.is_null();
         let has_windows = (*attr).send_ops_flags & u64::from(IBV_QP_EX_WITH_BIND_MW) != 0;
-        let original = has_builder.then(|| builder::functions(qp, has_windows));
+        let original = has_builder.then(|| functions::of(qp, has_windows));
         record_qp(context, qp, &*attr.cast::<ibv_qp_init_attr>(), uncovered, original)
     }
 }
@@ -264,7 +264,7 @@ unsafe fn record_qp(
 /// # Safety
 /// No code uses the queue pair meanwhile.
 pub(crate) unsafe fn forget_qp(context: &Context, record: &Qp) {
-    builder::forget(record);
+    functions::forget(record);
     let mut undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
     undecided.retain(|known| !ptr::eq(*known, record));
     // SAFETY: the caller's contract.
@@ -323,7 +323,7 @@ pub(crate) unsafe fn insert_qp<'a>(
     let record = context.qps.insert(made.qp_num, Box::new(record))?;
     context.undecided.lock().unwrap_or_else(PoisonError::into_inner).push(record);
     // SAFETY: as above.
-    unsafe { builder::replace(qp, record) };
+    unsafe { functions::replace(qp, record) };
     Some(record)
 }
 

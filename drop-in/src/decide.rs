@@ -18,7 +18,7 @@ use rdma_core_sys::{
     ibv_qp_init_attr, mlx5dv_cq, mlx5dv_obj, mlx5dv_qp, mlx5dv_srq,
 };
 
-use crate::builder::{self, Draft};
+use crate::builder::{Draft, functions};
 use crate::context::Context;
 use crate::extended;
 use crate::log;
@@ -154,10 +154,10 @@ fn decide<'a>(context: &'a Context, seed: impl FnOnce(&mut Group<'a>), path: imp
     for qp in &group.qps {
         log::say(format_args!("QP {:#x}: {who} ({why})", qp.qpn));
         if refused.is_some() {
-            builder::restore(qp);
+            functions::restore(qp);
         } else {
             // SAFETY: [record-lives] its group is doorbell's.
-            unsafe { builder::take_over(qp) };
+            unsafe { functions::take_over(qp) };
         }
         qp.status.set(path);
     }

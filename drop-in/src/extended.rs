@@ -12,10 +12,13 @@ use crate::complete::Outcome;
 use crate::context;
 use crate::decide;
 use crate::find;
-use crate::lock::Guard;
+use crate::lock::{Guard, yield_now};
 use crate::log::LIBMLX5;
 use crate::objects::{Cq, CqSide, Path};
 use crate::poll::{STRAY, UNSEEN, receive_flags, receive_opcode, request_opcode};
+
+/// The next CQE is of a queue on which another thread builds a batch.
+const KEPT: c_int = libc::EBUSY;
 
 /// Puts the library's functions in the place of libmlx5's, as far as the CQ has them, unless it has the reader of tag matching.
 ///
@@ -155,21 +158,28 @@ unsafe fn start_locked(
 /// # Safety
 /// `cq` is the CQ of `record`.
 #[inline(never)]
-unsafe fn start_taking(
-    mut guard: Guard<'_, Option<CqSide>>,
-    record: &Cq,
+unsafe fn start_taking<'a>(
+    mut guard: Guard<'a, Option<CqSide>>,
+    record: &'a Cq,
     cq: *mut ibv_cq_ex,
 ) -> c_int {
-    let Some(side) = &mut *guard else { return libc::EINVAL };
-    // SAFETY: the caller's contract.
-    let error = unsafe { side.take(record, cq) };
-    if error == 0 {
-        // Until `end_poll`.
-        mem::forget(guard);
-    } else {
+    loop {
+        let Some(side) = &mut *guard else { return libc::EINVAL };
+        // SAFETY: `cq` is the CQ of `record`.
+        let error = unsafe { side.take(record, cq) };
+        if error == 0 {
+            // Until `end_poll`.
+            mem::forget(guard);
+            return 0;
+        }
         side.publish(record);
+        if error != KEPT {
+            return error;
+        }
+        drop(guard);
+        yield_now();
+        guard = record.side.lock();
     }
-    error
 }
 
 #[cold]
@@ -216,9 +226,11 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock.
     unsafe {
         let record = polled(cq);
-        match record.side.held() {
-            Some(side) => side.take(record, cq),
-            None => libc::EINVAL,
+        let Some(side) = record.side.held() else { return libc::EINVAL };
+        match side.take(record, cq) {
+            // The next poll finds it.
+            KEPT => libc::ENOENT,
+            error => error,
         }
     }
 }
@@ -302,8 +314,9 @@ impl CqSide {
             let Some(cqe) = self.ring.peek() else { return libc::ENOENT };
             // SAFETY: the consumer index is published when the program has read the completion.
             let cqe: Cqe<'static> = unsafe { cqe.detach() };
-            match self.complete(record, cqe) {
-                // SAFETY: the caller's contract.
+            let Some(outcome) = self.complete(record, cqe) else { return KEPT };
+            match outcome {
+                // SAFETY: `cq` is the CQ of `record`.
                 Outcome::Done { wr_id, status } => unsafe {
                     return self.show(record, cq, cqe, wr_id, status);
                 },

@@ -41,10 +41,27 @@ impl<T> Lock<T> {
     ///
     /// # Safety
     /// This thread has no reference to the value.
-    #[inline(always)]
     pub(crate) unsafe fn lock_or_reenter(&self) -> Guard<'_, T> {
-        let is_kept = !self.acquire() && !self.wait_unless_kept();
-        Guard { lock: self, is_kept }
+        loop {
+            // SAFETY: this thread has no reference to the value.
+            if let Some(guard) = unsafe { self.lock_unless_kept() } {
+                return guard;
+            }
+            yield_now();
+        }
+    }
+
+    /// As [`lock_or_reenter`](Self::lock_or_reenter), but returns `None` if another thread keeps the lock.
+    ///
+    /// # Safety
+    /// This thread has no reference to the value.
+    #[inline(always)]
+    pub(crate) unsafe fn lock_unless_kept(&self) -> Option<Guard<'_, T>> {
+        if self.acquire() {
+            Some(Guard { lock: self, is_kept: false })
+        } else {
+            self.wait_unless_kept()
+        }
     }
 
     /// Returns `None` if the lock is held.
@@ -58,25 +75,31 @@ impl<T> Lock<T> {
         !self.shared || !self.held.swap(true, Ordering::Acquire)
     }
 
-    /// The holder may have been put aside by the kernel.
     #[cold]
     fn wait(&self) {
         let mut rounds = 0_u32;
         while self.held.load(Ordering::Relaxed) || !self.acquire() {
-            rounds += 1;
-            if rounds % 64 == 0 { yield_now() } else { hint::spin_loop() }
+            pause(&mut rounds);
         }
     }
 
-    /// Returns `false` at once if this thread keeps the lock.
     #[cold]
-    fn wait_unless_kept(&self) -> bool {
-        // Only this thread stores its own number.
-        let is_free_soon = self.keeper.load(Ordering::Relaxed) != this_thread();
-        if is_free_soon {
-            self.wait();
+    fn wait_unless_kept(&self) -> Option<Guard<'_, T>> {
+        let mut rounds = 0_u32;
+        loop {
+            match self.keeper.load(Ordering::Relaxed) {
+                0 => {}
+                // Only this thread stores its own number.
+                keeper if keeper == this_thread() => {
+                    return Some(Guard { lock: self, is_kept: true });
+                }
+                _ => return None,
+            }
+            if self.acquire() {
+                return Some(Guard { lock: self, is_kept: false });
+            }
+            pause(&mut rounds);
         }
-        is_free_soon
     }
 
     /// Returns the guard of a lock that was forgotten.
@@ -110,9 +133,15 @@ impl<T> Lock<T> {
     }
 }
 
-/// Lets another thread run. It does not unwind, which the compiler does not know of that of the standard library: callers that
-/// end with a call would not end with a jump.
-fn yield_now() {
+/// Pauses between two attempts. The kernel may have suspended the thread that holds the lock.
+fn pause(rounds: &mut u32) {
+    *rounds += 1;
+    if *rounds % 64 == 0 { yield_now() } else { hint::spin_loop() }
+}
+
+/// Lets another thread run. `std::thread::yield_now` may unwind as far as the compiler knows, so calls at the end of a function
+/// would not become jumps.
+pub(crate) fn yield_now() {
     // SAFETY: no conditions.
     unsafe { libc::sched_yield() };
 }
@@ -172,6 +201,7 @@ impl<T> Drop for Guard<'_, T> {
 mod tests {
     use super::*;
     use std::thread;
+    use std::time::Duration;
 
     #[test]
     fn one_thread_at_a_time() {
@@ -201,7 +231,11 @@ mod tests {
         assert!(lock.try_lock().is_none());
         thread::scope(|scope| {
             // SAFETY: as above.
-            let other = scope.spawn(|| unsafe { *lock.lock_or_reenter() += 10 });
+            let other = scope.spawn(|| unsafe {
+                assert!(lock.lock_unless_kept().is_none());
+                *lock.lock_or_reenter() += 10;
+            });
+            thread::sleep(Duration::from_millis(1));
             // SAFETY: as above.
             unsafe {
                 assert_eq!(*lock.lock_or_reenter(), 1);

@@ -22,6 +22,19 @@ impl Counts {
         self.posts.fetch_add(count, Ordering::Relaxed);
     }
 
+    /// Adds the requests of a list from `from` to `end`; `next` returns the one after a request.
+    pub(crate) fn add_list<T>(
+        &self,
+        mut from: *mut T,
+        end: *mut T,
+        next: impl Fn(*mut T) -> *mut T,
+    ) {
+        while from != end {
+            self.add_posts(1);
+            from = next(from);
+        }
+    }
+
     pub(crate) fn add_polls(&self, count: u64) {
         self.polls.fetch_add(count, Ordering::Relaxed);
     }

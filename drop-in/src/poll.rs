@@ -18,7 +18,7 @@ use crate::complete::{Outcome, Side};
 use crate::context;
 use crate::decide;
 use crate::find;
-use crate::lock::{Guard, Lock};
+use crate::lock::{Guard, Lock, yield_now};
 use crate::log::LIBMLX5;
 use crate::objects::{Cq, CqSide, Path, Qp, RqSide, SendSide, SrqSide};
 
@@ -113,11 +113,26 @@ unsafe extern "C" fn poll_any(record: &Cq, wc: *mut ibv_wc, left: c_int, count: 
     // SAFETY: the caller's contract.
     unsafe {
         let mut guard = record.side.regain();
-        let Some(side) = &mut *guard else { return 0 };
-        let mut room = Room { next: wc, left };
-        let error = side.take_others(record, &mut room, count);
-        let polled = side.end(record, room, count);
-        if error < 0 { error } else { polled }
+        loop {
+            let Some(side) = &mut *guard else { return 0 };
+            let mut room = Room { next: wc, left };
+            let run = side.take_others(record, &mut room);
+            // Completions before a CQE that is stray are not lost: it is found again.
+            let is_stray = matches!(run, Run::Stray) && room.left == count;
+            if is_stray {
+                side.ring.advance();
+            }
+            let polled = side.end(record, room, count);
+            match run {
+                Run::Stray if is_stray => return STRAY,
+                Run::Kept if polled == 0 => {
+                    drop(guard);
+                    yield_now();
+                    guard = record.side.lock();
+                }
+                _ => return polled,
+            }
+        }
     }
 }
 
@@ -182,12 +197,12 @@ impl CqSide {
         true
     }
 
-    /// Takes completions of any form, `room.left` of `count`; returns 0, or the error of a poll that has taken none.
+    /// Takes completions of any form; returns how the last run ended.
     ///
     /// # Safety
     /// `record` is that of this CQ, and `room` is writable.
     #[inline(never)]
-    unsafe fn take_others(&mut self, record: &Cq, room: &mut Room, count: c_int) -> c_int {
+    unsafe fn take_others(&mut self, record: &Cq, room: &mut Room) -> Run {
         while room.left > 0 {
             let Some(cqe) = self.ring.peek() else { break };
             let (kind, qpn) = (cqe.kind(), cqe.qpn());
@@ -204,18 +219,11 @@ impl CqSide {
                     }
                 },
             };
-            match run {
-                Run::Over => {}
-                Run::Waits => break,
-                // Completions before it are not lost: it is found again.
-                Run::Stray if room.left < count => break,
-                Run::Stray => {
-                    self.ring.advance();
-                    return STRAY;
-                }
+            if !matches!(run, Run::Over) {
+                return run;
             }
         }
-        0
+        Run::Over
     }
 
     /// Takes the next CQE, which is of `qp`, and those that follow, for as long as they are of the same queue, under one
@@ -226,7 +234,7 @@ impl CqSide {
     #[inline(always)]
     unsafe fn take_run<S: Side>(&mut self, record: &Cq, qp: &Qp, room: &mut Room) -> Run {
         let Some(lock) = S::of(qp) else { return Run::Stray };
-        let mut guard = S::lock(lock);
+        let Some(mut guard) = S::lock(lock) else { return Run::Kept };
         let Some(side) = &mut *guard else { return Run::Stray };
         let mut qpn = qp.qpn;
         while room.left > 0 {
@@ -329,6 +337,8 @@ enum Run {
     Over,
     /// At a CQE that [waits](Outcome::Waits).
     Waits,
+    /// At a CQE of a queue on which another thread builds a batch.
+    Kept,
     /// At a CQE that no request is over with.
     Stray,
 }

@@ -2,6 +2,7 @@
 
 use core::ffi::c_int;
 use core::mem::offset_of;
+use core::ptr;
 use core::slice;
 
 use mlx5_ring::receive::PostError;
@@ -233,7 +234,7 @@ unsafe extern "C" fn post_recv_slowly(
             return libc::EOPNOTSUPP;
         }
         let error = (context.original.post_recv)(qp, wr, bad_wr);
-        count(error, wr, bad_wr);
+        LIBMLX5.add_list(wr, if error == 0 { ptr::null_mut() } else { *bad_wr }, |wr| (*wr).next);
         error
     }
 }
@@ -258,21 +259,7 @@ unsafe extern "C" fn post_srq_recv_slowly(
             }
         }
         let error = (context.original.post_srq_recv)(srq, wr, bad_wr);
-        count(error, wr, bad_wr);
+        LIBMLX5.add_list(wr, if error == 0 { ptr::null_mut() } else { *bad_wr }, |wr| (*wr).next);
         error
-    }
-}
-
-/// Counts what libmlx5 has posted.
-unsafe fn count(error: c_int, mut wr: *mut ibv_recv_wr, bad_wr: *mut *mut ibv_recv_wr) {
-    // SAFETY: [verbs].
-    unsafe {
-        let end = if error == 0 { core::ptr::null_mut() } else { *bad_wr };
-        let mut posted = 0;
-        while wr != end {
-            posted += 1;
-            wr = (*wr).next;
-        }
-        LIBMLX5.add_posts(posted);
     }
 }

@@ -421,6 +421,88 @@ static void batch(void)
 	end(p);
 }
 
+static struct ibv_cq_ex *contended;
+static atomic_int taken, ended;
+
+/* Polls a CQ, with both interfaces in turn, until the batch has ended. */
+static void *poll_on(void *nothing)
+{
+	struct ibv_poll_cq_attr attr = { 0 };
+	struct ibv_wc wc;
+	while (!ended) {
+		if (ibv_start_poll(contended, &attr) == 0) {
+			check(contended->status == IBV_WC_SUCCESS, "the completion");
+			taken++;
+			ibv_end_poll(contended);
+		}
+		taken += ibv_poll_cq(ibv_cq_ex_to_cq(contended), 1, &wc);
+	}
+	return nothing;
+}
+
+/* Polls in a batch while another thread polls for a request of the same queue pair. */
+static void contended_batch(void)
+{
+	struct pair *p = make(2);
+	struct ibv_cq_init_attr_ex attr = { .cqe = 2, .channel = ibv_create_comp_channel(p->context) };
+	contended = attr.channel ? ibv_create_cq_ex(p->context, &attr) : NULL;
+	check(contended != NULL, "ibv_create_cq_ex");
+	struct ibv_cq *cq = ibv_cq_ex_to_cq(contended);
+	struct ibv_qp_ex *ex = create_ex(p, cq);
+	struct ibv_qp *qp = &ex->qp_base;
+	for (int i = 0; i < 10; i++) {
+		pthread_t thread;
+		taken = ended = 0;
+		check(!ibv_req_notify_cq(cq, 0), "ibv_req_notify_cq");
+		check(!post_recv(qp, i, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+		check(!post_send(qp, i, p->memory[0], SIZE, p->mr), "ibv_post_send");
+		struct ibv_cq *signaled;
+		void *context;
+		check(!ibv_get_cq_event(attr.channel, &signaled, &context), "ibv_get_cq_event");
+		ibv_ack_cq_events(signaled, 1);
+		ibv_wr_start(ex);
+		check(!pthread_create(&thread, NULL, poll_on, NULL), "pthread_create");
+		/* The other thread may take the receive. It has time to come to the send. */
+		usleep(2000);
+		while (taken < 2) {
+			struct ibv_wc wc;
+			taken += ibv_poll_cq(cq, 1, &wc);
+		}
+		ibv_wr_abort(ex);
+		ended = 1;
+		check(!pthread_join(thread, NULL), "pthread_join");
+	}
+	check(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq), "destroying");
+	check(!ibv_destroy_comp_channel(attr.channel), "ibv_destroy_comp_channel");
+	end(p);
+}
+
+/* Resets a queue pair in a batch, which posts nothing then. */
+static void reset_in_batch(void)
+{
+	struct pair *p = make(2);
+	struct ibv_qp_ex *ex = create_ex(p, p->cq);
+	struct ibv_qp *qp = &ex->qp_base;
+	struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
+	for (int i = 0; i < 10; i++) {
+		ibv_wr_start(ex);
+		check(!ibv_modify_qp(qp, &reset, IBV_QP_STATE), "ibv_modify_qp to RESET");
+		ibv_wr_complete(ex);
+		to_init(qp);
+		connect_to(qp, qp->qp_num);
+		check(!post_recv(qp, i, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+		ibv_wr_start(ex);
+		ex->wr_id = i;
+		ex->wr_flags = 0;
+		ibv_wr_send(ex);
+		ibv_wr_set_sge(ex, p->mr->lkey, (uintptr_t)p->memory[0], SIZE);
+		check(!ibv_wr_complete(ex), "ibv_wr_complete");
+		check(wait_for(p->cq).wr_id + wait_for(p->cq).wr_id == 2u * i, "the completions");
+	}
+	check(!ibv_destroy_qp(qp), "ibv_destroy_qp");
+	end(p);
+}
+
 static void *play_on(void *pair)
 {
 	play(pair, 1 << 20);
@@ -444,7 +526,9 @@ static void exits(void) { interrupted(exit_0); }
 
 static const struct { const char *name; void (*run)(void); } modes[] = {
 	{ "fork", forked }, { "contexts", contexts }, { "threads", threads }, { "resize", resize },
-	{ "destroy", destroyed }, { "refuse", refused }, { "batch", batch }, { "abort", aborts }, { "exit", exits },
+	{ "destroy", destroyed }, { "refuse", refused }, { "batch", batch },
+	{ "contended-batch", contended_batch }, { "reset-in-batch", reset_in_batch },
+	{ "abort", aborts }, { "exit", exits },
 #ifdef ATTACH
 	{ "attach", attached },
 #endif

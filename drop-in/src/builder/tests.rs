@@ -2,16 +2,20 @@
 
 use std::alloc::{GlobalAlloc, Layout as Size, System};
 use std::cell::Cell;
-use std::ptr::NonNull;
+use std::mem;
+use std::ptr::{self, NonNull};
 
 use mlx5_ring::sq::{BlueFlame, Config, Layout, SendQueue};
 use mlx5_wire::be::Be32;
 use mlx5_wire::datagram::DatagramSegment;
+use rdma_core_sys::{ibv_ah, ibv_data_buf, ibv_sge};
 
+use super::parts::*;
 use super::*;
+use crate::av;
 use crate::lock::Lock;
 use crate::log::Count;
-use crate::objects::Status;
+use crate::objects::{SendLimits, Status};
 
 thread_local! {
     static ALLOCATIONS: Cell<u32> = const { Cell::new(0) };
