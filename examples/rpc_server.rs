@@ -3,6 +3,7 @@
 //! - A reply goes out in the buffer that the request came in. The replies of one poll to a client have one doorbell.
 //! - When the send queue of a client is full its replies are kept, and nothing more is read until there is room: the
 //!   receives that are not given back make all clients wait.
+//! - It sleeps until a request or the end of a send arrives, or a client leaves.
 //! - One client dies with requests outstanding. The others do not notice.
 //!
 //! The clients are threads here, so that there is something to answer.
@@ -13,10 +14,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::error::Error;
-use std::io::{ErrorKind, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
-use std::time::Duration;
 
 use doorbell::{
     Buffer, BufferPool, NotSent, Path, ProtectionDomain, QpConfig, QueuePair, Receiver,
@@ -143,7 +143,6 @@ impl Server {
         let config = QpConfig::rc().srq(self.srq).sends(REPLIES).timeout(10).retry_cnt(3);
         let mut qp = self.receiver.create_qp_with_sender(&config, &mut self.sender)?;
         qp.connect_over(&mut stream)?;
-        stream.set_nonblocking(true)?;
         let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
         self.clients.insert(qp.qp_num(), Client { qp, queue, stream, replies: VecDeque::new() });
         Ok(())
@@ -151,32 +150,31 @@ impl Server {
 
     fn serve(&mut self) -> Result<()> {
         while !self.clients.is_empty() {
-            let mut read = 0;
-            if self.clients.values().all(|client| client.replies.is_empty()) {
-                read = self.read()?;
-            } else {
-                self.full += 1;
-            }
-            self.reply()?;
             // The buffers go back to the pool. A failed send was for a client that has left, as its stream will show.
             let mut batch = self.sender.poll();
             while batch.next().is_some() {}
             drop(batch);
             self.receiver.fill(self.srq, &self.pool)?;
-            if read == 0 {
-                self.part()?;
-                self.receiver.wait(Duration::from_millis(1))?;
+            if self.is_full() {
+                self.full += 1;
+            } else {
+                self.read()?;
             }
+            self.reply()?;
+            self.sleep()?;
         }
         Ok(())
     }
 
+    /// Returns `true` if replies wait for room in a send queue.
+    fn is_full(&self) -> bool {
+        self.clients.values().any(|client| !client.replies.is_empty())
+    }
+
     /// Reads and answers the requests that have arrived.
-    fn read(&mut self) -> Result<u32> {
-        let mut count = 0;
+    fn read(&mut self) -> Result<()> {
         let mut batch = self.receiver.poll();
         while let Some(message) = batch.next() {
-            count += 1;
             // A receive fails if its client left in the middle of the message; the SRQ has it again.
             let Ok(message) = message else { continue };
             if let Some(client) = self.clients.get_mut(&message.qp_num()) {
@@ -186,7 +184,7 @@ impl Server {
                 client.replies.push_back(reply);
             }
         }
-        Ok(count)
+        Ok(())
     }
 
     /// Posts replies, with one doorbell for each client.
@@ -213,18 +211,28 @@ impl Server {
         Ok(())
     }
 
-    /// Removes the clients that have left.
-    fn part(&mut self) -> Result<()> {
-        let mut left = Vec::new();
-        for (&number, client) in &mut self.clients {
-            // A client sends nothing over the stream after the addresses.
-            match client.stream.read(&mut [0]) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                _ => left.push(number),
-            }
+    /// Sleeps until there is something to do, and removes the clients that have left.
+    fn sleep(&mut self) -> Result<()> {
+        // Requests are not read while replies wait for room.
+        let is_full = self.is_full();
+        if self.sender.arm()? || !is_full && self.receiver.arm()? {
+            return Ok(());
         }
-        for client in left.iter().filter_map(|number| self.clients.remove(number)) {
-            self.receiver.destroy_qp(client.qp)?;
+        let numbers: Vec<u32> = self.clients.keys().copied().collect();
+        let streams = self.clients.values().map(|client| client.stream.as_raw_fd());
+        let receiver = self.receiver.channel().filter(|_| !is_full);
+        let channels = [self.sender.channel(), receiver].into_iter().flatten();
+        let mut fds: Vec<_> = streams
+            .chain(channels.map(|channel| channel.as_raw_fd()))
+            .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+            .collect();
+        // SAFETY: as many structures as the vector holds.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, -1) };
+        for (number, _) in numbers.iter().zip(&fds).filter(|(_, fd)| fd.revents != 0) {
+            // A client sends nothing over the stream after the addresses.
+            if let Some(client) = self.clients.remove(number) {
+                self.receiver.destroy_qp(client.qp)?;
+            }
         }
         Ok(())
     }
