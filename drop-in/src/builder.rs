@@ -136,8 +136,8 @@ unsafe fn end(qp: *mut ibv_qp_ex, is_aborted: bool) -> c_int {
     let error = match side.draft.lacks {
         // This thread holds no lock.
         CLOSED => return libc::EINVAL,
-        0 if side.is_ready => 0,
-        FAILED if side.is_ready => side.draft.error,
+        0 if side.most != 0 => 0,
+        FAILED if side.most != 0 => side.draft.error,
         _ => libc::EINVAL,
     };
     side.draft.lacks = CLOSED;

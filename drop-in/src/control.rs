@@ -81,7 +81,7 @@ unsafe fn set_ready(qp: &Qp, receive: Option<bool>, send: Option<bool>) {
     }
     // SAFETY: this thread has no reference to the queue.
     if let (Some(ready), Some(side)) = (send, &mut *unsafe { qp.send.lock_or_reenter() }) {
-        side.is_ready = ready;
+        side.most = if ready { side.limits.requests } else { 0 };
     }
 }
 

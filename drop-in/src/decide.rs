@@ -344,19 +344,21 @@ fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
     // SAFETY: [exclusive] nothing was posted to the queue pair, and all posts come to this library; there is a record for
     // each block, and they stay. Data that comes in CQEs is copied by `scatter_inline`. [register] is never copied to.
     let queue = unsafe { SendQueue::new(layout, config, storage) }.map_err(|_| NOT_RINGS)?;
+    let limits = SendLimits {
+        requests: made.cap.max_send_wr,
+        sges: made.cap.max_send_sge,
+        inline: made.cap.max_inline_data,
+    };
+    let is_ready = !matches!(state, IBV_QPS_RESET | IBV_QPS_INIT | IBV_QPS_RTR);
     let send = SendSide {
         queue: queue.without_asking(),
-        limits: SendLimits {
-            requests: made.cap.max_send_wr,
-            sges: made.cap.max_send_sge,
-            inline: made.cap.max_inline_data,
-        },
-        is_ready: !matches!(state, IBV_QPS_RESET | IBV_QPS_INIT | IBV_QPS_RTR),
+        limits,
+        most: if is_ready { limits.requests } else { 0 },
         is_dying: false,
         has_atomics: has_atomics(context),
         posted: 0,
         retired: 0,
-        draft: Draft::new(made.cap.max_inline_data),
+        draft: Draft::new(limits.inline),
         _records: records,
     };
     Ok((Some(send), receive))

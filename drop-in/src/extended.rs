@@ -158,20 +158,30 @@ unsafe fn start_locked(
 /// # Safety
 /// `cq` is the CQ of `record`.
 #[inline(never)]
-unsafe fn start_taking<'a>(
-    mut guard: Guard<'a, Option<CqSide>>,
-    record: &'a Cq,
+unsafe fn start_taking(
+    mut guard: Guard<'_, Option<CqSide>>,
+    record: &Cq,
     cq: *mut ibv_cq_ex,
 ) -> c_int {
+    let Some(side) = &mut *guard else { return libc::EINVAL };
+    // SAFETY: `cq` is the CQ of `record`.
+    let error = unsafe { side.take(record, cq) };
+    // Until `end_poll`.
+    mem::forget(guard);
+    // SAFETY: this thread holds the lock, whose guard was forgotten.
+    if error == 0 { 0 } else { unsafe { take_later(record, cq, error) } }
+}
+
+/// Ends a poll that has taken nothing with its error, or takes a completion when the batch of another thread has ended.
+///
+/// # Safety
+/// This thread holds the lock of the CQ, whose guard was forgotten; `cq` is the CQ of `record`.
+#[cold]
+unsafe extern "C" fn take_later(record: &Cq, cq: *mut ibv_cq_ex, mut error: c_int) -> c_int {
+    // SAFETY: this thread holds the lock, and has no reference to the value.
+    let mut guard = unsafe { record.side.regain() };
     loop {
         let Some(side) = &mut *guard else { return libc::EINVAL };
-        // SAFETY: `cq` is the CQ of `record`.
-        let error = unsafe { side.take(record, cq) };
-        if error == 0 {
-            // Until `end_poll`.
-            mem::forget(guard);
-            return 0;
-        }
         side.publish(record);
         if error != KEPT {
             return error;
@@ -179,6 +189,13 @@ unsafe fn start_taking<'a>(
         drop(guard);
         yield_now();
         guard = record.side.lock();
+        let Some(side) = &mut *guard else { return libc::EINVAL };
+        // SAFETY: `cq` is the CQ of `record`.
+        error = unsafe { side.take(record, cq) };
+        if error == 0 {
+            mem::forget(guard);
+            return 0;
+        }
     }
 }
 

@@ -180,8 +180,8 @@ pub(crate) struct SendLimits {
 pub(crate) struct SendSide {
     pub(crate) queue: SendQueue<Request>,
     pub(crate) limits: SendLimits,
-    /// Whether the queue pair has been in RTS since RESET.
-    pub(crate) is_ready: bool,
+    /// Requests that may be outstanding: 0 before the queue pair is in RTS, as if the queue was full.
+    pub(crate) most: u32,
     /// Whether libmlx5 destroys the queue pair, and with it the WQEs.
     pub(crate) is_dying: bool,
     pub(crate) has_atomics: bool,

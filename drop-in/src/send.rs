@@ -6,7 +6,9 @@ use core::slice;
 
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{Flags, PostError};
-use rdma_core_sys::{IBV_SEND_FENCE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, ibv_qp, ibv_send_wr};
+use rdma_core_sys::{
+    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, ibv_qp, ibv_send_wr,
+};
 
 use crate::context;
 use crate::create;
@@ -58,10 +60,17 @@ unsafe fn post_locked(
             drop(guard);
             return post_undecided(record.ibv, wr, bad_wr);
         };
-        if record.transport == Transport::Ud {
-            side.post::<true, false>(record, wr, bad_wr)
+        let is_inline = !wr.is_null() && (*wr).send_flags & IBV_SEND_INLINE != 0;
+        if record.transport != Transport::Ud {
+            if is_inline {
+                side.post::<false, true>(record, wr, bad_wr)
+            } else {
+                side.post::<false, false>(record, wr, bad_wr)
+            }
+        } else if is_inline {
+            side.post::<true, true>(record, wr, bad_wr)
         } else {
-            side.post::<false, false>(record, wr, bad_wr)
+            side.post::<true, false>(record, wr, bad_wr)
         }
     }
 }
@@ -98,10 +107,7 @@ impl SendSide {
     /// Returns the number of requests that can be posted.
     #[inline(always)]
     fn room(&self) -> u32 {
-        let outstanding = self.posted.wrapping_sub(self.retired);
-        // As libmlx5: before RTS all are refused as if the queue was full.
-        let most = if self.is_ready { self.limits.requests } else { 0 };
-        most.saturating_sub(outstanding)
+        self.most.saturating_sub(self.posted.wrapping_sub(self.retired))
     }
 }
 

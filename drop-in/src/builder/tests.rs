@@ -76,7 +76,7 @@ fn queue_pair(device: NonNull<Device>) -> Qp {
     let side = SendSide {
         queue: queue.without_asking(),
         limits,
-        is_ready: true,
+        most: limits.requests,
         is_dying: false,
         has_atomics: false,
         posted: 0,

@@ -16,7 +16,7 @@ use crate::av;
 use crate::objects::{Qp, Request, SendSide, Transport};
 
 impl SendSide {
-    /// Posts the requests of a list that are of one form, up to the first of another form, and the rest in other functions.
+    /// Posts the requests of a list that are of one form, up to the first of another form, and the rest with [`post_any`](Self::post_any).
     /// `ARE_INLINE` are requests with a copy of their bytes in the WQE.
     ///
     /// # Safety
@@ -84,11 +84,7 @@ impl SendSide {
             }
             // One doorbell for all.
             mem::forget(posting);
-            if ARE_INLINE {
-                self.post_any(qp, wr, bad_wr)
-            } else {
-                self.post::<ARE_DATAGRAMS, true>(qp, wr, bad_wr)
-            }
+            self.post_any(qp, wr, bad_wr)
         }
     }
 }
