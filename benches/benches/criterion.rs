@@ -1,7 +1,7 @@
 //! The cases of `make bench` one arm at a time, with the statistics and the reports of criterion:
 //! `cargo bench -p doorbell-benches -- "SRQ cycle, warm"`.
 //!
-//! The ratios in `docs/performance.md` do not come from here: the machine changes between two arms that are measured
+//! The ratios in `docs/benchmarks.md` do not come from here: the machine changes between two arms that are measured
 //! one after the other. `make bench` lets the arms take turns.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Measures doorbell beside stock libmlx5: see `docs/performance.md`.
+//! Measures doorbell beside stock libmlx5: see `docs/benchmarks.md`.
 
 mod bounds;
 mod counts;
@@ -49,7 +49,7 @@ enum Command {
         /// Where `bench.json` goes.
         #[arg(long, default_value = "target")]
         out: PathBuf,
-        /// Puts the table of times into `performance.md` of this directory.
+        /// Puts the table of times into `benchmarks.md` of this directory.
         #[arg(long)]
         docs: Option<PathBuf>,
     },
@@ -110,7 +110,7 @@ fn all(out: &Path, docs: Option<&Path>) -> Result<()> {
     println!();
     let timed = times::run("")?;
     if let Some(docs) = docs {
-        let page = docs.join("performance.md");
+        let page = docs.join("benchmarks.md");
         markdown::insert(&page, "machine", &measured)?;
         markdown::insert(&page, "times", &markdown::times(&timed, &case::documented()))?;
     }
