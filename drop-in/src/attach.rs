@@ -34,7 +34,7 @@ static ATTACHING: Mutex<()> = Mutex::new(());
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn doorbell_attach_cq(cq: *mut ibv_cq) -> c_int {
     let _attaching = ATTACHING.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: the caller's contract.
+    // SAFETY: `cq` is a CQ that no other thread uses.
     unsafe {
         let Some(context) = context_of((*cq).context) else { return libc::EOPNOTSUPP };
         let fresh = record_cq(context, cq);
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn doorbell_attach_cq(cq: *mut ibv_cq) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn doorbell_attach_srq(srq: *mut ibv_srq) -> c_int {
     let _attaching = ATTACHING.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: the caller's contract.
+    // SAFETY: `srq` is an SRQ that no other thread uses.
     unsafe {
         let Some(context) = context_of((*srq).context) else { return libc::EOPNOTSUPP };
         let fresh = record_srq(context, srq);
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn doorbell_attach_srq(srq: *mut ibv_srq) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn doorbell_attach_qp(qp: *mut ibv_qp) -> c_int {
     let _attaching = ATTACHING.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: the caller's contract.
+    // SAFETY: `qp` is a queue pair that no other thread uses, nor its CQs and its SRQ.
     unsafe {
         let Some(context) = context_of((*qp).context) else { return libc::EOPNOTSUPP };
         if let Some(record) = context.qps.get((*qp).qp_num) {
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn doorbell_attach_qp(qp: *mut ibv_qp) -> c_int {
 /// # Safety
 /// `ibv` is a context of libibverbs, which no code closes meanwhile.
 unsafe fn context_of<'a>(ibv: *mut ibv_context) -> Option<&'a Context> {
-    // SAFETY: the caller's contract; all come here one by one.
+    // SAFETY: `ibv` is an open context; all come here one by one.
     unsafe {
         if !install::is_installed(ibv) {
             install::install(ibv, Scope::Attached);
@@ -151,7 +151,7 @@ impl Fresh<'_> {
     /// # Safety
     /// No code uses the object meanwhile.
     unsafe fn forget(&self) {
-        // SAFETY: the caller's contract.
+        // SAFETY: no code uses the object.
         unsafe {
             match *self {
                 Fresh::No => {}
@@ -175,7 +175,7 @@ impl Fresh<'_> {
 /// # Safety
 /// `cq` is a CQ of `context` that no code uses, or null.
 unsafe fn record_cq(context: &Context, cq: *mut ibv_cq) -> Fresh<'_> {
-    // SAFETY: the caller's contract; libmlx5 has room for the functions of an extended CQ in each CQ.
+    // SAFETY: `cq` is null or a CQ of `context`. libmlx5 has room for the functions of an extended CQ in each CQ.
     unsafe {
         if cq.is_null() || context.cqs.get((*cq).handle).is_some_and(|record| record.ibv == cq) {
             return Fresh::No;
@@ -194,7 +194,7 @@ unsafe fn record_cq(context: &Context, cq: *mut ibv_cq) -> Fresh<'_> {
 /// # Safety
 /// `srq` is an SRQ of `context` that no code uses, or null.
 unsafe fn record_srq(context: &Context, srq: *mut ibv_srq) -> Fresh<'_> {
-    // SAFETY: the caller's contract.
+    // SAFETY: `srq` is null or an SRQ of `context` that no code uses.
     unsafe {
         if srq.is_null() || context.srqs.get((*srq).handle).is_some_and(|record| record.ibv == srq)
         {

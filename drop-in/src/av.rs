@@ -17,7 +17,7 @@ static OFFSET: AtomicUsize = AtomicUsize::new(0);
 #[inline(always)]
 pub(crate) unsafe fn of(ah: *mut ibv_ah) -> Option<NonNull<DatagramSegment>> {
     let offset = match OFFSET.load(Ordering::Relaxed) {
-        // SAFETY: the caller's contract.
+        // SAFETY: `ah` is an address handle of libmlx5.
         0 => unsafe { learn(ah) }?,
         offset => offset,
     };
@@ -32,7 +32,7 @@ pub(crate) unsafe fn of(ah: *mut ibv_ah) -> Option<NonNull<DatagramSegment>> {
 #[inline(always)]
 pub(crate) unsafe fn known(ah: *mut ibv_ah) -> Option<NonNull<DatagramSegment>> {
     let offset = OFFSET.load(Ordering::Relaxed);
-    // SAFETY: the caller's contract; there is the address vector of each address handle.
+    // SAFETY: `ah` is an address handle of libmlx5; each has its address vector there.
     if offset == 0 { None } else { NonNull::new(unsafe { ah.byte_add(offset).cast() }) }
 }
 

@@ -109,7 +109,7 @@ pub(crate) unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 /// pair, whose functions are never given back.
 #[inline(always)]
 unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, &'a mut SendSide) {
-    // SAFETY: [record-lives] the record that `replace` has put there, and the caller's contract.
+    // SAFETY: [record-lives] the record that `replace` has put there. This thread holds the lock, and the queue is doorbell's.
     unsafe {
         let record = &**find::place_in_qp(qp);
         (record, record.send.held().as_mut().unwrap_unchecked())
@@ -131,7 +131,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 /// # Safety
 /// [verbs] The program is in a batch.
 unsafe fn end(qp: *mut ibv_qp_ex, is_aborted: bool) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: [verbs] the program is in a batch.
     let (record, side) = unsafe { batch(qp) };
     let error = match side.draft.lacks {
         // This thread holds no lock.
@@ -164,7 +164,7 @@ unsafe fn begin(
     qp: *mut ibv_qp_ex,
     open: impl FnOnce(&Qp, &mut SendSide, Flags) -> Result<Open, c_int>,
 ) {
-    // SAFETY: the caller's contract.
+    // SAFETY: [verbs] the program is in a batch.
     unsafe {
         let (record, side) = batch(qp);
         if side.draft.lacks != 0 {

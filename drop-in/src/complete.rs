@@ -199,7 +199,7 @@ impl<Q: Receives> Side for ReceiveSide<Q> {
             return Outcome::Waits;
         }
         let queue = &mut self.queue;
-        // SAFETY: the caller's contract. Verbs programs post memory of their own.
+        // SAFETY: `cqe` is of this queue. Verbs programs post memory of their own.
         let (slot, status) = match unsafe { complete(queue, cqe) } {
             Completion::Message(slot) => (slot, IBV_WC_SUCCESS),
             Completion::Failed(slot) if Q::HIDES_PAGE_FAULTS && cqe.is_odp_page_fault() => {
@@ -265,7 +265,7 @@ impl Side for SendSide {
         let status = match cqe.opcode() {
             CqeOpcode::Requester if cqe.is_plain_requester() => IBV_WC_SUCCESS,
             CqeOpcode::Requester if self.is_dying => return Outcome::Waits,
-            // SAFETY: the caller's contract. Verbs programs post memory of their own.
+            // SAFETY: `cqe` is of this queue. Verbs programs post memory of their own.
             CqeOpcode::Requester if unsafe { self.queue.scatter_inline(cqe) } => IBV_WC_SUCCESS,
             CqeOpcode::Requester => IBV_WC_GENERAL_ERR,
             CqeOpcode::RequesterError => cqe.syndrome().status(),

@@ -90,7 +90,7 @@ unsafe fn set_ready(qp: &Qp, receive: Option<bool>, send: Option<bool>) {
 /// # Safety
 /// This thread has no reference to the queues.
 unsafe fn set_dying(qp: &Qp, is_dying: bool) {
-    // SAFETY: the caller's contract.
+    // SAFETY: this thread has no reference to the queues.
     unsafe {
         if let Some(side) = &mut *qp.send.lock_or_reenter() {
             side.is_dying = is_dying;

@@ -74,7 +74,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 /// # Safety
 /// `cq` is an extended CQ of `context`, which no code uses yet.
 pub(crate) unsafe fn record_cq_ex(context: &Context, cq: *mut ibv_cq_ex, is_shared: bool) {
-    // SAFETY: the caller's contract.
+    // SAFETY: `cq` is a new extended CQ of `context`.
     unsafe {
         let uncovered = if (*cq).read_tm_info.is_some() {
             Some("a CQ for tag matching")
@@ -107,7 +107,7 @@ pub(crate) unsafe fn record_cq(
         original,
         polls: Count::default(),
     };
-    // SAFETY: the caller's contract.
+    // SAFETY: `cq` is a new CQ of `context`.
     unsafe {
         if let Some(record) = context.cqs.insert((*cq).handle, Box::new(record)) {
             extended::replace(cq.cast(), record);
@@ -164,7 +164,7 @@ pub(crate) unsafe fn record_srq(
         side: Lock::new(None, context.is_shared),
         posts: Count::default(),
     };
-    // SAFETY: the caller's contract.
+    // SAFETY: `srq` is a new SRQ of `context`.
     unsafe {
         if let Some(record) = context.srqs.insert((*srq).handle, Box::new(record)) {
             find::set_srq(srq, record);
@@ -224,7 +224,7 @@ unsafe fn record_qp(
     if qp.is_null() {
         return qp;
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: `qp` is a new queue pair of `context`.
     let Some(record) =
         (unsafe { insert_qp(context, qp, attr.sq_sig_all != 0, uncovered, original) })
     else {
@@ -267,7 +267,7 @@ pub(crate) unsafe fn forget_qp(context: &Context, record: &Qp) {
     functions::forget(record);
     let mut undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
     undecided.retain(|known| !ptr::eq(*known, record));
-    // SAFETY: the caller's contract.
+    // SAFETY: no code uses the queue pair.
     unsafe { context.qps.remove(record.qpn, record) };
 }
 
@@ -282,7 +282,7 @@ pub(crate) unsafe fn insert_qp<'a>(
     uncovered: Option<&'static str>,
     original: Option<Box<ibv_qp_ex>>,
 ) -> Option<&'a Qp> {
-    // SAFETY: the caller's contract.
+    // SAFETY: `qp` is a new queue pair.
     let made = unsafe { &*qp };
     let (transport, unknown) = match made.qp_type {
         IBV_QPT_RC => (Transport::Rc, None),
@@ -332,7 +332,7 @@ pub(crate) unsafe fn insert_qp<'a>(
 /// # Safety
 /// `qp` is a queue pair of `context`.
 pub(crate) unsafe fn note_foreign_qp(context: &Context, qp: *mut ibv_qp) -> bool {
-    // SAFETY: the caller's contract.
+    // SAFETY: `qp` is a queue pair, which has its CQs.
     let (qp, cqs) = unsafe { (&*qp, [(*qp).send_cq, (*qp).recv_cq]) };
     // SAFETY: as above.
     if cqs.map(|cq| unsafe { note_foreign(context, cq, UNSEEN) }).contains(&false) {
@@ -355,7 +355,7 @@ pub(crate) unsafe fn note_foreign_qp(context: &Context, qp: *mut ibv_qp) -> bool
 /// # Safety
 /// `cq` is a CQ of `context`, or null.
 pub(crate) unsafe fn note_foreign(context: &Context, cq: *mut ibv_cq, why: &'static str) -> bool {
-    // SAFETY: the caller's contract.
+    // SAFETY: `cq` is a CQ or null.
     let record = unsafe { cq.as_ref() }.and_then(|cq| context.cqs.get(cq.handle));
     let Some(record) = record.filter(|record| record.ibv == cq) else { return true };
     if record.status.path() == Path::Undecided {

@@ -220,7 +220,7 @@ fn pointer<T, U>(pointer: *mut T) -> Result<NonNull<U>, &'static str> {
 /// # Safety
 /// `dbrec` is the doorbell record of the queue, which no code uses meanwhile.
 unsafe fn check_unused(dbrec: NonNull<Be32>, words: usize) -> Result<(), &'static str> {
-    // SAFETY: the caller's contract; a doorbell record has two words.
+    // SAFETY: `dbrec` is a doorbell record: two words.
     let is_used = (0..words).any(|word| unsafe { dbrec.add(word).read_volatile() }.get() != 0);
     if is_used { Err(USED) } else { Ok(()) }
 }

@@ -26,7 +26,7 @@ const KEPT: c_int = libc::EBUSY;
 /// `cq` was made just now, and has a record.
 pub(crate) unsafe fn replace(cq: *mut ibv_cq_ex, record: &Cq) {
     if record.original.as_ref().is_some_and(|original| original.read_tm_info.is_some()) {
-        // SAFETY: the caller's contract.
+        // SAFETY: `cq` is a new extended CQ.
         unsafe { (*cq).start_poll = Some(start_poll_of_libmlx5) };
         return;
     }
@@ -122,16 +122,23 @@ pub(crate) unsafe extern "C" fn start_poll(
 }
 
 /// Starts a poll of a CQ that another thread polls.
+///
+/// # Safety
+/// [verbs]; `record` is that of the CQ.
 #[cold]
 unsafe extern "C" fn start_contended(
     record: &Cq,
     cq: *mut ibv_cq_ex,
     attr: *mut ibv_poll_cq_attr,
 ) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: [verbs]; `cq` is the CQ of `record`.
     unsafe { start_locked(record.side.lock(), record, cq, attr) }
 }
 
+/// Starts a poll of a CQ whose lock is held.
+///
+/// # Safety
+/// [verbs]; `record` is that of the CQ.
 #[inline(always)]
 unsafe fn start_locked(
     mut guard: Guard<'_, Option<CqSide>>,
@@ -199,6 +206,10 @@ unsafe extern "C" fn take_later(record: &Cq, cq: *mut ibv_cq_ex, mut error: c_in
     }
 }
 
+/// Starts a poll of a CQ that doorbell does not drive, or not yet.
+///
+/// # Safety
+/// [verbs]; `record` is that of the CQ.
 #[cold]
 unsafe extern "C" fn start_undecided(
     record: &Cq,
@@ -270,7 +281,7 @@ impl CqSide {
     /// `cq` is the CQ of `record`.
     #[inline(always)]
     unsafe fn take(&mut self, record: &Cq, cq: *mut ibv_cq_ex) -> c_int {
-        // SAFETY: the caller's contract; the consumer index is published when the program has read the completion.
+        // SAFETY: `cq` is the CQ of `record`; the consumer index is published when the program has read the completion.
         unsafe {
             match self.complete_plain_receive() {
                 Some((cqe, wr_id)) => {
@@ -315,7 +326,7 @@ impl CqSide {
     ) -> c_int {
         self.current = Some(cqe);
         record.polls.add(1);
-        // SAFETY: the caller's contract.
+        // SAFETY: `cq` is the CQ of `record`.
         unsafe { ((*cq).wr_id, (*cq).status) = (wr_id, status) };
         self.ring.advance_inline();
         0

@@ -162,7 +162,7 @@ fn is_libmlx5(function: Word) -> bool {
 /// # Safety
 /// `ibv` is a context of libibverbs.
 pub(crate) unsafe fn is_installed(ibv: *mut ibv_context) -> bool {
-    // SAFETY: the caller's contract.
+    // SAFETY: `ibv` is a context.
     unsafe { (*ibv).ops.post_send }
         .is_some_and(|post| post as usize == send::post_send as *const () as usize)
 }
@@ -181,7 +181,7 @@ unsafe fn extended<T>(ibv: *mut ibv_context, offset: usize) -> *mut T {
 /// # Safety
 /// `ibv` is a context of libibverbs whose functions are set, and no other thread opens, installs or closes it.
 pub(crate) unsafe fn install(ibv: *mut ibv_context, scope: Scope) {
-    // SAFETY: the caller's contract.
+    // SAFETY: `ibv` is a context whose functions are set.
     let public = unsafe { &mut (*ibv).ops };
     let Some(poll_cq) = public.poll_cq.filter(|poll_cq| is_libmlx5(*poll_cq as Word)) else {
         return;
@@ -246,8 +246,8 @@ unsafe fn originals(
     table: *const Word,
     poll_cq: context::PollCq,
 ) -> Option<Original> {
-    // SAFETY: the caller's contract; libibverbs keeps functions of the table under other types, and those of the table
-    // have the types that `Original` says.
+    // SAFETY: `ibv` is a context, and `table` its table. libibverbs keeps functions of the table under other types; those of the
+    // table have the types that `Original` says.
     unsafe {
         let ops = &(*ibv).ops;
         let create_cq = place_of(table, transmute::<_, Word>(ops._compat_create_cq))?;
@@ -320,7 +320,7 @@ unsafe fn replace(ibv: *mut ibv_context, table: *mut Word, original: &Original, 
             }
         }
     }
-    // SAFETY: the caller's contract; each field gets a function of its type.
+    // SAFETY: `ibv` is a context; each field gets a function of its type.
     unsafe {
         let public = &mut (*ibv).ops;
         public.poll_cq = Some(poll::poll_cq);

@@ -23,8 +23,9 @@
 //! # Locks
 //! Each queue and each CQ has a lock, as verbs promise; none with `MLX5_SINGLE_THREADED=1` or for a CQ that was created
 //! for a single thread. A poller holds the lock of the CQ and then that of one queue; a poster that of its queue. A thread
-//! keeps the lock of the send queue from `ibv_wr_start` to the end of the batch, and may poll meanwhile: the functions of
-//! `ibv_wr_*` leave no reference to the queue behind, which `SAFETY` comments call `[batch]`.
+//! keeps the lock of the send queue from `ibv_wr_start` to the end of the batch, and may poll meanwhile, so a
+//! poller unlocks the CQ before it waits for the end of a batch. The functions of `ibv_wr_*` leave no reference to the queue
+//! behind, which `SAFETY` comments call `[batch]`.
 //!
 //! # Safety
 //! Records of objects (`objects`) live from the creation of the verbs object to its destruction. Verbs forbids to use an
@@ -32,7 +33,7 @@
 //! destroy it, pollers do not touch them. Its CQEs are removed from its CQs before its record goes, under the locks of those
 //! CQs, so a poller that holds such a lock finds the record of each CQE or none. `SAFETY` comments call this
 //! `[record-lives]`. `[verbs]` is what every verbs function asks for: valid objects, lists that can be read, results that can
-//! be written.
+//! be written. It is the contract of a function without a section about safety: libibverbs calls it for the program.
 
 mod arm;
 pub mod attach;

@@ -118,7 +118,7 @@ impl<T> Lock<T> {
     #[inline(always)]
     #[expect(clippy::mut_from_ref, reason = "the guard that gives access is gone")]
     pub(crate) unsafe fn held(&self) -> &mut T {
-        // SAFETY: the caller's contract.
+        // SAFETY: this thread holds the lock, and has no other reference to the value.
         unsafe { &mut *self.value.get() }
     }
 

@@ -40,12 +40,19 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
 }
 
 /// Polls a CQ that another thread polls.
+///
+/// # Safety
+/// [verbs]; `record` is that of the CQ.
 #[cold]
 unsafe extern "C" fn poll_contended(record: &Cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: [verbs]; `record` is that of the CQ.
     unsafe { poll_locked(record.side.lock(), record, count, wc) }
 }
 
+/// Polls a CQ whose lock is held.
+///
+/// # Safety
+/// [verbs]; `record` is that of the CQ.
 #[inline(always)]
 unsafe fn poll_locked(
     guard: Guard<'_, Option<CqSide>>,
@@ -74,6 +81,9 @@ unsafe fn poll_locked(
 }
 
 /// Polls a CQ that doorbell does not drive, or not yet.
+///
+/// # Safety
+/// [verbs]
 #[cold]
 unsafe extern "C" fn poll_undecided(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: [verbs], [record-lives].
@@ -110,7 +120,7 @@ pub(crate) const UNSEEN: &str = "a queue that was made past libibverbs completes
 /// This thread holds the lock of the CQ, whose guard was forgotten; `wc` is writable for `left` completions.
 #[inline(never)]
 unsafe extern "C" fn poll_any(record: &Cq, wc: *mut ibv_wc, left: c_int, count: c_int) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: this thread holds the lock; `wc` is writable.
     unsafe {
         let mut guard = record.side.regain();
         loop {
@@ -144,7 +154,7 @@ unsafe extern "C" fn poll_any(record: &Cq, wc: *mut ibv_wc, left: c_int, count: 
 // All calls are at its end: it has no registers to save.
 #[inline(never)]
 unsafe extern "C" fn poll_plain<S: Side>(record: &Cq, wc: *mut ibv_wc, count: c_int) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: as in `poll_any`: this thread holds the lock; `wc` is writable.
     unsafe {
         let mut guard = record.side.regain();
         let Some(side) = &mut *guard else { return 0 };

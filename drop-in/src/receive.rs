@@ -35,7 +35,7 @@ pub(crate) unsafe fn sges<'a>(list: *const ibv_sge, count: c_int) -> &'a [Sge] {
     if count <= 0 {
         return &[];
     }
-    // SAFETY: the caller's contract; both types have one layout.
+    // SAFETY: `list` has `count` entries; both types have one layout.
     unsafe {
         core::hint::assert_unchecked(!list.is_null());
         slice::from_raw_parts(list.cast(), count as usize)
@@ -203,6 +203,9 @@ unsafe fn post_rest<Q: Receives>(
 }
 
 /// Posts to a queue pair that another thread uses, that is not ready, or that doorbell does not drive, or not yet.
+///
+/// # Safety
+/// [verbs]
 #[cold]
 unsafe extern "C" fn post_recv_slowly(
     qp: *mut ibv_qp,
@@ -240,6 +243,9 @@ unsafe extern "C" fn post_recv_slowly(
 }
 
 /// Posts to an SRQ that another thread uses, or that doorbell does not drive, or not yet.
+///
+/// # Safety
+/// [verbs]
 #[cold]
 unsafe extern "C" fn post_srq_recv_slowly(
     srq: *mut ibv_srq,

@@ -37,16 +37,23 @@ pub(crate) unsafe extern "C" fn post_send(
 }
 
 /// Posts to a queue pair that another thread uses.
+///
+/// # Safety
+/// [verbs]; `record` is that of the queue pair.
 #[cold]
 unsafe extern "C" fn post_contended(
     record: &Qp,
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: [verbs]; `record` is that of the queue pair.
     unsafe { post_locked(record.send.lock(), record, wr, bad_wr) }
 }
 
+/// Posts to a queue pair whose send queue is locked.
+///
+/// # Safety
+/// [verbs]; `record` is that of the queue pair.
 #[inline(always)]
 unsafe fn post_locked(
     mut guard: Guard<'_, Option<SendSide>>,
@@ -76,6 +83,9 @@ unsafe fn post_locked(
 }
 
 /// Posts to a queue pair that doorbell does not drive, or not yet.
+///
+/// # Safety
+/// [verbs]
 #[cold]
 unsafe extern "C" fn post_undecided(
     qp: *mut ibv_qp,
@@ -144,7 +154,7 @@ unsafe fn bytes<'a>(sge: &Sge) -> &'a [u8] {
     if sge.length == 0 {
         return &[];
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: the memory of `sge` can be read.
     unsafe { slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) }
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn covers(send_ops_flags: u64) -> bool {
 /// # Safety
 /// `qp` is such a queue pair, which was made just now.
 pub(crate) unsafe fn of(qp: *mut ibv_qp, has_windows: bool) -> Box<ibv_qp_ex> {
-    // SAFETY: the caller's contract.
+    // SAFETY: `qp` is a new queue pair with `ibv_wr_*`.
     let mut functions = unsafe { Box::new(qp.cast::<ibv_qp_ex>().read()) };
     functions.wr_bind_mw = functions.wr_bind_mw.filter(|_| has_windows);
     functions
@@ -76,7 +76,7 @@ pub(crate) unsafe fn take_over(record: &Qp) {
     if original.is_none() || record.send.lock().is_none() {
         return;
     }
-    // SAFETY: the caller's contract; libmlx5 has room for the functions of `ibv_wr_*` in each queue pair.
+    // SAFETY: [record-lives] libmlx5 has room for the functions of `ibv_wr_*` in each queue pair.
     let qp = unsafe { &mut *record.ibv.cast::<ibv_qp_ex>() };
     qp.wr_complete = Some(wr_complete);
     qp.wr_abort = Some(wr_abort);

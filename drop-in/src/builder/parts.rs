@@ -25,7 +25,7 @@ unsafe fn add(
     part: u8,
     put: impl FnOnce(&mut SendQueue<Request>, &mut Open, &SendLimits) -> Result<(), c_int>,
 ) {
-    // SAFETY: the caller's contract.
+    // SAFETY: [verbs] the program is in a batch.
     let (_, side) = unsafe { batch(qp) };
     if side.draft.lacks & part == 0 {
         return side.draft.fail(libc::EINVAL);
@@ -46,11 +46,11 @@ impl SendSide {
     /// Closes the open WQE.
     ///
     /// # Safety
-    /// It lacks nothing; *ready*.
+    /// It lacks nothing; [ready] as for a post.
     #[inline(never)]
     unsafe fn close_wqe(&mut self) {
         let data = Request { wr_id: self.draft.wr_id, number: self.posted };
-        // SAFETY: the caller's contract.
+        // SAFETY: a WQE that lacks nothing is open; [ready].
         unsafe { self.queue.close(self.draft.wqe.assume_init_ref(), data) };
         self.posted = self.posted.wrapping_add(1);
     }
@@ -84,7 +84,7 @@ pub(super) unsafe extern "C" fn wr_set_ud_addr(
 /// [verbs] The program is in a batch, and the address handle is one of libmlx5.
 #[inline(never)]
 unsafe extern "C" fn add_address(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
-    // SAFETY: the caller's contract; a WQE that lacks an address is that of a datagram.
+    // SAFETY: [verbs] the program is in a batch. A WQE that lacks an address is that of a datagram.
     unsafe {
         add(qp, ADDRESS, |queue, wqe, _| {
             let av = av::of(ah).ok_or(libc::EINVAL)?;
@@ -131,7 +131,7 @@ set_sge! {
 /// [verbs] The program is in a batch.
 #[inline(never)]
 unsafe extern "C" fn add_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: the caller's contract.
+    // SAFETY: [verbs] the program is in a batch.
     unsafe { add_list(qp, &[Sge { addr, length, lkey }]) };
 }
 
@@ -150,7 +150,7 @@ pub(super) unsafe extern "C" fn wr_set_sge_list(
 /// [verbs] The program is in a batch.
 #[inline(always)]
 unsafe fn add_list(qp: *mut ibv_qp_ex, list: &[Sge]) {
-    // SAFETY: the caller's contract; [memory] is what the program keeps.
+    // SAFETY: [verbs] the program is in a batch; [memory] is what it keeps.
     unsafe {
         add(qp, PAYLOAD, |queue, wqe, limits| {
             if list.len() > limits.sges as usize {
@@ -197,7 +197,7 @@ pub(super) unsafe extern "C" fn wr_set_inline_data(
 /// [verbs] The program is in a batch.
 #[inline(never)]
 unsafe extern "C" fn add_piece(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // SAFETY: the caller's contract.
+    // SAFETY: [verbs] the program is in a batch, and the data can be read.
     unsafe { add_inline(qp, bytes(addr, length)) };
 }
 
@@ -207,7 +207,7 @@ unsafe extern "C" fn add_piece(qp: *mut ibv_qp_ex, addr: *mut c_void, length: us
 /// [verbs] The program is in a batch.
 #[inline(always)]
 unsafe fn add_inline(qp: *mut ibv_qp_ex, bytes: &[u8]) {
-    // SAFETY: the caller's contract; inline bytes are copied.
+    // SAFETY: [verbs] the program is in a batch; inline bytes are copied.
     unsafe {
         add(qp, PAYLOAD, |queue, wqe, limits| {
             if bytes.len() > limits.inline as usize {
@@ -250,6 +250,6 @@ unsafe fn bytes<'a>(addr: *const c_void, length: usize) -> &'a [u8] {
     if length == 0 {
         return &[];
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: `length` bytes can be read at `addr`.
     unsafe { slice::from_raw_parts(addr.cast(), length) }
 }

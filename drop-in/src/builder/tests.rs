@@ -167,7 +167,7 @@ const ERRORS: [c_int; 10] = [
 /// # Safety
 /// A batch of the queue pair is open.
 unsafe fn wrong(number: usize, qp: *mut ibv_qp_ex, ah: *mut ibv_ah) {
-    // SAFETY: the caller's contract; the lists can be read.
+    // SAFETY: a batch is open; the lists can be read.
     unsafe {
         // 0 has no payload, 1 no address, 2 neither.
         match number {
@@ -205,7 +205,7 @@ unsafe fn wrong(number: usize, qp: *mut ibv_qp_ex, ah: *mut ibv_ah) {
 /// # Safety
 /// A batch of the queue pair is open.
 unsafe fn good(qp: *mut ibv_qp_ex, ah: *mut ibv_ah) {
-    // SAFETY: the caller's contract.
+    // SAFETY: a batch is open.
     unsafe {
         wr_send(qp);
         wr_set_ud_addr(qp, ah, 1, 2);
