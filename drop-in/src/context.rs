@@ -1,8 +1,9 @@
 //! The record of each context, and where a data-path function finds it.
 
 use core::ffi::{c_int, c_void};
+use core::ptr;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rdma_core_sys::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_mw, ibv_mw_bind,
@@ -26,7 +27,7 @@ pub(crate) struct Context {
     /// By the kernel's handle.
     pub(crate) srqs: Table<Srq>,
     /// Queue pairs that are undecided. Whoever decides or removes records holds the lock.
-    pub(crate) undecided: Mutex<Vec<*const Qp>>,
+    pub(crate) undecided_qps: Mutex<Vec<*const Qp>>,
     /// Whether the program has allocated memory windows.
     pub(crate) has_windows: AtomicBool,
     /// Whether queues are locked.
@@ -85,6 +86,19 @@ pub(crate) struct Original {
 static CONTEXTS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 impl Context {
+    /// Locks the queue pairs that are undecided.
+    pub(crate) fn undecided(&self) -> MutexGuard<'_, Vec<*const Qp>> {
+        self.undecided_qps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has no decision include a queue pair. Returns `true` if it was undecided.
+    pub(crate) fn leave_undecided(&self, qp: &Qp) -> bool {
+        let mut undecided = self.undecided();
+        let before = undecided.len();
+        undecided.retain(|known| !ptr::eq(*known, qp));
+        undecided.len() != before
+    }
+
     /// Puts the record where [`of`] finds it. libibverbs keeps `_compat_rereg_mr` for programs of before 2009 that called
     /// it themselves, which none can: it has no type any more.
     pub(crate) fn publish(self: Box<Self>) {
@@ -130,7 +144,7 @@ pub(crate) fn counts() -> (u64, u64) {
         // SAFETY: contexts are taken from the list before they go.
         let context = unsafe { &*(*context as *const Context) };
         // Records do not go meanwhile.
-        let Ok(_undecided) = context.undecided.try_lock() else { continue };
+        let Ok(_undecided) = context.undecided_qps.try_lock() else { continue };
         posts += context.qps.iter().map(|qp| qp.sends.get() + qp.receives.get()).sum::<u64>();
         posts += context.srqs.iter().map(|srq| srq.posts.get()).sum::<u64>();
         polls += context.cqs.iter().map(|cq| cq.polls.get()).sum::<u64>();

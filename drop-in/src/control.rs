@@ -2,7 +2,6 @@
 
 use core::ffi::c_int;
 use core::ptr;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use mlx5_ring::completion::Cqe;
@@ -14,7 +13,8 @@ use rdma_core_sys::{
 };
 
 use crate::builder::functions;
-use crate::context;
+use crate::context::{self, Context};
+use crate::lock::yield_now;
 use crate::objects::{CqSide, NO_QP, Path, Qp};
 
 pub(crate) unsafe extern "C" fn modify_qp(
@@ -29,59 +29,64 @@ pub(crate) unsafe extern "C" fn modify_qp(
         let Some(record) = record.filter(|_| mask & IBV_QP_STATE as c_int != 0) else {
             return (context.original.modify_qp)(qp, attr, mask);
         };
-        let modify = |qp, attr, mask| {
-            let error = (context.original.modify_qp)(qp, attr, mask);
-            functions::replace_after_modify(record);
-            error
-        };
-        if record.status.path() != Path::Doorbell {
-            return modify(qp, attr, mask);
-        }
         let state = (*attr).qp_state;
-        if state != IBV_QPS_RESET {
-            let error = modify(qp, attr, mask);
-            if error == 0 && state == IBV_QPS_INIT {
-                set_ready(record, Some(true), None);
-            } else if error == 0 && state == IBV_QPS_RTS {
-                set_ready(record, None, Some(true));
-            }
-            return error;
-        }
-        // A poller must not meet a CQE of before the reset when the queues are new.
-        let [mut one, mut other] = record.cqs().map(|cq| Some((cq?, cq?.side.lock())));
-        let error = modify(qp, attr, mask);
-        if error == 0 {
-            for (cq, side) in [&mut one, &mut other].into_iter().flatten() {
-                if let Some(side) = &mut **side {
-                    side.forget(record);
-                    side.publish(cq);
-                }
-            }
-            set_ready(record, Some(false), Some(false));
+        let error = if record.status.path() == Path::Doorbell && state == IBV_QPS_RESET {
+            reset(context, record, attr, mask)
+        } else {
+            (context.original.modify_qp)(qp, attr, mask)
+        };
+        functions::replace_after_modify(record);
+        if error == 0 && state == IBV_QPS_INIT {
             if let Some(side) = &mut *record.receive.lock() {
-                side.queue.reset(|_| {});
+                side.is_ready = true;
             }
+        } else if error == 0 && state == IBV_QPS_RTS {
             if let Some(side) = &mut *record.send.lock_or_reenter() {
-                side.queue.reset(|_| {});
-                side.retired = side.posted;
-                side.draft.discard();
+                side.most = side.limits.requests;
             }
         }
         error
     }
 }
 
-/// Sets whether the queues may be posted to.
+/// Takes a queue pair that doorbell drives to RESET.
 ///
 /// # Safety
-/// This thread has no reference to the queues.
-unsafe fn set_ready(qp: &Qp, receive: Option<bool>, send: Option<bool>) {
-    if let (Some(ready), Some(side)) = (receive, &mut *qp.receive.lock()) {
-        side.is_ready = ready;
-    }
-    // SAFETY: this thread has no reference to the queue.
-    if let (Some(ready), Some(side)) = (send, &mut *unsafe { qp.send.lock_or_reenter() }) {
-        side.most = if ready { side.limits.requests } else { 0 };
+/// [verbs]; `record` is that of the queue pair.
+unsafe fn reset(context: &Context, record: &Qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: [verbs], [record-lives], [batch].
+    unsafe {
+        // A poller must not meet a CQE of before the reset when the queues are new.
+        let (mut cqs, mut send) = loop {
+            let cqs = record.cqs().map(|cq| Some((cq?, cq?.side.lock())));
+            match record.send.lock_unless_kept() {
+                Some(send) => break (cqs, send),
+                // Another thread builds a batch, and may poll meanwhile.
+                None => drop(cqs),
+            }
+            yield_now();
+        };
+        let error = (context.original.modify_qp)(record.ibv, attr, mask);
+        if error != 0 {
+            return error;
+        }
+        for (cq, side) in cqs.iter_mut().flatten() {
+            if let Some(side) = &mut **side {
+                side.forget(record);
+                side.publish(cq);
+            }
+        }
+        if let Some(side) = &mut *record.receive.lock() {
+            side.is_ready = false;
+            side.queue.reset(|_| {});
+        }
+        if let Some(side) = &mut *send {
+            side.most = 0;
+            side.queue.reset(|_| {});
+            side.retired = side.posted;
+            side.draft.discard();
+        }
+        0
     }
 }
 
@@ -109,25 +114,25 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         let Some(record) = context.qps.get(number).filter(|record| record.ibv == qp) else {
             return destroy(qp);
         };
-        let undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
-        // The lock keeps other threads from deciding for the queue pair while it is destroyed. A decided queue pair does not
-        // need it, and pollers must not wait for it: the kernel may wait until they have acknowledged an event.
-        let undecided = (record.status.path() == Path::Undecided).then_some(undecided);
+        // No decision includes it from here on. No lock is held in the kernel, which may wait until a thread that polls has
+        // acknowledged an event.
+        let was_undecided = context.leave_undecided(record);
         set_dying(record, true);
         let error = destroy(qp);
-        drop(undecided);
         if error != 0 {
             set_dying(record, false);
+            if was_undecided {
+                context.undecided().push(record);
+            }
             return error;
         }
-        let mut undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
         for cq in record.cqs().into_iter().flatten() {
             if let Some(side) = &mut *cq.side.lock() {
                 side.forget(record);
                 side.publish(cq);
             }
         }
-        undecided.retain(|known| !ptr::eq(*known, record));
+        let _undecided = context.undecided();
         context.qps.remove(number, record);
         0
     }
@@ -172,7 +177,7 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
         let record = context.cqs.get(handle).filter(|record| record.ibv == cq).map(ptr::from_ref);
         let error = (context.original.destroy_cq)(cq);
         if let (0, Some(record)) = (error, record) {
-            let _undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
+            let _undecided = context.undecided();
             context.cqs.remove(handle, record);
         }
         error
@@ -187,7 +192,7 @@ pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         let record = context.srqs.get(handle).filter(|record| record.ibv == srq).map(ptr::from_ref);
         let error = (context.original.destroy_srq)(srq);
         if let (0, Some(record)) = (error, record) {
-            let _undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
+            let _undecided = context.undecided();
             context.srqs.remove(handle, record);
         }
         error

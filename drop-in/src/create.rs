@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::AtomicU32;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use rdma_core_sys::{
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_QP_EX_WITH_BIND_MW,
@@ -265,8 +265,7 @@ unsafe fn record_qp(
 /// No code uses the queue pair meanwhile.
 pub(crate) unsafe fn forget_qp(context: &Context, record: &Qp) {
     functions::forget(record);
-    let mut undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
-    undecided.retain(|known| !ptr::eq(*known, record));
+    context.leave_undecided(record);
     // SAFETY: no code uses the queue pair.
     unsafe { context.qps.remove(record.qpn, record) };
 }
@@ -321,7 +320,7 @@ pub(crate) unsafe fn insert_qp<'a>(
         receives: Count::default(),
     };
     let record = context.qps.insert(made.qp_num, Box::new(record))?;
-    context.undecided.lock().unwrap_or_else(PoisonError::into_inner).push(record);
+    context.undecided().push(record);
     // SAFETY: as above.
     unsafe { functions::replace(qp, record) };
     Some(record)

@@ -3,7 +3,6 @@
 use core::mem::{MaybeUninit, zeroed};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
-use std::sync::PoisonError;
 
 use mlx5_ring::arm::{CqDoorbell, Place};
 use mlx5_ring::cq::{self, CompletionQueue};
@@ -133,7 +132,7 @@ pub(crate) fn for_srq(context: &Context, srq: &Srq) {
 }
 
 fn decide<'a>(context: &'a Context, seed: impl FnOnce(&mut Group<'a>), path: impl Fn() -> Path) {
-    let mut undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut undecided = context.undecided();
     // Another thread may have posted first.
     if path() != Path::Undecided {
         return;

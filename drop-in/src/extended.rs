@@ -2,7 +2,6 @@
 
 use core::ffi::{c_int, c_uint};
 use core::mem;
-use std::sync::PoisonError;
 
 use mlx5_ring::completion::Cqe;
 use mlx5_wire::opcode::CqeOpcode;
@@ -219,7 +218,7 @@ unsafe extern "C" fn start_undecided(
     // SAFETY: [verbs], [record-lives].
     let context = unsafe { context::of((*cq).context) };
     // See `poll_undecided`.
-    let undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
+    let undecided = context.undecided();
     if record.status.path() == Path::Doorbell {
         return libc::ENOENT;
     }

@@ -213,7 +213,7 @@ pub(crate) unsafe fn install(ibv: *mut ibv_context, scope: Scope) {
         qps: Table::new(),
         cqs: Table::new(),
         srqs: Table::new(),
-        undecided: Mutex::default(),
+        undecided_qps: Mutex::default(),
         has_windows: AtomicBool::new(false),
         is_shared: !is_single,
         scope,

@@ -4,7 +4,6 @@ use core::ffi::c_int;
 use core::mem;
 use core::ptr;
 use core::sync::atomic::Ordering;
-use std::sync::PoisonError;
 
 use mlx5_ring::completion::{Cqe, CqeKind};
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
@@ -94,7 +93,7 @@ unsafe extern "C" fn poll_undecided(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_
             None => (context.original.poll_cq)(cq, count, wc),
             Some(record) => {
                 // No code decides meanwhile, so libmlx5 does not take a CQE that is doorbell's.
-                let undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
+                let undecided = context.undecided();
                 if record.status.path() == Path::Doorbell {
                     return 0;
                 }

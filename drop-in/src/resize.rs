@@ -8,8 +8,8 @@ use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::mem::transmute;
 use core::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
-use std::sync::{OnceLock, PoisonError};
 
 use rdma_core_sys::ibv_cq;
 
@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
             return resize(cq, cqe);
         };
         // No code decides meanwhile.
-        let undecided = context.undecided.lock().unwrap_or_else(PoisonError::into_inner);
+        let undecided = context.undecided();
         if record.status.path() != Path::Doorbell {
             let before = (*cq).cqe;
             let error = resize(cq, cqe);

@@ -309,7 +309,7 @@ static void *destroy(void *qp)
 }
 
 /* Polls the CQ of a queue pair while the kernel waits to destroy it, because one of its events is not acknowledged. */
-static void destroyed(void)
+static void destroyed_with_event(int is_used)
 {
 	pthread_t thread;
 	struct ibv_async_event event;
@@ -325,8 +325,10 @@ static void destroyed(void)
 	check(!ibv_modify_qp(qp, &error, IBV_QP_STATE), "ibv_modify_qp to ERR");
 	check(!ibv_get_async_event(p->context, &event), "ibv_get_async_event");
 	check(event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED, "the event: IBV_EVENT_QP_LAST_WQE_REACHED");
-	check(!post_send(qp, 0, p->memory[0], SIZE, p->mr), "ibv_post_send");
+	if (is_used)
+		check(!post_send(qp, 0, p->memory[0], SIZE, p->mr), "ibv_post_send");
 	check(!pthread_create(&thread, NULL, destroy, qp), "pthread_create");
+	usleep(2000);
 	for (int i = 0; i < 200; i++) {
 		check(!post_recv(p->to, 1, p->memory[1], SIZE, p->mr), "ibv_post_recv");
 		check(!post_send(p->from, 1, p->memory[0], SIZE, p->mr), "ibv_post_send");
@@ -342,6 +344,41 @@ static void destroyed(void)
 	check(!pthread_join(thread, NULL) && !ibv_destroy_srq(srq), "destroying");
 	play(p, 50);
 	end(p);
+}
+
+/* Creates and uses other queue pairs in an extended poll, while another thread waits to destroy one of the CQ. */
+static void destroyed_in_poll(void)
+{
+	pthread_t thread;
+	struct pair *p = make(2);
+	struct ibv_cq_init_attr_ex attr = { .cqe = 2 };
+	struct ibv_poll_cq_attr poll = { 0 };
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(p->context, &attr);
+	check(cq != NULL, "ibv_create_cq_ex");
+	struct ibv_qp *qp = create(p->pd, ibv_cq_ex_to_cq(cq), NULL, 1);
+	struct ibv_qp *doomed = create(p->pd, ibv_cq_ex_to_cq(cq), NULL, 1);
+	to_init(qp);
+	connect_to(qp, qp->qp_num);
+	check(!post_recv(qp, 1, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+	check(!post_send(qp, 2, p->memory[0], SIZE, p->mr), "ibv_post_send");
+	while (ibv_start_poll(cq, &poll))
+		;
+	check(!pthread_create(&thread, NULL, destroy, doomed), "pthread_create");
+	usleep(2000);
+	destroy(create(p->pd, p->cq, NULL, 1));
+	play(p, 50);
+	ibv_end_poll(cq);
+	check(!pthread_join(thread, NULL), "pthread_join");
+	destroy(qp);
+	check(!ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), "ibv_destroy_cq");
+	end(p);
+}
+
+static void destroyed(void)
+{
+	destroyed_with_event(0);
+	destroyed_with_event(1);
+	destroyed_in_poll();
 }
 
 static struct pair *refusing;
@@ -477,16 +514,38 @@ static void contended_batch(void)
 	end(p);
 }
 
+static void *reset(void *qp)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
+	check(!ibv_modify_qp(qp, &attr, IBV_QP_STATE), "ibv_modify_qp to RESET");
+	return NULL;
+}
+
+/* Polls in a batch, while another thread waits to reset the queue pair. */
+static void reset_by_another(void)
+{
+	pthread_t thread;
+	struct pair *p = make(2);
+	struct ibv_qp_ex *ex = create_ex(p, p->cq);
+	ibv_wr_start(ex);
+	check(!pthread_create(&thread, NULL, reset, &ex->qp_base), "pthread_create");
+	usleep(2000);
+	play(p, 50);
+	ibv_wr_abort(ex);
+	check(!pthread_join(thread, NULL), "pthread_join");
+	destroy(&ex->qp_base);
+	end(p);
+}
+
 /* Resets a queue pair in a batch, which posts nothing then. */
 static void reset_in_batch(void)
 {
 	struct pair *p = make(2);
 	struct ibv_qp_ex *ex = create_ex(p, p->cq);
 	struct ibv_qp *qp = &ex->qp_base;
-	struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
 	for (int i = 0; i < 10; i++) {
 		ibv_wr_start(ex);
-		check(!ibv_modify_qp(qp, &reset, IBV_QP_STATE), "ibv_modify_qp to RESET");
+		reset(qp);
 		ibv_wr_complete(ex);
 		to_init(qp);
 		connect_to(qp, qp->qp_num);
@@ -527,7 +586,8 @@ static void exits(void) { interrupted(exit_0); }
 static const struct { const char *name; void (*run)(void); } modes[] = {
 	{ "fork", forked }, { "contexts", contexts }, { "threads", threads }, { "resize", resize },
 	{ "destroy", destroyed }, { "refuse", refused }, { "batch", batch },
-	{ "contended-batch", contended_batch }, { "reset-in-batch", reset_in_batch },
+	{ "contended-batch", contended_batch }, { "reset-by-another", reset_by_another },
+	{ "reset-in-batch", reset_in_batch },
 	{ "abort", aborts }, { "exit", exits },
 #ifdef ATTACH
 	{ "attach", attached },

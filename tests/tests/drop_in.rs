@@ -173,7 +173,7 @@ fn threads_share_queues() {
 #[test]
 fn a_program_does_what_seems_unlikely() {
     let (_folder, program) = worst_alone(&[]);
-    for mode in ["resize", "destroy", "refuse", "batch", "contended-batch"] {
+    for mode in ["resize", "destroy", "refuse", "batch", "contended-batch", "reset-by-another"] {
         succeed_twice(&[&program, Path::new(mode)]);
     }
     // libmlx5 goes back to the index of before the reset, and sends old WQEs.
