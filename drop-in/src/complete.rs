@@ -21,7 +21,8 @@ pub(crate) enum Outcome {
     Done { wr_id: u64, status: ibv_wc_status },
     /// The program need not know: a receive that met a page fault was posted again.
     Hidden,
-    /// It brings bytes for the memory of a queue pair that is being destroyed: it is taken when that has failed, or removed.
+    /// It is taken later. It brings bytes for the memory of a queue pair that is being destroyed, and is removed unless that fails;
+    /// or another thread builds a batch on its queue.
     Waits,
     /// No request of this process is over.
     Stray,
@@ -32,8 +33,8 @@ pub(crate) trait Side: Sized {
     /// Returns the queue that `qp` posts to.
     fn of(qp: &Qp) -> Option<&Lock<Option<Self>>>;
 
-    /// Locks the queue for a poller, which locks one at a time. Returns `None` if another thread builds a batch: a poller must not
-    /// wait for its end with the CQ locked, because that thread may poll the same CQ.
+    /// Locks the queue for a poller, which locks one at a time. Returns `None` if another thread builds a batch, which may wait for
+    /// the poller.
     #[inline(always)]
     fn lock(lock: &Lock<Option<Self>>) -> Option<Guard<'_, Option<Self>>> {
         Some(lock.lock())
@@ -105,10 +106,9 @@ impl CqSide {
         Some((cqe, wr_id))
     }
 
-    /// Ends the request that `cqe`, which is of the CQ of `record`, names. Returns `None` if another thread builds a batch on its
-    /// queue.
-    pub(crate) fn complete(&mut self, record: &Cq, cqe: Cqe<'_>) -> Option<Outcome> {
-        let Some(qp) = self.qp(record, cqe.qpn()) else { return Some(Outcome::Stray) };
+    /// Ends the request that `cqe`, which is of the CQ of `record`, names.
+    pub(crate) fn complete(&mut self, record: &Cq, cqe: Cqe<'_>) -> Outcome {
+        let Some(qp) = self.qp(record, cqe.qpn()) else { return Outcome::Stray };
         if SendSide::has(cqe.kind()) {
             complete_one::<SendSide>(qp, cqe)
         } else if qp.srq.is_some() {
@@ -125,13 +125,14 @@ fn complete_plain_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Option<u64> {
     S::of(qp)?.try_lock()?.as_mut()?.complete_plain(cqe)
 }
 
-fn complete_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Option<Outcome> {
-    let Some(lock) = S::of(qp) else { return Some(Outcome::Stray) };
-    Some(match &mut *S::lock(lock)? {
+fn complete_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Outcome {
+    let Some(lock) = S::of(qp) else { return Outcome::Stray };
+    let Some(mut guard) = S::lock(lock) else { return Outcome::Waits };
+    match &mut *guard {
         // SAFETY: the queue that the CQE names.
         Some(side) => unsafe { side.complete(cqe) },
         None => Outcome::Stray,
-    })
+    }
 }
 
 /// A queue of receives.

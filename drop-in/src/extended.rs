@@ -11,13 +11,10 @@ use crate::complete::Outcome;
 use crate::context;
 use crate::decide;
 use crate::find;
-use crate::lock::{Guard, yield_now};
+use crate::lock::Guard;
 use crate::log::LIBMLX5;
 use crate::objects::{Cq, CqSide, Path};
 use crate::poll::{STRAY, UNSEEN, receive_flags, receive_opcode, request_opcode};
-
-/// The next CQE is of a queue on which another thread builds a batch.
-const KEPT: c_int = libc::EBUSY;
 
 /// Puts the library's functions in the place of libmlx5's, as far as the CQ has them, unless it has the reader of tag matching.
 ///
@@ -172,37 +169,13 @@ unsafe fn start_taking(
     let Some(side) = &mut *guard else { return libc::EINVAL };
     // SAFETY: `cq` is the CQ of `record`.
     let error = unsafe { side.take(record, cq) };
-    // Until `end_poll`.
-    mem::forget(guard);
-    // SAFETY: this thread holds the lock, whose guard was forgotten.
-    if error == 0 { 0 } else { unsafe { take_later(record, cq, error) } }
-}
-
-/// Ends a poll that has taken nothing with its error, or takes a completion when the batch of another thread has ended.
-///
-/// # Safety
-/// This thread holds the lock of the CQ, whose guard was forgotten; `cq` is the CQ of `record`.
-#[cold]
-unsafe extern "C" fn take_later(record: &Cq, cq: *mut ibv_cq_ex, mut error: c_int) -> c_int {
-    // SAFETY: this thread holds the lock, and has no reference to the value.
-    let mut guard = unsafe { record.side.regain() };
-    loop {
-        let Some(side) = &mut *guard else { return libc::EINVAL };
+    if error == 0 {
+        // Until `end_poll`.
+        mem::forget(guard);
+    } else {
         side.publish(record);
-        if error != KEPT {
-            return error;
-        }
-        drop(guard);
-        yield_now();
-        guard = record.side.lock();
-        let Some(side) = &mut *guard else { return libc::EINVAL };
-        // SAFETY: `cq` is the CQ of `record`.
-        error = unsafe { side.take(record, cq) };
-        if error == 0 {
-            mem::forget(guard);
-            return 0;
-        }
     }
+    error
 }
 
 /// Starts a poll of a CQ that doorbell does not drive, or not yet.
@@ -253,11 +226,9 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock.
     unsafe {
         let record = polled(cq);
-        let Some(side) = record.side.held() else { return libc::EINVAL };
-        match side.take(record, cq) {
-            // The next poll finds it.
-            KEPT => libc::ENOENT,
-            error => error,
+        match record.side.held() {
+            Some(side) => side.take(record, cq),
+            None => libc::EINVAL,
         }
     }
 }
@@ -341,8 +312,7 @@ impl CqSide {
             let Some(cqe) = self.ring.peek() else { return libc::ENOENT };
             // SAFETY: the consumer index is published when the program has read the completion.
             let cqe: Cqe<'static> = unsafe { cqe.detach() };
-            let Some(outcome) = self.complete(record, cqe) else { return KEPT };
-            match outcome {
+            match self.complete(record, cqe) {
                 // SAFETY: `cq` is the CQ of `record`.
                 Outcome::Done { wr_id, status } => unsafe {
                     return self.show(record, cq, cqe, wr_id, status);

@@ -23,8 +23,9 @@
 //! # Locks
 //! Each queue and each CQ has a lock, as verbs promise; none with `MLX5_SINGLE_THREADED=1` or for a CQ that was created
 //! for a single thread. A poller holds the lock of the CQ and then that of one queue; a poster that of its queue. A thread
-//! keeps the lock of the send queue from `ibv_wr_start` to the end of the batch, and may poll meanwhile, so a
-//! poller unlocks the CQ before it waits for the end of a batch. The functions of `ibv_wr_*` leave no reference to the queue
+//! keeps the lock of the send queue from `ibv_wr_start` to the end of the batch, and may poll meanwhile. It
+//! may also wait for the poller of another thread, so that does not wait for the end of the batch: it ends before the CQE, as if
+//! that had not arrived. Arming the CQ raises an event for it. The functions of `ibv_wr_*` leave no reference to the queue
 //! behind, which `SAFETY` comments call `[batch]`.
 //!
 //! # Safety

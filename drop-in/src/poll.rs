@@ -17,7 +17,7 @@ use crate::complete::{Outcome, Side};
 use crate::context;
 use crate::decide;
 use crate::find;
-use crate::lock::{Guard, Lock, yield_now};
+use crate::lock::{Guard, Lock};
 use crate::log::LIBMLX5;
 use crate::objects::{Cq, CqSide, Path, Qp, RqSide, SendSide, SrqSide};
 
@@ -122,26 +122,16 @@ unsafe extern "C" fn poll_any(record: &Cq, wc: *mut ibv_wc, left: c_int, count: 
     // SAFETY: this thread holds the lock; `wc` is writable.
     unsafe {
         let mut guard = record.side.regain();
-        loop {
-            let Some(side) = &mut *guard else { return 0 };
-            let mut room = Room { next: wc, left };
-            let run = side.take_others(record, &mut room);
-            // Completions before a CQE that is stray are not lost: it is found again.
-            let is_stray = matches!(run, Run::Stray) && room.left == count;
-            if is_stray {
-                side.ring.advance();
-            }
-            let polled = side.end(record, room, count);
-            match run {
-                Run::Stray if is_stray => return STRAY,
-                Run::Kept if polled == 0 => {
-                    drop(guard);
-                    yield_now();
-                    guard = record.side.lock();
-                }
-                _ => return polled,
-            }
+        let Some(side) = &mut *guard else { return 0 };
+        let mut room = Room { next: wc, left };
+        let run = side.take_others(record, &mut room);
+        // Completions before a CQE that is stray are not lost: it is found again.
+        let is_stray = matches!(run, Run::Stray) && room.left == count;
+        if is_stray {
+            side.ring.advance();
         }
+        let polled = side.end(record, room, count);
+        if is_stray { STRAY } else { polled }
     }
 }
 
@@ -243,7 +233,7 @@ impl CqSide {
     #[inline(always)]
     unsafe fn take_run<S: Side>(&mut self, record: &Cq, qp: &Qp, room: &mut Room) -> Run {
         let Some(lock) = S::of(qp) else { return Run::Stray };
-        let Some(mut guard) = S::lock(lock) else { return Run::Kept };
+        let Some(mut guard) = S::lock(lock) else { return Run::Waits };
         let Some(side) = &mut *guard else { return Run::Stray };
         let mut qpn = qp.qpn;
         while room.left > 0 {
@@ -346,8 +336,6 @@ enum Run {
     Over,
     /// At a CQE that [waits](Outcome::Waits).
     Waits,
-    /// At a CQE of a queue on which another thread builds a batch.
-    Kept,
     /// At a CQE that no request is over with.
     Stray,
 }

@@ -459,14 +459,14 @@ static void batch(void)
 }
 
 static struct ibv_cq_ex *contended;
-static atomic_int taken, ended;
+static atomic_int taken, rounds, ended;
 
 /* Polls a CQ, with both interfaces in turn, until the batch has ended. */
 static void *poll_on(void *nothing)
 {
 	struct ibv_poll_cq_attr attr = { 0 };
 	struct ibv_wc wc;
-	while (!ended) {
+	for (; !ended; rounds++) {
 		if (ibv_start_poll(contended, &attr) == 0) {
 			check(contended->status == IBV_WC_SUCCESS, "the completion");
 			taken++;
@@ -489,7 +489,7 @@ static void contended_batch(void)
 	struct ibv_qp *qp = &ex->qp_base;
 	for (int i = 0; i < 10; i++) {
 		pthread_t thread;
-		taken = ended = 0;
+		taken = rounds = ended = 0;
 		check(!ibv_req_notify_cq(cq, 0), "ibv_req_notify_cq");
 		check(!post_recv(qp, i, p->memory[1], SIZE, p->mr), "ibv_post_recv");
 		check(!post_send(qp, i, p->memory[0], SIZE, p->mr), "ibv_post_send");
@@ -499,8 +499,9 @@ static void contended_batch(void)
 		ibv_ack_cq_events(signaled, 1);
 		ibv_wr_start(ex);
 		check(!pthread_create(&thread, NULL, poll_on, NULL), "pthread_create");
-		/* The other thread may take the receive. It has time to come to the send. */
-		usleep(2000);
+		/* The other thread comes to the send, and does not wait for the end of the batch. */
+		while (rounds < 10)
+			;
 		while (taken < 2) {
 			struct ibv_wc wc;
 			taken += ibv_poll_cq(cq, 1, &wc);
