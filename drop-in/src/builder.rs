@@ -5,6 +5,7 @@
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
+use core::sync::atomic::Ordering;
 use std::sync::PoisonError;
 
 use mlx5_ring::sq::{Flags, Immediate, Mark, Open, PostError, Remote, SendQueue};
@@ -133,11 +134,12 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 unsafe fn end(qp: *mut ibv_qp_ex, is_aborted: bool) -> c_int {
     // SAFETY: [verbs] the program is in a batch.
     let (record, side) = unsafe { batch(qp) };
+    let can_send = record.can_send.load(Ordering::Relaxed);
     let error = match side.draft.lacks {
         // This thread holds no lock.
         CLOSED => return libc::EINVAL,
-        0 if side.most != 0 => 0,
-        FAILED if side.most != 0 => side.draft.error,
+        0 if can_send => 0,
+        FAILED if can_send => side.draft.error,
         _ => libc::EINVAL,
     };
     side.draft.lacks = CLOSED;

@@ -14,7 +14,6 @@ use rdma_core_sys::{
 
 use crate::builder::functions;
 use crate::context::{self, Context};
-use crate::lock::yield_now;
 use crate::objects::{CqSide, NO_QP, Path, Qp};
 
 pub(crate) unsafe extern "C" fn modify_qp(
@@ -41,9 +40,7 @@ pub(crate) unsafe extern "C" fn modify_qp(
                 side.is_ready = true;
             }
         } else if error == 0 && state == IBV_QPS_RTS {
-            if let Some(side) = &mut *record.send.lock_or_reenter() {
-                side.most = side.limits.requests;
-            }
+            record.can_send.store(true, Ordering::Relaxed);
         }
         error
     }
@@ -54,39 +51,35 @@ pub(crate) unsafe extern "C" fn modify_qp(
 /// # Safety
 /// [verbs]; `record` is that of the queue pair.
 unsafe fn reset(context: &Context, record: &Qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
-    // SAFETY: [verbs], [record-lives], [batch].
-    unsafe {
-        // A poller must not meet a CQE of before the reset when the queues are new.
-        let (mut cqs, mut send) = loop {
-            let cqs = record.cqs().map(|cq| Some((cq?, cq?.side.lock())));
-            match record.send.lock_unless_kept() {
-                Some(send) => break (cqs, send),
-                // Another thread builds a batch, and may poll meanwhile.
-                None => drop(cqs),
-            }
-            yield_now();
-        };
-        let error = (context.original.modify_qp)(record.ibv, attr, mask);
-        if error != 0 {
-            return error;
+    // SAFETY: [verbs], [record-lives].
+    let error = unsafe { (context.original.modify_qp)(record.ibv, attr, mask) };
+    if error != 0 {
+        return error;
+    }
+    // The device completes nothing more. No two locks are held, because a thread that has one may wait for another.
+    remove_completions(record);
+    if let Some(side) = &mut *record.receive.lock() {
+        side.is_ready = false;
+        side.queue.reset(|_| {});
+    }
+    record.can_send.store(false, Ordering::Relaxed);
+    // SAFETY: [batch].
+    if let Some(side) = &mut *unsafe { record.send.lock_or_reenter() } {
+        // SAFETY: the queue pair is in RESET, and its CQEs are removed.
+        unsafe { side.queue.reset(|_| {}) };
+        side.retired = side.posted;
+        side.draft.discard();
+    }
+    0
+}
+
+/// Removes the CQEs of a queue pair that is in RESET or destroyed from its CQs.
+fn remove_completions(record: &Qp) {
+    for cq in record.cqs().into_iter().flatten() {
+        if let Some(side) = &mut *cq.side.lock() {
+            side.forget(record);
+            side.publish(cq);
         }
-        for (cq, side) in cqs.iter_mut().flatten() {
-            if let Some(side) = &mut **side {
-                side.forget(record);
-                side.publish(cq);
-            }
-        }
-        if let Some(side) = &mut *record.receive.lock() {
-            side.is_ready = false;
-            side.queue.reset(|_| {});
-        }
-        if let Some(side) = &mut *send {
-            side.most = 0;
-            side.queue.reset(|_| {});
-            side.retired = side.posted;
-            side.draft.discard();
-        }
-        0
     }
 }
 
@@ -100,7 +93,7 @@ unsafe fn set_dying(qp: &Qp, is_dying: bool) {
         if let Some(side) = &mut *qp.send.lock_or_reenter() {
             side.is_dying = is_dying;
         }
-        if let Some(side) = &mut *qp.receive.lock_or_reenter() {
+        if let Some(side) = &mut *qp.receive.lock() {
             side.is_dying = is_dying;
         }
     }
@@ -126,12 +119,7 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             }
             return error;
         }
-        for cq in record.cqs().into_iter().flatten() {
-            if let Some(side) = &mut *cq.side.lock() {
-                side.forget(record);
-                side.publish(cq);
-            }
-        }
+        remove_completions(record);
         let _undecided = context.undecided();
         context.qps.remove(number, record);
         0

@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::Mutex;
 
 use rdma_core_sys::{
@@ -313,6 +313,7 @@ pub(crate) unsafe fn insert_qp<'a>(
         recv_cq,
         srq,
         status: Status::new(unknown.or(uncovered).or(foreign).or_else(uncovered_by_environment)),
+        can_send: AtomicBool::new(false),
         send: Lock::new(None, context.is_shared),
         receive: Lock::new(None, context.is_shared),
         original: Mutex::new(original),

@@ -346,13 +346,14 @@ fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
     let limits = SendLimits {
         requests: made.cap.max_send_wr,
         sges: made.cap.max_send_sge,
-        inline: made.cap.max_inline_data,
+        // libmlx5 44 says -4 for datagrams without SGEs.
+        inline: i32::max(made.cap.max_inline_data as i32, 0) as u32,
     };
     let is_ready = !matches!(state, IBV_QPS_RESET | IBV_QPS_INIT | IBV_QPS_RTR);
+    qp.can_send.store(is_ready, Ordering::Relaxed);
     let send = SendSide {
         queue: queue.without_asking(),
         limits,
-        most: if is_ready { limits.requests } else { 0 },
         is_dying: false,
         has_atomics: has_atomics(context),
         posted: 0,

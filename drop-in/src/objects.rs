@@ -2,7 +2,7 @@
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use mlx5_ring::arm::CqDoorbell;
@@ -134,6 +134,8 @@ pub(crate) struct Qp {
     pub(crate) recv_cq: Option<NonNull<Cq>>,
     pub(crate) srq: Option<NonNull<Srq>>,
     pub(crate) status: Status,
+    /// Whether the queue pair has been in RTS since RESET. It changes in a batch of another thread, too.
+    pub(crate) can_send: AtomicBool,
     /// The send queue, if doorbell drives it.
     pub(crate) send: Lock<Option<SendSide>>,
     /// The receive queue, if doorbell drives it and the queue pair has one.
@@ -180,8 +182,6 @@ pub(crate) struct SendLimits {
 pub(crate) struct SendSide {
     pub(crate) queue: SendQueue<Request>,
     pub(crate) limits: SendLimits,
-    /// Requests that may be outstanding: 0 before the queue pair is in RTS, as if the queue was full.
-    pub(crate) most: u32,
     /// Whether libmlx5 destroys the queue pair, and with it the WQEs.
     pub(crate) is_dying: bool,
     pub(crate) has_atomics: bool,

@@ -258,11 +258,11 @@ impl CqSide {
             }
             // SAFETY: as above.
             match unsafe { self.take_any(record, lock, side, wc) } {
-                Taken::Shown => room.advance(),
-                Taken::Hidden => {}
-                Taken::Waits => return Run::Waits,
-                Taken::Stray => return Run::Stray,
-                Taken::Nothing => return Run::Over,
+                Some(Outcome::Done { .. }) => room.advance(),
+                Some(Outcome::Hidden) => {}
+                Some(Outcome::Waits) => return Run::Waits,
+                Some(Outcome::Stray) => return Run::Stray,
+                None => return Run::Over,
             }
         }
         Run::Over
@@ -274,7 +274,8 @@ impl CqSide {
         self.qp(record, qpn).and_then(S::of).is_some_and(|other| ptr::eq(other, queue))
     }
 
-    /// Takes the next CQE, whatever it says, if it is of this queue, and writes its completion to `wc`.
+    /// Takes the next CQE, whatever it says, and writes its completion to `wc`. Returns `None` if there is none, or it is not of this
+    /// queue.
     ///
     /// # Safety
     /// `side` is that of `queue`.
@@ -285,27 +286,24 @@ impl CqSide {
         queue: &Lock<Option<S>>,
         side: &mut S,
         wc: &mut ibv_wc,
-    ) -> Taken {
+    ) -> Option<Outcome> {
         // SAFETY: the consumer index is published when the poll ends.
-        let Some(cqe) = self.ring.peek().map(|cqe| unsafe { cqe.detach() }) else {
-            return Taken::Nothing;
-        };
+        let cqe = self.ring.peek().map(|cqe| unsafe { cqe.detach() })?;
         if !S::has(cqe.kind()) || !self.is_next_in(record, queue) {
-            return Taken::Nothing;
+            return None;
         }
         // SAFETY: a CQE of this queue.
-        let taken = match unsafe { side.complete(cqe) } {
+        let outcome = unsafe { side.complete(cqe) };
+        match outcome {
             Outcome::Done { wr_id, status } => {
                 fill(wc, wr_id, status, cqe.qpn());
                 S::fill(wc, cqe);
-                Taken::Shown
+                self.ring.advance();
             }
-            Outcome::Hidden => Taken::Hidden,
-            Outcome::Waits => return Taken::Waits,
-            Outcome::Stray => return Taken::Stray,
-        };
-        self.ring.advance();
-        taken
+            Outcome::Hidden => self.ring.advance(),
+            Outcome::Waits | Outcome::Stray => {}
+        }
+        Some(outcome)
     }
 
     /// Gives the CQEs that were taken back to the device.
@@ -338,16 +336,6 @@ enum Run {
     Waits,
     /// At a CQE that no request is over with.
     Stray,
-}
-
-/// Result of the next CQE: see [`Outcome`].
-enum Taken {
-    Shown,
-    Hidden,
-    Waits,
-    Stray,
-    /// There is none, or it is not of this queue.
-    Nothing,
 }
 
 /// Writes what each completion says.

@@ -3,6 +3,7 @@
 use core::ffi::c_int;
 use core::ptr;
 use core::slice;
+use core::sync::atomic::Ordering;
 
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{Flags, PostError};
@@ -114,10 +115,13 @@ unsafe extern "C" fn post_undecided(
 }
 
 impl SendSide {
-    /// Returns the number of requests that can be posted.
+    /// Returns the number of requests that can be posted to `qp`, whose send queue this is.
     #[inline(always)]
-    fn room(&self) -> u32 {
-        self.most.saturating_sub(self.posted.wrapping_sub(self.retired))
+    fn room(&self, qp: &Qp) -> u32 {
+        let outstanding = self.posted.wrapping_sub(self.retired);
+        // As libmlx5: before RTS all are refused as if the queue was full.
+        let most = if qp.can_send.load(Ordering::Relaxed) { self.limits.requests } else { 0 };
+        most.saturating_sub(outstanding)
     }
 }
 

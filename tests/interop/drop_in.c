@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -374,11 +375,33 @@ static void destroyed_in_poll(void)
 	end(p);
 }
 
+/* Destroys an unused queue pair of an SRQ, while another thread posts to the SRQ for the first time. */
+static void destroyed_at_first_post(void)
+{
+	struct pair *p = make(1);
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = 1, .max_sge = 1 } };
+	for (int i = 0; i < 300; i++) {
+		pthread_t thread;
+		struct ibv_cq *cq = ibv_create_cq(p->context, 1, NULL, NULL, 0);
+		struct ibv_srq *srq = ibv_create_srq(p->pd, &attr);
+		check(cq && srq, "creating the objects");
+		struct ibv_qp *qp = create(p->pd, cq, srq, 1), *doomed = create(p->pd, cq, srq, 1);
+		check(!pthread_create(&thread, NULL, destroy, doomed), "pthread_create");
+		usleep(i);
+		check(!post_recv(qp, 1, p->memory[1], SIZE, p->mr), "ibv_post_srq_recv");
+		check(!pthread_join(thread, NULL), "pthread_join");
+		destroy(qp);
+		check(!ibv_destroy_srq(srq) && !ibv_destroy_cq(cq), "destroying");
+	}
+	end(p);
+}
+
 static void destroyed(void)
 {
 	destroyed_with_event(0);
 	destroyed_with_event(1);
 	destroyed_in_poll();
+	destroyed_at_first_post();
 }
 
 static struct pair *refusing;
@@ -522,19 +545,71 @@ static void *reset(void *qp)
 	return NULL;
 }
 
-/* Polls in a batch, while another thread waits to reset the queue pair. */
+static void *bring_up(void *qp)
+{
+	to_init(qp);
+	connect_to(qp, ((struct ibv_qp *)qp)->qp_num);
+	return NULL;
+}
+
+/* Polls in a batch and in an extended poll, while another thread waits to reset the queue pair; waits in a batch for RTS. */
 static void reset_by_another(void)
 {
 	pthread_t thread;
 	struct pair *p = make(2);
-	struct ibv_qp_ex *ex = create_ex(p, p->cq);
+	struct ibv_cq_init_attr_ex attr = { .cqe = 2 };
+	struct ibv_poll_cq_attr poll = { 0 };
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(p->context, &attr);
+	check(cq != NULL, "ibv_create_cq_ex");
+	struct ibv_qp_ex *ex = create_ex(p, ibv_cq_ex_to_cq(cq));
+	struct ibv_qp *qp = &ex->qp_base;
 	ibv_wr_start(ex);
-	check(!pthread_create(&thread, NULL, reset, &ex->qp_base), "pthread_create");
+	check(!pthread_create(&thread, NULL, reset, qp), "pthread_create");
 	usleep(2000);
 	play(p, 50);
 	ibv_wr_abort(ex);
 	check(!pthread_join(thread, NULL), "pthread_join");
-	destroy(&ex->qp_base);
+	ibv_wr_start(ex);
+	check(!pthread_create(&thread, NULL, bring_up, qp) && !pthread_join(thread, NULL), "threads");
+	ibv_wr_abort(ex);
+	destroy(qp);
+
+	/* The receives of one queue pair complete where another one is polled. */
+	struct ibv_qp_init_attr two = {
+		.send_cq = ibv_cq_ex_to_cq(cq), .recv_cq = p->cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	check((qp = ibv_create_qp(p->pd, &two)) != NULL, "ibv_create_qp");
+	bring_up(qp);
+	check(!post_recv(qp, 1, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+	check(!post_send(qp, 1, p->memory[0], SIZE, p->mr), "ibv_post_send");
+	wait_for(p->cq);
+	while (ibv_start_poll(cq, &poll))
+		;
+	check(!pthread_create(&thread, NULL, reset, qp), "pthread_create");
+	usleep(2000);
+	play(p, 50);
+	ibv_end_poll(cq);
+	check(!pthread_join(thread, NULL), "pthread_join");
+	destroy(qp);
+	check(!ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), "ibv_destroy_cq");
+	end(p);
+}
+
+/* Receives datagrams on a queue pair that cannot send, in a process with little memory. */
+static void receive_only(void)
+{
+	struct pair *p = make(2);
+	struct ibv_qp_init_attr attr = { .send_cq = p->cq, .recv_cq = p->cq, .qp_type = IBV_QPT_UD,
+					 .cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_recv_sge = 1 } };
+	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 1 };
+	struct ibv_qp *qp = ibv_create_qp(p->pd, &attr);
+	check(qp && !ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
+	      "creating a queue pair");
+	struct rlimit limit = { 2ul << 30, 2ul << 30 };
+	check(!setrlimit(RLIMIT_AS, &limit), "setrlimit");
+	check(!post_recv(qp, 1, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+	destroy(qp);
 	end(p);
 }
 
@@ -588,6 +663,7 @@ static const struct { const char *name; void (*run)(void); } modes[] = {
 	{ "fork", forked }, { "contexts", contexts }, { "threads", threads }, { "resize", resize },
 	{ "destroy", destroyed }, { "refuse", refused }, { "batch", batch },
 	{ "contended-batch", contended_batch }, { "reset-by-another", reset_by_another },
+	{ "receive-only", receive_only },
 	{ "reset-in-batch", reset_in_batch },
 	{ "abort", aborts }, { "exit", exits },
 #ifdef ATTACH

@@ -112,9 +112,8 @@ pub(crate) unsafe fn replace_after_modify(record: &Qp) {
     if qp.wr_complete.is_some_and(|complete| complete as usize != wr_complete as *const () as usize)
     {
         original.wr_complete = qp.wr_complete;
-        // SAFETY: [batch].
-        let is_ours = unsafe { record.send.lock_or_reenter() }.is_some();
-        if record.status.path() == Path::Doorbell && is_ours {
+        // Whether `take_over` has replaced the functions.
+        if qp.wr_abort.is_some_and(|abort| abort as usize == wr_abort as *const () as usize) {
             qp.wr_complete = Some(wr_complete);
         }
     }

@@ -76,7 +76,6 @@ fn queue_pair(device: NonNull<Device>) -> Qp {
     let side = SendSide {
         queue: queue.without_asking(),
         limits,
-        most: limits.requests,
         is_dying: false,
         has_atomics: false,
         posted: 0,
@@ -93,6 +92,7 @@ fn queue_pair(device: NonNull<Device>) -> Qp {
         recv_cq: None,
         srq: None,
         status: Status::new(None),
+        can_send: true.into(),
         send: Lock::new(Some(side), true),
         receive: Lock::new(None, true),
         original: std::sync::Mutex::new(None),

@@ -32,7 +32,7 @@ impl SendSide {
         mut wr: *mut ibv_send_wr,
         bad_wr: *mut *mut ibv_send_wr,
     ) -> c_int {
-        let (first, mut error, mut room) = (self.posted, 0, self.room());
+        let (first, mut error, mut room) = (self.posted, 0, self.room(qp));
         let mut posting = self.queue.posting();
         // SAFETY: [verbs] a list.
         while let Some(request) = unsafe { wr.as_ref() } {

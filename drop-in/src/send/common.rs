@@ -29,7 +29,7 @@ impl SendSide {
         mut wr: *mut ibv_send_wr,
         bad_wr: *mut *mut ibv_send_wr,
     ) -> c_int {
-        let (first, room) = (self.posted, self.room());
+        let (first, room) = (self.posted, self.room(qp));
         let room = if self.limits.sges == 0 { 0 } else { room };
         let longest = if ARE_INLINE { self.limits.inline } else { INLINE_SEG - 1 };
         let mut posting = self.queue.posting();
