@@ -65,7 +65,9 @@ impl Flow {
         flow
     }
 
-    /// Matches frames to an Ethernet address.
+    /// Matches frames to this destination MAC address: normally that of the port's network interface
+    /// (`/sys/class/net/INTERFACE/address`). On soft-mlx5 any unicast address works, because a frame to an address that no port has
+    /// reaches all ports.
     pub const fn mac(address: [u8; 6]) -> Self {
         Self::of(Matches::Mac(address))
     }

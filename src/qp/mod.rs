@@ -55,6 +55,11 @@ pub(crate) use object::{Qp, SendSide};
 /// returns `false`, post receives to the queue pair's own receive queue, if any, and connect with new
 /// [addresses](Self::address) or over the same stream.
 ///
+/// To end a connection, poll until all sends have completed and all expected messages have arrived. Then close the writing end of
+/// the stream (`shutdown(Shutdown::Write)`), and keep the queue pair until the peer has closed its end (`read_to_end`): a
+/// destroyed queue pair does not acknowledge the last send of its peer. The peer destroys its queue pair when its read returns 0,
+/// and closes the stream.
+///
 /// Dropping it disconnects. The receiver and the sender destroy it later, see
 /// [`Receiver::destroy_qp`](crate::Receiver::destroy_qp).
 ///

@@ -160,8 +160,10 @@ pub enum ReceiveFailure {
         len: usize,
     },
     /// The device has dropped the message: it did not fit, or the sender's memory could not be read, or the
-    /// connection failed. In the first two cases the connection fails with it. Neither this event nor
-    /// a [`PeerFailed`](TagEvent::PeerFailed) names the peer at this side; the peer gets a `PeerFailed` for its send.
+    /// connection failed. In the first two cases the connection fails with it. This side
+    /// gets no [`PeerFailed`](TagEvent::PeerFailed), so it does not learn which peer it was. The sender gets a `PeerFailed`, and
+    /// its send returns as [`Sent`](TagEvent::Sent) with an error status; it can report that over the stream of
+    /// [`connect_over`](super::TagMatchingSrq::connect_over).
     #[error(
         "the device dropped the message: it did not fit, its sender could not be read, or the connection failed"
     )]
