@@ -52,10 +52,10 @@ impl TagMatchingSrq {
     /// message in either case. The buffer needs no room for headers.
     ///
     /// A message may be longer than the buffer. If the device matches one that was sent with [`send`](Self::send), the receive
-    /// fails with [`ReceiveFailure::Dropped`](super::ReceiveFailure::Dropped) and the connection fails, too. Then
-    /// both sides call [`remove_peer`](Self::remove_peer), [`add_peer`](Self::add_peer) and [`connect_over`](Self::connect_over),
-    /// which can use the same stream again; other receives stay posted. In all other cases the receive fails with [`ReceiveFailure::TooLong`](super::ReceiveFailure::TooLong), the connection goes on, and
-    /// the send succeeds.
+    /// fails with [`ReceiveFailure::Dropped`](super::ReceiveFailure::Dropped) and the connection fails, too. Then both sides call
+    /// [`remove_peer`](Self::remove_peer), [`add_peer`](Self::add_peer) and [`connect_over`](Self::connect_over), which can use
+    /// the same stream again; other receives stay posted. In all other cases the receive fails with
+    /// [`ReceiveFailure::TooLong`](super::ReceiveFailure::TooLong), the connection goes on, and the send succeeds.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
