@@ -19,7 +19,7 @@ use crate::find;
 use crate::install::{self, Scope};
 use crate::objects::{Path, Status};
 
-/// One attaches at a time.
+/// One thread attaches at a time.
 static ATTACHING: Mutex<()> = Mutex::new(());
 
 /// Lets doorbell poll and arm a CQ. Queue pairs that are created on it later are doorbell's too; those that it has must be
@@ -125,9 +125,9 @@ pub unsafe extern "C" fn doorbell_attach_qp(qp: *mut ibv_qp) -> c_int {
 /// Returns the record of a context, whose functions are replaced if they were not; `None` if it is not libmlx5's.
 ///
 /// # Safety
-/// `ibv` is a context of libibverbs, which no code closes meanwhile.
+/// `ibv` is a context of libibverbs that no code closes meanwhile, and this thread holds [`ATTACHING`].
 unsafe fn context_of<'a>(ibv: *mut ibv_context) -> Option<&'a Context> {
-    // SAFETY: `ibv` is an open context; all come here one by one.
+    // SAFETY: `ibv` is an open context, and no other thread attaches.
     unsafe {
         if !install::is_installed(ibv) {
             install::install(ibv, Scope::Attached);
@@ -148,6 +148,8 @@ enum Fresh<'a> {
 }
 
 impl Fresh<'_> {
+    /// Removes the record.
+    ///
     /// # Safety
     /// No code uses the object meanwhile.
     unsafe fn forget(&self) {
@@ -172,10 +174,12 @@ impl Fresh<'_> {
     }
 }
 
+/// Gives a CQ a record, if it has none.
+///
 /// # Safety
-/// `cq` is a CQ of `context` that no code uses, or null.
+/// `cq` is null, or a CQ of `context` that no code uses.
 unsafe fn record_cq(context: &Context, cq: *mut ibv_cq) -> Fresh<'_> {
-    // SAFETY: `cq` is null or a CQ of `context`. libmlx5 has room for the functions of an extended CQ in each CQ.
+    // SAFETY: no code uses `cq`, which is null or of `context`. libmlx5 has room for the functions of an extended CQ in each.
     unsafe {
         if cq.is_null() || context.cqs.get((*cq).handle).is_some_and(|record| record.ibv == cq) {
             return Fresh::No;
@@ -191,8 +195,10 @@ unsafe fn record_cq(context: &Context, cq: *mut ibv_cq) -> Fresh<'_> {
     }
 }
 
+/// Gives an SRQ a record, if it has none.
+///
 /// # Safety
-/// `srq` is an SRQ of `context` that no code uses, or null.
+/// `srq` is null, or an SRQ of `context` that no code uses.
 unsafe fn record_srq(context: &Context, srq: *mut ibv_srq) -> Fresh<'_> {
     // SAFETY: `srq` is null or an SRQ of `context` that no code uses.
     unsafe {

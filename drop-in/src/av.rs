@@ -21,7 +21,7 @@ pub(crate) unsafe fn of(ah: *mut ibv_ah) -> Option<NonNull<DatagramSegment>> {
         0 => unsafe { learn(ah) }?,
         offset => offset,
     };
-    // SAFETY: there is the address vector of each address handle.
+    // SAFETY: `ah` is an address handle of libmlx5; each has its address vector there.
     NonNull::new(unsafe { ah.byte_add(offset).cast() })
 }
 
@@ -36,22 +36,24 @@ pub(crate) unsafe fn known(ah: *mut ibv_ah) -> Option<NonNull<DatagramSegment>> 
     if offset == 0 { None } else { NonNull::new(unsafe { ah.byte_add(offset).cast() }) }
 }
 
-/// Has address vectors stand so many bytes after the start of a handle.
+/// Sets the offset for address handles of a test.
 #[cfg(test)]
 pub(crate) fn assume(offset: usize) {
     OFFSET.store(offset, Ordering::Relaxed);
 }
 
+/// Learns the offset from libmlx5.
+///
 /// # Safety
 /// As [`of`].
 #[cold]
 unsafe fn learn(ah: *mut ibv_ah) -> Option<usize> {
     let mut out = mlx5dv_ah { av: ptr::null_mut(), comp_mask: 0 };
-    // SAFETY: an object without any of its parts.
+    // SAFETY: the parts are pointers, which may be null.
     let mut obj: mlx5dv_obj = unsafe { core::mem::zeroed() };
     obj.ah.in_ = ah;
     obj.ah.out = &raw mut out;
-    // SAFETY: an address handle, and a place for what is said about it.
+    // SAFETY: `ah` is an address handle of libmlx5, and `out` is writable.
     let failed = unsafe { (Mlx5dv::get().ok()?.init_obj)(&raw mut obj, MLX5DV_OBJ_AH.into()) } != 0;
     if failed || out.av.is_null() {
         return None;

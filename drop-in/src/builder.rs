@@ -1,7 +1,7 @@
 //! `ibv_wr_*`: a batch that is built call by call.
 //!
-//! The builder of an operation opens a WQE. The WQE is closed when its payload and, for a datagram, its address are there, in any
-//! order; the doorbell rings with `ibv_wr_complete`.
+//! The builder of an operation opens a WQE. The WQE is closed when its payload and, for a datagram, its address are there, in
+//! any order. `ibv_wr_complete` rings the doorbell, but not before RTS: that is how a batch keeps [ready].
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -43,7 +43,7 @@ const CLOSED: u8 = 4;
 const FAILED: u8 = 8;
 
 impl Draft {
-    /// For requests of at most so many inline bytes.
+    /// For requests of at most `inline` inline bytes.
     pub(crate) fn new(inline: u32) -> Self {
         Self {
             start: None,
@@ -75,7 +75,7 @@ impl Draft {
 }
 
 pub(crate) unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    // SAFETY: [verbs], [record-lives].
+    // SAFETY: [verbs], [record-lives]; `replace` has put the record there.
     unsafe {
         // Another thread may just have given the queue pair its functions back.
         let record = &**find::place_in_qp(qp);
@@ -103,14 +103,14 @@ pub(crate) unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     }
 }
 
-/// Returns what posts the batch.
+/// Returns the queue pair of a batch and its send queue.
 ///
 /// # Safety
-/// [verbs] The program is in a batch that `wr_start` has begun: this thread holds the lock, and doorbell drives the queue
-/// pair, whose functions are never given back.
+/// [verbs] The program is in a batch that `wr_start` has begun, so this thread holds the lock, and doorbell drives the queue
+/// pair and never gives its functions back. This thread has no other reference to the send queue.
 #[inline(always)]
 unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, &'a mut SendSide) {
-    // SAFETY: [record-lives] the record that `replace` has put there. This thread holds the lock, and the queue is doorbell's.
+    // SAFETY: [record-lives] `replace` has put the record there. This thread holds the lock, and doorbell drives the queue.
     unsafe {
         let record = &**find::place_in_qp(qp);
         (record, record.send.held().as_mut().unwrap_unchecked())
@@ -118,12 +118,12 @@ unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, &'a mut SendSide) {
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: [verbs].
+    // SAFETY: [verbs] the program is in a batch.
     unsafe { end(qp, false) }
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: [verbs].
+    // SAFETY: [verbs] the program is in a batch.
     unsafe { end(qp, true) };
 }
 
@@ -152,7 +152,7 @@ unsafe fn end(qp: *mut ibv_qp_ex, is_aborted: bool) -> c_int {
             record.sends.add(side.posted.wrapping_sub(posted).into());
         }
     }
-    // SAFETY: this thread holds the lock.
+    // SAFETY: this thread holds the lock, and uses `side` no more.
     unsafe { record.send.unlock() };
     error
 }

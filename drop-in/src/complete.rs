@@ -21,8 +21,8 @@ pub(crate) enum Outcome {
     Done { wr_id: u64, status: ibv_wc_status },
     /// The program need not know: a receive that met a page fault was posted again.
     Hidden,
-    /// It is taken later. It brings bytes for the memory of a queue pair that is being destroyed, and is removed unless that fails;
-    /// or another thread builds a batch on its queue.
+    /// It is taken later: another thread builds a batch on its queue; or libmlx5 destroys its queue pair, and the CQE brings
+    /// bytes for a WQE.
     Waits,
     /// No request of this process is over.
     Stray,
@@ -33,8 +33,8 @@ pub(crate) trait Side: Sized {
     /// Returns the queue that `qp` posts to.
     fn of(qp: &Qp) -> Option<&Lock<Option<Self>>>;
 
-    /// Locks the queue for a poller, which locks one at a time. Returns `None` if another thread builds a batch, which may wait for
-    /// the poller.
+    /// Locks the queue for a poller, which locks one at a time. Returns `None` if another thread builds a batch, because that
+    /// thread may wait for the poller.
     #[inline(always)]
     fn lock(lock: &Lock<Option<Self>>) -> Option<Guard<'_, Option<Self>>> {
         Some(lock.lock())
@@ -68,7 +68,7 @@ impl CqSide {
     #[inline(always)]
     pub(crate) fn qp<'a>(&mut self, record: &'a Cq, qpn: u32) -> Option<&'a Qp> {
         if qpn != self.last_qpn {
-            // SAFETY: [record-lives].
+            // SAFETY: [record-lives] the CQ of `record` exists.
             let context = unsafe { context::of((*record.ibv).context) };
             self.last = context.qps.get(qpn)?;
             self.last_qpn = qpn;
@@ -129,7 +129,7 @@ fn complete_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Outcome {
     let Some(lock) = S::of(qp) else { return Outcome::Stray };
     let Some(mut guard) = S::lock(lock) else { return Outcome::Waits };
     match &mut *guard {
-        // SAFETY: the queue that the CQE names.
+        // SAFETY: `cqe` is of this queue.
         Some(side) => unsafe { side.complete(cqe) },
         None => Outcome::Stray,
     }
@@ -185,7 +185,7 @@ impl<Q: Receives> Side for ReceiveSide<Q> {
 
     #[inline(always)]
     fn complete_plain(&mut self, cqe: Cqe<'_>) -> Option<u64> {
-        // SAFETY: nothing loads a receive, and a receive is recycled to an SRQ alone, in which it does not wait then.
+        // SAFETY: no buffer waits: none is loaded, and only an SRQ recycles one, which it posts at once.
         unsafe { self.queue.complete_and_release(cqe.wqe_counter()) }
     }
 
@@ -204,7 +204,7 @@ impl<Q: Receives> Side for ReceiveSide<Q> {
         let (slot, status) = match unsafe { complete(queue, cqe) } {
             Completion::Message(slot) => (slot, IBV_WC_SUCCESS),
             Completion::Failed(slot) if Q::HIDES_PAGE_FAULTS && cqe.is_odp_page_fault() => {
-                // Its buffer is still the device's as far as the program knows.
+                // To the program its buffer still belongs to the device.
                 // SAFETY: the slot is held, and its buffer is as it was posted.
                 unsafe { queue.recycle(slot) };
                 queue.ring_doorbell();
@@ -235,7 +235,7 @@ impl Side for SendSide {
 
     #[inline(always)]
     fn lock(lock: &Lock<Option<Self>>) -> Option<Guard<'_, Option<Self>>> {
-        // SAFETY: [batch].
+        // SAFETY: [batch] this thread has no reference to the queue.
         unsafe { lock.lock_unless_kept() }
     }
 

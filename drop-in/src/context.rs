@@ -26,7 +26,7 @@ pub(crate) struct Context {
     pub(crate) cqs: Table<Cq>,
     /// By the kernel's handle.
     pub(crate) srqs: Table<Srq>,
-    /// Queue pairs that are undecided. Whoever decides or removes records holds the lock.
+    /// Queue pairs that are undecided. The lock is held to decide, and to remove the record of an object that was destroyed.
     pub(crate) undecided_qps: Mutex<Vec<*const Qp>>,
     /// Whether the program has allocated memory windows.
     pub(crate) has_windows: AtomicBool,
@@ -37,7 +37,7 @@ pub(crate) struct Context {
 
 // SAFETY: records are reached by any thread, as verbs objects are; what changes in them is atomic or behind locks.
 unsafe impl Sync for Context {}
-// SAFETY: as above.
+// SAFETY: verbs objects belong to no thread, and neither do their records.
 unsafe impl Send for Context {}
 
 pub(crate) type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
@@ -105,7 +105,7 @@ impl Context {
         let ibv = self.ibv;
         let record = Box::into_raw(self);
         CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner).push(record as usize);
-        // SAFETY: a pointer has the size of a function pointer, and this one is never called.
+        // SAFETY: a pointer has the size of a function pointer, and the function is never called.
         unsafe {
             (&raw mut (*ibv).ops._compat_rereg_mr).cast::<*mut c_void>().write(record.cast());
         }
@@ -131,19 +131,19 @@ pub(crate) unsafe extern "C" fn free_context(ibv: *mut ibv_context) {
 /// `ibv` is a context whose functions were replaced, and which is not closed during `'a`.
 #[inline(always)]
 pub(crate) unsafe fn of<'a>(ibv: *mut ibv_context) -> &'a Context {
-    // SAFETY: there is the pointer that `publish` stored.
+    // SAFETY: `publish` has stored the pointer there.
     unsafe { &*(&raw const (*ibv).ops._compat_rereg_mr).cast::<*const Context>().read() }
 }
 
-/// Returns the posts and polls of all objects that are there. A child process can find locks held for ever, and other threads
-/// may go on: contexts that are locked are left out.
+/// Returns the posts and polls of all objects that exist. A child process can find locks held for ever, and other threads may
+/// go on: contexts that are locked are left out.
 pub(crate) fn counts() -> (u64, u64) {
     let (mut posts, mut polls) = (0, 0);
     let Ok(contexts) = CONTEXTS.try_lock() else { return (0, 0) };
     for context in contexts.iter() {
-        // SAFETY: contexts are taken from the list before they go.
+        // SAFETY: a context leaves the list before it is freed.
         let context = unsafe { &*(*context as *const Context) };
-        // Records do not go meanwhile.
+        // Records of destroyed objects stay meanwhile.
         let Ok(_undecided) = context.undecided_qps.try_lock() else { continue };
         posts += context.qps.iter().map(|qp| qp.sends.get() + qp.receives.get()).sum::<u64>();
         posts += context.srqs.iter().map(|srq| srq.posts.get()).sum::<u64>();

@@ -51,19 +51,20 @@ pub(crate) unsafe extern "C" fn modify_qp(
 /// # Safety
 /// [verbs]; `record` is that of the queue pair.
 unsafe fn reset(context: &Context, record: &Qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
-    // SAFETY: [verbs], [record-lives].
+    // SAFETY: [verbs] `attr` can be read; `record` is that of the queue pair.
     let error = unsafe { (context.original.modify_qp)(record.ibv, attr, mask) };
     if error != 0 {
         return error;
     }
-    // The device completes nothing more. No two locks are held, because a thread that has one may wait for another.
+    // The device completes nothing more. No lock of a CQ is held while the send queue is waited for: the thread that builds a
+    // batch may wait for the CQ.
     remove_completions(record);
     if let Some(side) = &mut *record.receive.lock() {
         side.is_ready = false;
         side.queue.reset(|_| {});
     }
     record.can_send.store(false, Ordering::Relaxed);
-    // SAFETY: [batch].
+    // SAFETY: [batch] this thread has no reference to the queue.
     if let Some(side) = &mut *unsafe { record.send.lock_or_reenter() } {
         // SAFETY: the queue pair is in RESET, and its CQEs are removed.
         unsafe { side.queue.reset(|_| {}) };
@@ -83,7 +84,7 @@ fn remove_completions(record: &Qp) {
     }
 }
 
-/// Has pollers leave the memory of the WQEs alone, which goes with the queue pair, or lets them use it again.
+/// Sets whether libmlx5 destroys the queue pair: meanwhile pollers leave its WQEs alone.
 ///
 /// # Safety
 /// This thread has no reference to the queues.
@@ -100,7 +101,7 @@ unsafe fn set_dying(qp: &Qp, is_dying: bool) {
 }
 
 pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: [verbs], [record-lives].
+    // SAFETY: [verbs], [record-lives], [batch].
     unsafe {
         let context = context::of((*qp).context);
         let (destroy, number) = (context.original.destroy_qp, (*qp).qp_num);
@@ -142,7 +143,7 @@ impl CqSide {
     }
 }
 
-/// Gives the slot of an SRQ back whose completion is never polled.
+/// Gives the slot of an SRQ back if `cqe`, which is never polled, completes one.
 fn give_back(qp: &Qp, cqe: Cqe<'_>) {
     let opcode = cqe.opcode();
     if !opcode.is_responder() && opcode != CqeOpcode::ResponderError {
@@ -151,14 +152,14 @@ fn give_back(qp: &Qp, cqe: Cqe<'_>) {
     let Some(srq) = qp.srq() else { return };
     if let Some(side) = &mut *srq.side.lock() {
         if let Some(slot) = side.queue.complete(cqe.wqe_counter()) {
-            // SAFETY: the slot is held.
+            // SAFETY: `complete` has returned the slot, which is held.
             unsafe { side.queue.release(slot) };
         }
     }
 }
 
 pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: [verbs], [record-lives]; libmlx5 refuses while a queue pair has the CQ.
+    // SAFETY: [verbs], [record-lives]; the kernel refuses while a queue pair has the CQ.
     unsafe {
         let context = context::of((*cq).context);
         let handle = (*cq).handle;
@@ -173,7 +174,7 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
 }
 
 pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: [verbs], [record-lives]; libmlx5 refuses while a queue pair has the SRQ.
+    // SAFETY: [verbs], [record-lives]; the kernel refuses while a queue pair has the SRQ.
     unsafe {
         let context = context::of((*srq).context);
         let handle = (*srq).handle;
@@ -206,7 +207,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
         let context = context::of((*qp).context);
         let record = context.qps.get((*qp).qp_num);
         if record.is_some_and(|record| record.status.path() == Path::Doorbell) {
-            // libmlx5 would post to a send queue that it does not drive.
+            // libmlx5 would post to the send queue, which doorbell drives.
             return libc::EOPNOTSUPP;
         }
         (context.original.bind_mw)(qp, mw, bind)

@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn create_cq(
     channel: *mut ibv_comp_channel,
     vector: c_int,
 ) -> *mut ibv_cq {
-    // SAFETY: [verbs].
+    // SAFETY: [verbs]; no other code has the new CQ.
     unsafe {
         let context = context::of(ibv);
         let cq = (context.original.create_cq)(ibv, cqe, channel, vector);
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     ibv: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    // SAFETY: [verbs].
+    // SAFETY: [verbs]; no other code has the new CQ.
     unsafe {
         let context = context::of(ibv);
         let cq = (context.original.create_cq_ex)(ibv, attr);
@@ -72,9 +72,9 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 }
 
 /// # Safety
-/// `cq` is an extended CQ of `context`, which no code uses yet.
+/// `cq` is an extended CQ of `context` that no code uses meanwhile.
 pub(crate) unsafe fn record_cq_ex(context: &Context, cq: *mut ibv_cq_ex, is_shared: bool) {
-    // SAFETY: `cq` is a new extended CQ of `context`.
+    // SAFETY: `cq` is an extended CQ of `context` that no code uses.
     unsafe {
         let uncovered = if (*cq).read_tm_info.is_some() {
             Some("a CQ for tag matching")
@@ -89,7 +89,7 @@ pub(crate) unsafe fn record_cq_ex(context: &Context, cq: *mut ibv_cq_ex, is_shar
 }
 
 /// # Safety
-/// `cq` is a CQ of `context`, which no code uses yet.
+/// `cq` is a CQ of `context` that no code uses meanwhile.
 pub(crate) unsafe fn record_cq(
     context: &Context,
     cq: *mut ibv_cq,
@@ -107,7 +107,7 @@ pub(crate) unsafe fn record_cq(
         original,
         polls: Count::default(),
     };
-    // SAFETY: `cq` is a new CQ of `context`.
+    // SAFETY: `cq` is a CQ of `context` that no code uses.
     unsafe {
         if let Some(record) = context.cqs.insert((*cq).handle, Box::new(record)) {
             extended::replace(cq.cast(), record);
@@ -119,7 +119,7 @@ pub(crate) unsafe extern "C" fn create_srq(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
-    // SAFETY: [verbs].
+    // SAFETY: [verbs]; no other code has the new SRQ.
     unsafe {
         let context = context::of((*pd).context);
         let srq = (context.original.create_srq)(pd, attr);
@@ -132,7 +132,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     ibv: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    // SAFETY: [verbs].
+    // SAFETY: [verbs]; no other code has the new SRQ.
     unsafe {
         let context = context::of(ibv);
         let srq = (context.original.create_srq_ex)(ibv, attr);
@@ -149,7 +149,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 }
 
 /// # Safety
-/// `srq` is an SRQ of `context`, which no code uses yet, or is null.
+/// `srq` is null, or an SRQ of `context` that no code uses meanwhile.
 pub(crate) unsafe fn record_srq(
     context: &Context,
     srq: *mut ibv_srq,
@@ -164,7 +164,7 @@ pub(crate) unsafe fn record_srq(
         side: Lock::new(None, context.is_shared),
         posts: Count::default(),
     };
-    // SAFETY: `srq` is a new SRQ of `context`.
+    // SAFETY: `srq` is an SRQ of `context` that no code uses.
     unsafe {
         if let Some(record) = context.srqs.insert((*srq).handle, Box::new(record)) {
             find::set_srq(srq, record);
@@ -176,7 +176,7 @@ pub(crate) unsafe extern "C" fn create_qp(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
-    // SAFETY: [verbs].
+    // SAFETY: [verbs]; no other code has the new queue pair.
     unsafe {
         let context = context::of((*pd).context);
         let qp = (context.original.create_qp)(pd, attr);
@@ -190,7 +190,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 ) -> *mut ibv_qp {
     const COVERED: u32 =
         IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    // SAFETY: [verbs]; extended attributes begin with plain ones.
+    // SAFETY: [verbs]; extended attributes begin with plain ones, and no other code has the new queue pair.
     unsafe {
         let context = context::of(ibv);
         let mask = (*attr).comp_mask;
@@ -224,7 +224,7 @@ unsafe fn record_qp(
     if qp.is_null() {
         return qp;
     }
-    // SAFETY: `qp` is a new queue pair of `context`.
+    // SAFETY: `qp` was made just now in `context`, so no other code uses it.
     let Some(record) =
         (unsafe { insert_qp(context, qp, attr.sq_sig_all != 0, uncovered, original) })
     else {
@@ -244,7 +244,7 @@ unsafe fn record_qp(
                     Scope::Attached => "give it CQs and an SRQ that are not attached",
                 }
             ));
-            // SAFETY: the queue pair was made just now, and no other code has it.
+            // SAFETY: `qp` was made just now, so no other code uses it.
             unsafe {
                 forget_qp(context, record);
                 (context.original.destroy_qp)(qp);
@@ -253,7 +253,7 @@ unsafe fn record_qp(
             return ptr::null_mut();
         }
     } else if context.scope == Scope::Attached {
-        // SAFETY: as above.
+        // SAFETY: `qp` was made just now, so no other code uses it.
         unsafe { forget_qp(context, record) };
     }
     qp
@@ -266,14 +266,14 @@ unsafe fn record_qp(
 pub(crate) unsafe fn forget_qp(context: &Context, record: &Qp) {
     functions::forget(record);
     context.leave_undecided(record);
-    // SAFETY: no code uses the queue pair.
+    // SAFETY: no code uses the queue pair, and no decision includes it.
     unsafe { context.qps.remove(record.qpn, record) };
 }
 
 /// Gives a queue pair a record.
 ///
 /// # Safety
-/// `qp` is a queue pair of `context`, which no code uses yet; `original` are its functions if it has `ibv_wr_*`.
+/// `qp` is a queue pair of `context` that no code uses meanwhile; `original` are its own functions, if any.
 pub(crate) unsafe fn insert_qp<'a>(
     context: &'a Context,
     qp: *mut ibv_qp,
@@ -281,7 +281,7 @@ pub(crate) unsafe fn insert_qp<'a>(
     uncovered: Option<&'static str>,
     original: Option<Box<ibv_qp_ex>>,
 ) -> Option<&'a Qp> {
-    // SAFETY: `qp` is a new queue pair.
+    // SAFETY: `qp` is a queue pair that no code uses.
     let made = unsafe { &*qp };
     let (transport, unknown) = match made.qp_type {
         IBV_QPT_RC => (Transport::Rc, None),
@@ -290,12 +290,12 @@ pub(crate) unsafe fn insert_qp<'a>(
         _ => (Transport::Ud, Some("a QP that is none of RC, UC and UD")),
     };
     let cq = |cq: *mut ibv_cq| {
-        // SAFETY: a CQ, or null.
+        // SAFETY: `cq` is null or a CQ of the queue pair.
         let record = unsafe { cq.as_ref() }.and_then(|cq| context.cqs.get(cq.handle));
         // A handle without a record can be that of another CQ, which is gone.
         record.filter(|record| record.ibv == cq).map(NonNull::from)
     };
-    // SAFETY: an SRQ, or null.
+    // SAFETY: `made.srq` is null or an SRQ.
     let srq = unsafe { made.srq.as_ref() }.and_then(|srq| context.srqs.get(srq.handle));
     let srq = srq.filter(|record| record.ibv == made.srq).map(NonNull::from);
     let (send_cq, recv_cq) = (cq(made.send_cq), cq(made.recv_cq));
@@ -322,7 +322,7 @@ pub(crate) unsafe fn insert_qp<'a>(
     };
     let record = context.qps.insert(made.qp_num, Box::new(record))?;
     context.undecided().push(record);
-    // SAFETY: as above.
+    // SAFETY: no code uses `qp`, and `record` is its record.
     unsafe { functions::replace(qp, record) };
     Some(record)
 }
@@ -332,9 +332,9 @@ pub(crate) unsafe fn insert_qp<'a>(
 /// # Safety
 /// `qp` is a queue pair of `context`.
 pub(crate) unsafe fn note_foreign_qp(context: &Context, qp: *mut ibv_qp) -> bool {
-    // SAFETY: `qp` is a queue pair, which has its CQs.
+    // SAFETY: `qp` is a queue pair.
     let (qp, cqs) = unsafe { (&*qp, [(*qp).send_cq, (*qp).recv_cq]) };
-    // SAFETY: as above.
+    // SAFETY: each is null or a CQ of the queue pair.
     if cqs.map(|cq| unsafe { note_foreign(context, cq, UNSEEN) }).contains(&false) {
         let number = qp.qp_num;
         log::warn(format_args!(
@@ -392,7 +392,7 @@ pub unsafe extern "C" fn mlx5dv_create_qp(
     attr: *mut ibv_qp_init_attr_ex,
     mlx5_attr: *mut mlx5dv_qp_init_attr,
 ) -> *mut ibv_qp {
-    // SAFETY: [verbs]; extended attributes begin with plain ones.
+    // SAFETY: [verbs]; extended attributes begin with plain ones, and no other code has the new queue pair.
     unsafe {
         let Ok(mlx5dv) = Mlx5dv::get() else {
             *libc::__errno_location() = libc::EOPNOTSUPP;

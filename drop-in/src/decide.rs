@@ -47,7 +47,7 @@ fn add<'a, T>(list: &mut Vec<&'a T>, object: &'a T) -> bool {
 }
 
 impl<'a> Group<'a> {
-    /// Takes note of an object that is connected to the group; returns `true` if it belongs to it.
+    /// Notes an object that is connected to the group; returns `true` if it belongs to the group.
     fn meets(&mut self, status: &Status) -> bool {
         match status.path() {
             Path::Undecided => self.uncovered = self.uncovered.or(status.uncovered()),
@@ -93,7 +93,7 @@ impl<'a> Group<'a> {
         loop {
             let before = self.qps.len();
             for qp in undecided {
-                // SAFETY: [record-lives] records leave the list before they go.
+                // SAFETY: [record-lives] a record leaves the list before it is freed.
                 let qp = unsafe { &**qp };
                 if self.touches(qp) {
                     self.add_qp(qp);
@@ -155,25 +155,25 @@ fn decide<'a>(context: &'a Context, seed: impl FnOnce(&mut Group<'a>), path: imp
         if refused.is_some() {
             functions::restore(qp);
         } else {
-            // SAFETY: [record-lives] its group is doorbell's.
+            // SAFETY: [record-lives] doorbell drives the queue pair.
             unsafe { functions::take_over(qp) };
         }
         qp.status.set(path);
     }
     for srq in &group.srqs {
-        // SAFETY: [record-lives].
+        // SAFETY: [record-lives] the SRQ of the record exists.
         log::say(format_args!("SRQ {}: {who} ({why})", unsafe { (*srq.ibv).handle }));
         srq.status.set(path);
     }
     for cq in &group.cqs {
-        // SAFETY: [record-lives].
+        // SAFETY: [record-lives] the CQ of the record exists.
         log::say(format_args!("CQ {}: {who} ({why})", unsafe { (*cq.ibv).handle }));
         if refused.is_some() {
             extended::restore_cq(cq);
         }
         cq.status.set(path);
     }
-    // SAFETY: [record-lives] as in `complete`.
+    // SAFETY: [record-lives] a record leaves the list before it is freed.
     undecided.retain(|qp| unsafe { &**qp }.status.path() == Path::Undecided);
 }
 
@@ -203,7 +203,7 @@ fn adopt(context: &Context, group: &Group<'_>) -> Result<(), &'static str> {
 
 fn init(obj: &mut mlx5dv_obj, kind: u32) -> Result<(), &'static str> {
     let mlx5dv = Mlx5dv::get().map_err(|_| "libmlx5 has no mlx5dv_init_obj")?;
-    // SAFETY: the part of `obj` that `kind` names has an object and a place for what is said of it.
+    // SAFETY: the part of `obj` that `kind` names has an object and a place for the result.
     match unsafe { (mlx5dv.init_obj)(obj, kind.into()) } {
         0 => Ok(()),
         _ => Err("mlx5dv_init_obj fails"),
@@ -214,19 +214,19 @@ fn pointer<T, U>(pointer: *mut T) -> Result<NonNull<U>, &'static str> {
     NonNull::new(pointer.cast()).ok_or(NOT_RINGS)
 }
 
-/// Fails if a queue was posted to: what libmlx5 knows of it is lost then. `words` of its doorbell record count posts.
+/// Fails if a queue was posted to, because libmlx5 alone knows its requests. `words` of its doorbell record count posts.
 ///
 /// # Safety
-/// `dbrec` is the doorbell record of the queue, which no code uses meanwhile.
+/// `dbrec` is the doorbell record of a queue that no code uses meanwhile.
 unsafe fn check_unused(dbrec: NonNull<Be32>, words: usize) -> Result<(), &'static str> {
-    // SAFETY: `dbrec` is a doorbell record: two words.
+    // SAFETY: `dbrec` is a doorbell record, which has two words.
     let is_used = (0..words).any(|word| unsafe { dbrec.add(word).read_volatile() }.get() != 0);
     if is_used { Err(USED) } else { Ok(()) }
 }
 
 /// Returns where a CQ is.
 pub(crate) fn cq_layout(cq: &Cq) -> Result<(cq::Layout, Place), &'static str> {
-    // SAFETY: integers and pointers; objects that are not named.
+    // SAFETY: both are integers and pointers, which may be 0.
     let (mut out, mut obj) = unsafe { (zeroed::<mlx5dv_cq>(), zeroed::<mlx5dv_obj>()) };
     (obj.cq.in_, obj.cq.out) = (cq.ibv, &raw mut out);
     init(&mut obj, MLX5DV_OBJ_CQ)?;
@@ -240,16 +240,17 @@ pub(crate) fn cq_layout(cq: &Cq) -> Result<(cq::Layout, Place), &'static str> {
 fn cq_side(cq: &Cq) -> Result<(CqSide, CqDoorbell), &'static str> {
     let (layout, place) = cq_layout(cq)?;
     let resized = cq.resized.load(Ordering::Relaxed);
-    // SAFETY: the CQ is in no use. A poll that finds nothing publishes the index, too. The second word arms the CQ.
+    // A poll that finds nothing publishes the index, too. The second word arms the CQ.
+    // SAFETY: `dbrec` is the doorbell record of a CQ that is not polled meanwhile.
     if ![0, resized].contains(&unsafe { layout.dbrec.read_volatile() }.get()) {
         return Err(USED);
     }
-    // SAFETY: nothing was posted to the group, so nothing was polled; from now on libmlx5 neither polls nor arms the CQ,
-    // for all calls come to this library.
+    // SAFETY: nothing was posted to the group, so nothing was polled. From now on libmlx5 neither polls nor arms the CQ: all
+    // calls come to this library.
     let (ring, doorbell) = unsafe { (CompletionQueue::new(layout), CqDoorbell::new(place)) };
     let mut ring = ring.map_err(|_| NOT_RINGS)?;
     for _ in 0..resized {
-        // SAFETY: as above; each time the device has written one CQE, which said so.
+        // SAFETY: libmlx5 neither polls nor arms the CQ; the device has written one CQE for each time.
         unsafe { ring.resized(layout, &[]) }.map_err(|_| NOT_RINGS)?;
     }
     cq.consumer_index.store(ring.consumer_index(), Ordering::Relaxed);
@@ -258,7 +259,7 @@ fn cq_side(cq: &Cq) -> Result<(CqSide, CqDoorbell), &'static str> {
 }
 
 fn srq_side(record: &Srq) -> Result<SrqSide, &'static str> {
-    // SAFETY: integers and pointers; objects that are not named.
+    // SAFETY: both are integers and pointers, which may be 0.
     let (mut out, mut obj) = unsafe { (zeroed::<mlx5dv_srq>(), zeroed::<mlx5dv_obj>()) };
     (obj.srq.in_, obj.srq.out) = (record.ibv, &raw mut out);
     init(&mut obj, MLX5DV_OBJ_SRQ)?;
@@ -270,10 +271,10 @@ fn srq_side(record: &Srq) -> Result<SrqSide, &'static str> {
         tail: out.tail,
     };
     layout.check().map_err(|_| NOT_RINGS)?;
-    // SAFETY: the SRQ is in no use.
+    // SAFETY: `dbrec` is the doorbell record of the SRQ, which no code uses.
     unsafe { check_unused(layout.dbrec, 1) }?;
     let mut slots = vec![Slot::FREE; layout.slots() as usize].into_boxed_slice();
-    // SAFETY: nothing was posted to the SRQ, and all posts come to this library; the slots are as many, and stay.
+    // SAFETY: nothing was posted to the SRQ, and all posts come to this library. There is a slot for each WQE, and they stay.
     let queue = unsafe { SharedReceiveQueue::new(layout, NonNull::from(&mut *slots).cast()) };
     Ok(SrqSide {
         queue: queue.map_err(|_| NOT_RINGS)?,
@@ -286,16 +287,16 @@ fn srq_side(record: &Srq) -> Result<SrqSide, &'static str> {
 type QpSides = (Option<SendSide>, Option<RqSide>);
 
 fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
-    // SAFETY: integers and pointers; objects that are not named.
+    // SAFETY: both are integers and pointers, which may be 0.
     let (mut out, mut obj) = unsafe { (zeroed::<mlx5dv_qp>(), zeroed::<mlx5dv_obj>()) };
     (obj.qp.in_, obj.qp.out) = (qp.ibv, &raw mut out);
     init(&mut obj, MLX5DV_OBJ_QP)?;
-    // SAFETY: the queue pair is in no use.
+    // SAFETY: the doorbell record is that of the queue pair, which no code uses.
     unsafe { check_unused(pointer(out.dbrec)?, 2) }?;
-    // SAFETY: integers and pointers.
+    // SAFETY: both are integers and pointers, which may be 0.
     let (mut attr, mut made) = unsafe { (zeroed::<ibv_qp_attr>(), zeroed::<ibv_qp_init_attr>()) };
     let mask = (IBV_QP_STATE | IBV_QP_CAP) as i32;
-    // SAFETY: [verbs].
+    // SAFETY: [record-lives] the queue pair exists; both results are writable.
     if unsafe { (context.original.query_qp)(qp.ibv, &mut attr, mask, &mut made) } != 0 {
         return Err("ibv_query_qp fails");
     }
@@ -311,8 +312,8 @@ fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
         };
         layout.check().map_err(|_| NOT_RINGS)?;
         let mut slots = vec![Slot::FREE; layout.wqe_cnt as usize].into_boxed_slice();
-        // SAFETY: nothing was posted to the queue pair, and all posts come to this library; the slots are as many, and
-        // stay.
+        // SAFETY: nothing was posted to the queue pair, and all posts come to this library. There is a slot for each WQE, and
+        // they stay.
         let queue = unsafe { ReceiveQueue::new(layout, NonNull::from(&mut *slots).cast()) };
         let is_ready = state != IBV_QPS_RESET;
         Some(RqSide {
@@ -341,7 +342,7 @@ fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
         Box::new_uninit_slice(layout.wqe_cnt as usize);
     let storage = NonNull::from(&mut *records).cast();
     // SAFETY: [exclusive] nothing was posted to the queue pair, and all posts come to this library; there is a record for
-    // each block, and they stay. Data that comes in CQEs is copied by `scatter_inline`. [register] is never copied to.
+    // each block, and they stay. `scatter_inline` copies data that comes in CQEs. [register] no WQE is copied to it.
     let queue = unsafe { SendQueue::new(layout, config, storage) }.map_err(|_| NOT_RINGS)?;
     let limits = SendLimits {
         requests: made.cap.max_send_wr,
@@ -365,7 +366,7 @@ fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
 }
 
 fn has_atomics(context: &Context) -> bool {
-    // SAFETY: integers; libibverbs sets the function, and the context is open.
+    // SAFETY: the attributes are integers, which may be 0; libibverbs has set the function, and the context is open.
     unsafe {
         let mut attr = zeroed::<ibv_device_attr>();
         let query = (*context.ibv).ops._compat_query_device;

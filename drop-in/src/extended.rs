@@ -19,14 +19,14 @@ use crate::poll::{STRAY, UNSEEN, receive_flags, receive_opcode, request_opcode};
 /// Puts the library's functions in the place of libmlx5's, as far as the CQ has them, unless it has the reader of tag matching.
 ///
 /// # Safety
-/// `cq` was made just now, and has a record.
+/// `cq` is a CQ of libmlx5 that no code uses meanwhile, and `record` is its record.
 pub(crate) unsafe fn replace(cq: *mut ibv_cq_ex, record: &Cq) {
     if record.original.as_ref().is_some_and(|original| original.read_tm_info.is_some()) {
-        // SAFETY: `cq` is a new extended CQ.
+        // SAFETY: no code uses `cq`, which is an extended CQ.
         unsafe { (*cq).start_poll = Some(start_poll_of_libmlx5) };
         return;
     }
-    // SAFETY: as above.
+    // SAFETY: no code uses `cq`; libmlx5 has room for the functions of an extended CQ in each CQ.
     let cq = unsafe {
         find::place_in_cq(cq).write(record);
         &mut *cq
@@ -54,8 +54,8 @@ pub(crate) unsafe fn replace(cq: *mut ibv_cq_ex, record: &Cq) {
 
 /// Gives a CQ the functions of libmlx5 back.
 pub(crate) fn restore_cq(cq: &Cq) {
-    // SAFETY: [record-lives] libmlx5 has room for the functions of an extended CQ. Another thread may call the functions of
-    // either: an empty CQ is empty for both.
+    // SAFETY: [record-lives] libmlx5 has room for the functions of an extended CQ in each CQ. Another thread may call the
+    // functions of either library: both find an empty CQ.
     unsafe {
         let original = cq.original.as_ref();
         let cq = &mut *cq.ibv.cast::<ibv_cq_ex>();
@@ -83,7 +83,7 @@ pub(crate) fn restore_cq(cq: &Cq) {
 pub(crate) fn forget(cq: &Cq) {
     restore_cq(cq);
     let original = cq.original.as_ref();
-    // SAFETY: [record-lives] as above.
+    // SAFETY: [record-lives] libmlx5 has room for the functions of an extended CQ in each CQ.
     let ibv = unsafe { &mut *cq.ibv.cast::<ibv_cq_ex>() };
     ibv.start_poll = original.and_then(|original| original.start_poll);
     ibv.read_tm_info = original.and_then(|original| original.read_tm_info);
@@ -92,10 +92,10 @@ pub(crate) fn forget(cq: &Cq) {
 /// Returns the record of a CQ that the program polls.
 ///
 /// # Safety
-/// [verbs] `start_poll` has returned 0: so doorbell drives the CQ, and its functions are never given back.
+/// [verbs] `start_poll` has returned 0, so doorbell drives the CQ and never gives its functions back.
 #[inline(always)]
 unsafe fn polled<'a>(cq: *mut ibv_cq_ex) -> &'a Cq {
-    // SAFETY: [record-lives] the record that `replace` has put there.
+    // SAFETY: [record-lives] `replace` has put the record there.
     unsafe { &**find::place_in_cq(cq) }
 }
 
@@ -103,7 +103,7 @@ pub(crate) unsafe extern "C" fn start_poll(
     cq: *mut ibv_cq_ex,
     attr: *mut ibv_poll_cq_attr,
 ) -> c_int {
-    // SAFETY: [verbs], [record-lives].
+    // SAFETY: [verbs], [record-lives]; `replace` has put the record there, and `guard` holds its lock.
     unsafe {
         if (*attr).comp_mask != 0 {
             return libc::EINVAL;
@@ -127,14 +127,14 @@ unsafe extern "C" fn start_contended(
     cq: *mut ibv_cq_ex,
     attr: *mut ibv_poll_cq_attr,
 ) -> c_int {
-    // SAFETY: [verbs]; `cq` is the CQ of `record`.
+    // SAFETY: [verbs]; `record` is that of the CQ, and the guard holds its lock.
     unsafe { start_locked(record.side.lock(), record, cq, attr) }
 }
 
 /// Starts a poll of a CQ whose lock is held.
 ///
 /// # Safety
-/// [verbs]; `record` is that of the CQ.
+/// [verbs]; `record` is that of the CQ, and `guard` holds its lock.
 #[inline(always)]
 unsafe fn start_locked(
     mut guard: Guard<'_, Option<CqSide>>,
@@ -142,7 +142,7 @@ unsafe fn start_locked(
     cq: *mut ibv_cq_ex,
     attr: *mut ibv_poll_cq_attr,
 ) -> c_int {
-    // SAFETY: [verbs], [record-lives].
+    // SAFETY: [verbs]; `record` is that of the CQ, and `guard` holds its lock.
     unsafe {
         let Some(side) = &mut *guard else {
             drop(guard);
@@ -159,7 +159,7 @@ unsafe fn start_locked(
 /// Starts a poll of a CQ that is not empty.
 ///
 /// # Safety
-/// `cq` is the CQ of `record`.
+/// `cq` is the CQ of `record`, and `guard` holds its lock.
 #[inline(never)]
 unsafe fn start_taking(
     mut guard: Guard<'_, Option<CqSide>>,
@@ -195,7 +195,7 @@ unsafe extern "C" fn start_undecided(
     if record.status.path() == Path::Doorbell {
         return libc::ENOENT;
     }
-    // SAFETY: [verbs].
+    // SAFETY: [verbs] `attr` can be read.
     let error = unsafe { start_poll_of_libmlx5(cq, attr) };
     drop(undecided);
     if error != libc::ENOENT {
@@ -223,7 +223,7 @@ unsafe extern "C" fn start_poll_of_libmlx5(
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock.
+    // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock of `record`, which is that of `cq`.
     unsafe {
         let record = polled(cq);
         match record.side.held() {
@@ -266,10 +266,10 @@ impl CqSide {
     /// As [`take`](Self::take), if the next completion is that of a send.
     ///
     /// # Safety
-    /// As there.
+    /// `cq` is the CQ of `record`.
     #[inline(never)]
     unsafe fn take_sent(&mut self, record: &Cq, cq: *mut ibv_cq_ex) -> c_int {
-        // SAFETY: as there.
+        // SAFETY: `cq` is the CQ of `record`; the consumer index is published when the program has read the completion.
         unsafe {
             match self.complete_plain_send() {
                 Some((cqe, wr_id)) => {
@@ -284,7 +284,7 @@ impl CqSide {
     /// Makes the next CQE, whose request is over, the current one.
     ///
     /// # Safety
-    /// As [`take`](Self::take).
+    /// `cq` is the CQ of `record`.
     #[inline(always)]
     unsafe fn show(
         &mut self,
@@ -302,10 +302,10 @@ impl CqSide {
         0
     }
 
-    /// As [`take`](Self::take), whatever the next CQE is.
+    /// As [`take`](Self::take), for a CQE of any form.
     ///
     /// # Safety
-    /// As there.
+    /// `cq` is the CQ of `record`.
     #[inline(never)]
     unsafe fn take_other(&mut self, record: &Cq, cq: *mut ibv_cq_ex) -> c_int {
         loop {
@@ -334,7 +334,7 @@ impl CqSide {
 /// [verbs] The program is in a poll.
 #[inline(always)]
 unsafe fn current(cq: *mut ibv_cq_ex) -> Option<Cqe<'static>> {
-    // SAFETY: this thread holds the lock.
+    // SAFETY: [verbs] the program is in a poll, so this thread holds the lock.
     unsafe { polled(cq).side.held().as_ref()?.current }
 }
 
@@ -363,7 +363,7 @@ readers! {
     read_qp_num(cqe) -> u32 = cqe.qpn();
     read_src_qp(cqe) -> u32 = cqe.source_qpn();
     read_wc_flags(cqe) -> c_uint = match cqe.opcode() {
-        // As libmlx5: whoever sent knows.
+        // As libmlx5: the sender knows.
         CqeOpcode::Requester => 0,
         opcode => receive_flags(opcode, cqe),
     };

@@ -1,9 +1,9 @@
 //! How a data-path function finds the record of its object: in the object itself.
 //!
-//! libmlx5 allocates each CQ and each queue pair with the function pointers of an extended object. An object with a record has
-//! this library's first function ([`start_poll`](extended::start_poll), [`wr_start`](builder::wr_start)). Its record replaces a
-//! function that no covered object has, until the object is destroyed or forgotten. An object that libmlx5 drives has libmlx5's
-//! first function again.
+//! libmlx5 allocates each CQ and each queue pair with the function pointers of an extended object. Its record replaces a
+//! function that no covered object has, until the object is destroyed or forgotten. Its first function is this library's
+//! ([`start_poll`](extended::start_poll), [`wr_start`](builder::wr_start)) if it has its record there, and libmlx5 does not
+//! drive it. Other records are found by number.
 //!
 //! An SRQ has no function pointers. A plain one has its record in the field of its XRC domain, which only SRQs for XRC have.
 
@@ -31,7 +31,7 @@ struct VerbsSrq {
 /// `cq` is a CQ of libmlx5.
 #[inline(always)]
 pub(crate) const unsafe fn place_in_cq(cq: *mut ibv_cq_ex) -> *mut *const Cq {
-    // SAFETY: the caller's CQ; a pointer has the size of a function pointer.
+    // SAFETY: `cq` is a CQ of libmlx5, each of which has the field.
     unsafe { (&raw mut (*cq).read_tm_info).cast() }
 }
 
@@ -41,11 +41,11 @@ pub(crate) const unsafe fn place_in_cq(cq: *mut ibv_cq_ex) -> *mut *const Cq {
 /// `qp` is a queue pair of libmlx5.
 #[inline(always)]
 pub(crate) const unsafe fn place_in_qp(qp: *mut ibv_qp_ex) -> *mut *const Qp {
-    // SAFETY: the caller's queue pair; a pointer has the size of a function pointer.
+    // SAFETY: `qp` is a queue pair of libmlx5, each of which has the field.
     unsafe { (&raw mut (*qp).wr_bind_mw).cast() }
 }
 
-/// Returns the record of a CQ that doorbell drives, or that is undecided.
+/// Returns the record of a CQ whose first function is this library's.
 ///
 /// # Safety
 /// [verbs] `cq` is a CQ of libmlx5.
@@ -61,7 +61,7 @@ pub(crate) unsafe fn cq<'a>(cq: *mut ibv_cq) -> Option<&'a Cq> {
     }
 }
 
-/// Returns the record of a queue pair that doorbell drives, or that is undecided.
+/// Returns the record of a queue pair whose first function is this library's.
 ///
 /// # Safety
 /// [verbs] `qp` is a queue pair of libmlx5.
@@ -79,10 +79,10 @@ pub(crate) unsafe fn qp<'a>(qp: *mut ibv_qp) -> Option<&'a Qp> {
 /// Puts the record of a plain SRQ where [`srq`] finds it, or takes it from there with null.
 ///
 /// # Safety
-/// `srq` is an SRQ of libmlx5, which no code uses meanwhile; the record is one of a plain SRQ.
+/// `srq` is an SRQ of libmlx5 that no code uses meanwhile, and `record` is null or its record.
 pub(crate) unsafe fn set_srq(srq: *mut ibv_srq, record: *const Srq) {
     let srq = srq.cast::<VerbsSrq>();
-    // SAFETY: the caller's SRQ.
+    // SAFETY: no code uses `srq`, which has the fields of libmlx5's SRQs.
     unsafe {
         if (*srq).srq_type == IBV_SRQT_BASIC {
             (*srq).xrcd = record.cast();
@@ -90,7 +90,7 @@ pub(crate) unsafe fn set_srq(srq: *mut ibv_srq, record: *const Srq) {
     }
 }
 
-/// Returns the record of a plain SRQ that doorbell drives, or that is undecided.
+/// Returns the record of a plain SRQ, whatever its path.
 ///
 /// # Safety
 /// [verbs] `srq` is an SRQ of libmlx5.

@@ -39,7 +39,7 @@ extern "C" fn at_load() {
     let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let is_preloaded = preload.to_string_lossy().contains("libdoorbell_drop_in");
     IS_PRELOADED.store(is_preloaded, Ordering::Relaxed);
-    // SAFETY: the function reads and writes atomics and tries locks.
+    // SAFETY: `in_child` reads and writes atomics and tries locks, which a child may do.
     unsafe { libc::pthread_atfork(None, None, Some(log::in_child)) };
 }
 
@@ -49,7 +49,7 @@ static AT_LOAD: extern "C" fn() = at_load;
 
 /// Returns the function of libibverbs that one of this library stands in front of.
 pub(crate) fn libibverbs(name: &CStr) -> *mut c_void {
-    // SAFETY: names that end with a zero. The library is loaded, because its provider calls.
+    // SAFETY: both names end with a zero. The library is loaded, because its provider calls.
     let found = unsafe {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
         libc::dlsym(libc::dlopen(c"libibverbs.so.1".as_ptr(), flags), name.as_ptr())
@@ -66,9 +66,9 @@ pub(crate) fn libibverbs(name: &CStr) -> *mut c_void {
 pub unsafe extern "C" fn verbs_set_ops(vctx: *mut c_void, ops: *const c_void) {
     static REAL: OnceLock<usize> = OnceLock::new();
     let real = *REAL.get_or_init(|| libibverbs(c"verbs_set_ops") as usize);
-    // SAFETY: the function of this name.
+    // SAFETY: libibverbs has a function of this name and type.
     let real: SetOps = unsafe { transmute(real) };
-    // SAFETY: the arguments of the caller; then a context that is being opened and whose functions are set.
+    // SAFETY: libibverbs takes these arguments; then the context is being opened, and its functions are set.
     unsafe {
         real(vctx, ops);
         if IS_PRELOADED.load(Ordering::Relaxed) {
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn verbs_set_ops(vctx: *mut c_void, ops: *const c_void) {
     }
 }
 
-/// Stands in front of the function of libmlx5 that tells a program where its queues are: who asks drives them.
+/// Stands in front of the function of libmlx5 that tells a program where its queues are: a program that asks drives them.
 ///
 /// # Safety
 /// As libmlx5 asks for.
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn mlx5dv_init_obj(obj: *mut mlx5dv_obj, obj_type: u64) ->
         }
         status.set_uncovered(WHY);
     };
-    // SAFETY: [verbs] objects of one context each, if their bit is set.
+    // SAFETY: [verbs] each object whose bit is set is valid.
     unsafe {
         let has = |bit: u32| obj_type & u64::from(bit) != 0;
         if has(rdma_core_sys::MLX5DV_OBJ_QP) && is_installed((*(*obj).qp.in_).context) {
@@ -130,12 +130,12 @@ pub unsafe extern "C" fn mlx5dv_init_obj(obj: *mut mlx5dv_obj, obj_type: u64) ->
 unsafe fn context_in(vctx: *mut c_void) -> Option<*mut ibv_context> {
     let word = size_of::<usize>();
     let sizes = (0..TABLE_WORDS * word).step_by(word);
-    // SAFETY: no word beyond the one that is looked for is read, because each extended context has it; all before it
-    // are pointers, which no size is equal to.
+    // SAFETY: each extended context has the word, so none after it is read. All before it are pointers, which no size is equal
+    // to.
     let place = sizes.into_iter().find(|at| unsafe {
         vctx.byte_add(*at).cast::<usize>().read() == at + word + size_of::<ibv_context>()
     })?;
-    // SAFETY: inside of the extended context.
+    // SAFETY: the place is inside of the extended context.
     Some(unsafe { vctx.byte_add(place + word).cast() })
 }
 
@@ -147,11 +147,11 @@ fn is_libmlx5(function: Word) -> bool {
         dli_sname: ptr::null(),
         dli_saddr: ptr::null_mut(),
     };
-    // SAFETY: any address, and a place for what is found.
+    // SAFETY: `dladdr` takes any address, and `found` is writable.
     if unsafe { libc::dladdr(function, &mut found) } == 0 || found.dli_fname.is_null() {
         return false;
     }
-    // SAFETY: a string of the loader's.
+    // SAFETY: the loader's name ends with a zero.
     let path = unsafe { CStr::from_ptr(found.dli_fname) }.to_bytes();
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
     name.starts_with(b"libmlx5")
@@ -172,7 +172,7 @@ pub(crate) unsafe fn is_installed(ibv: *mut ibv_context) -> bool {
 /// # Safety
 /// `ibv` is the public part of an extended context, and the field has this type.
 unsafe fn extended<T>(ibv: *mut ibv_context, offset: usize) -> *mut T {
-    // SAFETY: fields are in front of the public part.
+    // SAFETY: `ibv` is in an extended context, in which the field is in front of the public part.
     unsafe { ibv.byte_sub(offset_of!(verbs_context, context) - offset).cast() }
 }
 
@@ -186,10 +186,10 @@ pub(crate) unsafe fn install(ibv: *mut ibv_context, scope: Scope) {
     let Some(poll_cq) = public.poll_cq.filter(|poll_cq| is_libmlx5(*poll_cq as Word)) else {
         return;
     };
-    // SAFETY: as above.
+    // SAFETY: `ibv` is a context.
     if unsafe { is_installed(ibv) } {
         // libmlx5 has several functions to poll, and decides for one in a second call.
-        // SAFETY: as above; no other code has the record yet.
+        // SAFETY: the functions of `ibv` were replaced; no other code has the record yet.
         unsafe {
             let record: *const Context = context::of(ibv);
             (&raw mut (*record.cast_mut()).original.poll_cq).write(poll_cq);
@@ -197,7 +197,7 @@ pub(crate) unsafe fn install(ibv: *mut ibv_context, scope: Scope) {
         public.poll_cq = Some(poll::poll_cq);
         return;
     }
-    // SAFETY: as above; the functions of the table have the types of their names.
+    // SAFETY: `ibv` is a context whose functions are set, and `priv_` points to its table.
     let (table, original) = unsafe {
         let table = extended::<*mut Word>(ibv, offset_of!(verbs_context, priv_)).read();
         (table, originals(ibv, table, poll_cq))
@@ -220,34 +220,34 @@ pub(crate) unsafe fn install(ibv: *mut ibv_context, scope: Scope) {
     };
     // The functions look for the record.
     Box::new(record).publish();
-    // SAFETY: as above.
+    // SAFETY: `ibv` is a context whose functions are set, `table` its table, and `original` has its functions.
     unsafe { replace(ibv, table, &original, scope) };
 }
 
 /// Returns the place of a function in a table.
 ///
 /// # Safety
-/// It is in the table, if it is not null.
+/// `function` is in the table, if it is one of libmlx5.
 unsafe fn place_of(table: *const Word, function: Word) -> Option<usize> {
     if !is_libmlx5(function) {
         return None;
     }
-    // SAFETY: it is found before the table ends.
+    // SAFETY: the function is found before the table ends.
     (0..TABLE_WORDS).find(|index| unsafe { *table.add(*index) } == function)
 }
 
 /// Reads the functions of libmlx5.
 ///
 /// # Safety
-/// As [`install`].
+/// As [`install`]; `table` is the table of `ibv`.
 #[expect(clippy::missing_transmute_annotations, reason = "`Original` has the types")]
 unsafe fn originals(
     ibv: *mut ibv_context,
     table: *const Word,
     poll_cq: context::PollCq,
 ) -> Option<Original> {
-    // SAFETY: `ibv` is a context, and `table` its table. libibverbs keeps functions of the table under other types; those of the
-    // table have the types that `Original` says.
+    // SAFETY: `ibv` is a context, and `table` its table. libibverbs keeps functions of the table under other types; in the
+    // table they have the types that `Original` says.
     unsafe {
         let ops = &(*ibv).ops;
         let create_cq = place_of(table, transmute::<_, Word>(ops._compat_create_cq))?;
@@ -291,7 +291,7 @@ unsafe fn originals(
 /// Puts the library's functions in the place of libmlx5's.
 ///
 /// # Safety
-/// As [`install`].
+/// As [`install`]; `table` is the table of `ibv`, and `original` has its functions.
 unsafe fn replace(ibv: *mut ibv_context, table: *mut Word, original: &Original, scope: Scope) {
     // Objects that are not attached need no record.
     let creation: [(Word, Word); 3] = [
@@ -311,8 +311,8 @@ unsafe fn replace(ibv: *mut ibv_context, table: *mut Word, original: &Original, 
     ];
     let creation = creation.into_iter().filter(|_| scope == Scope::All);
     for (theirs, our) in all.into_iter().chain(creation) {
-        // SAFETY: a function of the table. Other threads may call functions of an open context: they call the one or the
-        // other, which do the same for all objects that have no record.
+        // SAFETY: `theirs` is in the table. Other threads may call functions of an open context: both functions do the same for
+        // objects that have no record.
         unsafe {
             if let Some(place) = place_of(table, theirs) {
                 (*table.add(place).cast::<AtomicPtr<c_void>>())

@@ -1,9 +1,8 @@
 //! doorbell's data path for unmodified verbs programs: a second provider data path on the queues that libmlx5 made.
 //!
 //! The library is preloaded (`doorbell run -- COMMAND`). libmlx5 hands its functions to libibverbs with `verbs_set_ops`,
-//! for each device that is opened; `install` stands in that way and puts its own functions in the place of those that
-//! post and poll. So it does not matter how a program came by libibverbs and its symbols. Creation, modification and
-//! destruction stay libmlx5's, and are followed.
+//! for each device that is opened. `install` puts its own functions in the place of those that post and poll. So it does not
+//! matter how a program was linked to libibverbs. libmlx5 still creates, modifies and destroys objects; this library follows.
 //!
 //! A program that links the library attaches objects one by one ([`attach`]). Then the functions of a context are replaced
 //! when its first object is attached, those for objects that have no record lead to libmlx5, and a group is decided at once.
@@ -18,15 +17,16 @@
 //!   memory, and each one that is decided after the program has allocated memory windows.
 //!
 //! An object that is created later and joins a group of doorbell's must be covered: otherwise its creation fails with
-//! `EOPNOTSUPP`. `DOORBELL_LOG=1` says which path each object takes, and why; `DOORBELL_PATH=libmlx5` leaves all to libmlx5.
+//! `EOPNOTSUPP`. `DOORBELL_LOG=1` shows which path each object takes, and why; `DOORBELL_PATH=libmlx5` leaves all to libmlx5.
 //!
 //! # Locks
 //! Each queue and each CQ has a lock, as verbs promise; none with `MLX5_SINGLE_THREADED=1` or for a CQ that was created
 //! for a single thread. A poller holds the lock of the CQ and then that of one queue; a poster that of its queue. A thread
-//! keeps the lock of the send queue from `ibv_wr_start` to the end of the batch, and may poll meanwhile. It
-//! may also wait for the poller of another thread, so that does not wait for the end of the batch: it ends before the CQE, as if
-//! that had not arrived. Arming the CQ raises an event for it. The functions of `ibv_wr_*` leave no reference to the queue
-//! behind, which `SAFETY` comments call `[batch]`.
+//! keeps the lock of the send queue from `ibv_wr_start` to the end of the batch, and may poll meanwhile. It may also wait for a
+//! poller of another thread. So pollers do not wait for the end of the batch: a poll ends before a CQE of that queue, as if the
+//! CQE had not arrived. Arming the CQ raises an event for it. The functions of `ibv_wr_*` leave no reference to the queue
+//! behind, which `SAFETY` comments call `[batch]`. `[memory]`, `[ready]`, `[exclusive]` and `[register]` are those of
+//! `mlx5_ring::sq`.
 //!
 //! # Safety
 //! Records of objects (`objects`) live from the creation of the verbs object to its destruction. Verbs forbids to use an

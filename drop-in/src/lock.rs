@@ -11,12 +11,12 @@ pub(crate) struct Lock<T> {
     held: AtomicBool,
     /// `false` if the program has promised to use it from one thread at a time.
     shared: bool,
-    /// The thread whose calls share one guard, see [`keep`](Guard::keep); 0 if there is none.
+    /// The thread that [keeps](Guard::keep) the lock for its next calls; 0 if there is none.
     keeper: AtomicUsize,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: one thread at a time reaches the value: by `held`, or by the promise of a program of a single thread.
+// SAFETY: one thread at a time reaches the value: `held` says so, or the program has promised it.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
@@ -142,14 +142,14 @@ fn pause(rounds: &mut u32) {
 /// Lets another thread run. `std::thread::yield_now` may unwind as far as the compiler knows, so calls at the end of a function
 /// would not become jumps.
 pub(crate) fn yield_now() {
-    // SAFETY: no conditions.
+    // SAFETY: the function has no conditions.
     unsafe { libc::sched_yield() };
 }
 
 /// Returns a number that no other thread has at the same time, and never 0.
 #[inline(always)]
 fn this_thread() -> usize {
-    // SAFETY: no conditions.
+    // SAFETY: the function has no conditions.
     unsafe { libc::pthread_self() as usize }
 }
 
@@ -174,7 +174,7 @@ impl<T> Deref for Guard<'_, T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: the lock is held.
+        // SAFETY: the guard holds the lock.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -182,7 +182,7 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the lock is held.
+        // SAFETY: the guard holds the lock.
         unsafe { &mut *self.lock.value.get() }
     }
 }
@@ -230,13 +230,13 @@ mod tests {
         unsafe { *lock.lock_or_reenter() += 1 };
         assert!(lock.try_lock().is_none());
         thread::scope(|scope| {
-            // SAFETY: as above.
+            // SAFETY: there is no reference to the value.
             let other = scope.spawn(|| unsafe {
                 assert!(lock.lock_unless_kept().is_none());
                 *lock.lock_or_reenter() += 10;
             });
             thread::sleep(Duration::from_millis(1));
-            // SAFETY: as above.
+            // SAFETY: this thread keeps the lock, and has no reference to the value.
             unsafe {
                 assert_eq!(*lock.lock_or_reenter(), 1);
                 lock.unlock();

@@ -40,7 +40,7 @@ impl Counts {
     }
 }
 
-/// A count that whoever holds a certain lock adds to, and that anybody may read.
+/// A count that the holder of one lock adds to, and any thread may read.
 #[derive(Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -62,14 +62,14 @@ fn is_on() -> bool {
     })
 }
 
-/// Says something, if the user wants to hear it.
+/// Writes a line, if `DOORBELL_LOG` is on.
 pub(crate) fn say(what: fmt::Arguments<'_>) {
     if is_on() {
         warn(what);
     }
 }
 
-/// Says something that the user must know.
+/// Writes a line that the user must see.
 pub(crate) fn warn(what: fmt::Arguments<'_>) {
     // One write, so that lines of several processes do not mix. Standard error may be closed.
     let _ = std::io::stderr().write_all(format!("doorbell: {what}\n").as_bytes());

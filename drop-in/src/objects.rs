@@ -69,7 +69,7 @@ pub(crate) struct Cq {
     pub(crate) status: Status,
     /// The ring that polls it, if doorbell drives it.
     pub(crate) side: Lock<Option<CqSide>>,
-    /// Apart from the rest, because a CQ may be armed in the middle of an extended poll.
+    /// Apart from the rest, because a program may arm a CQ during an extended poll.
     pub(crate) arm: Lock<Arm>,
     /// The consumer index of the last poll.
     pub(crate) consumer_index: AtomicU32,
@@ -94,7 +94,7 @@ pub(crate) struct CqSide {
     pub(crate) current: Option<Cqe<'static>>,
 }
 
-// SAFETY: the pointers are to records and CQEs that any thread with the lock may use.
+// SAFETY: any thread that holds the lock may use the records and CQEs that it points to.
 unsafe impl Send for CqSide {}
 
 /// The doorbell of a CQ.
@@ -134,7 +134,7 @@ pub(crate) struct Qp {
     pub(crate) recv_cq: Option<NonNull<Cq>>,
     pub(crate) srq: Option<NonNull<Srq>>,
     pub(crate) status: Status,
-    /// Whether the queue pair has been in RTS since RESET. It changes in a batch of another thread, too.
+    /// Whether the queue pair has been in RTS since RESET. It may change during a batch of another thread.
     pub(crate) can_send: AtomicBool,
     /// The send queue, if doorbell drives it.
     pub(crate) send: Lock<Option<SendSide>>,

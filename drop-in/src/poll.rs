@@ -28,7 +28,7 @@ pub(crate) const STRAY: c_int = -2;
 const ATOMIC_SIZE: u32 = 8;
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: [verbs], [record-lives].
+    // SAFETY: [verbs], [record-lives]; `guard` holds the lock of `record`.
     unsafe {
         let Some(record) = find::cq(cq) else { return poll_undecided(cq, count, wc) };
         match record.side.try_lock() {
@@ -44,14 +44,14 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
 /// [verbs]; `record` is that of the CQ.
 #[cold]
 unsafe extern "C" fn poll_contended(record: &Cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: [verbs]; `record` is that of the CQ.
+    // SAFETY: [verbs]; the guard holds the lock of `record`.
     unsafe { poll_locked(record.side.lock(), record, count, wc) }
 }
 
 /// Polls a CQ whose lock is held.
 ///
 /// # Safety
-/// [verbs]; `record` is that of the CQ.
+/// [verbs]; `record` is that of the CQ, and `guard` holds its lock.
 #[inline(always)]
 unsafe fn poll_locked(
     guard: Guard<'_, Option<CqSide>>,
@@ -59,7 +59,7 @@ unsafe fn poll_locked(
     count: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
-    // SAFETY: [verbs], [record-lives].
+    // SAFETY: [verbs], [record-lives]; this thread holds the lock after `guard` was forgotten.
     unsafe {
         let Some(side) = &*guard else {
             drop(guard);
@@ -116,16 +116,17 @@ pub(crate) const UNSEEN: &str = "a queue that was made past libibverbs completes
 /// Takes completions of any form, `left` of `count`; returns what `ibv_poll_cq` returns.
 ///
 /// # Safety
-/// This thread holds the lock of the CQ, whose guard was forgotten; `wc` is writable for `left` completions.
+/// This thread holds the lock of `record`, whose guard was forgotten, and has no reference to the value. `wc` is writable for
+/// `left` completions.
 #[inline(never)]
 unsafe extern "C" fn poll_any(record: &Cq, wc: *mut ibv_wc, left: c_int, count: c_int) -> c_int {
-    // SAFETY: this thread holds the lock; `wc` is writable.
+    // SAFETY: this thread holds the lock, and has no reference to the value; `wc` is writable.
     unsafe {
         let mut guard = record.side.regain();
         let Some(side) = &mut *guard else { return 0 };
         let mut room = Room { next: wc, left };
         let run = side.take_others(record, &mut room);
-        // Completions before a CQE that is stray are not lost: it is found again.
+        // After other completions a stray CQE stays: the next poll finds it again.
         let is_stray = matches!(run, Run::Stray) && room.left == count;
         if is_stray {
             side.ring.advance();
@@ -139,11 +140,11 @@ unsafe extern "C" fn poll_any(record: &Cq, wc: *mut ibv_wc, left: c_int, count: 
 /// before, and then others; returns what `ibv_poll_cq` returns.
 ///
 /// # Safety
-/// As [`poll_any`].
+/// As [`poll_any`], with `count` for `left`.
 // All calls are at its end: it has no registers to save.
 #[inline(never)]
 unsafe extern "C" fn poll_plain<S: Side>(record: &Cq, wc: *mut ibv_wc, count: c_int) -> c_int {
-    // SAFETY: as in `poll_any`: this thread holds the lock; `wc` is writable.
+    // SAFETY: this thread holds the lock, and has no reference to the value; `wc` is writable.
     unsafe {
         let mut guard = record.side.regain();
         let Some(side) = &mut *guard else { return 0 };
@@ -186,7 +187,7 @@ impl CqSide {
                 return false;
             }
             let Some(wr_id) = side.complete_plain(cqe) else { return false };
-            // SAFETY: there is room.
+            // SAFETY: `room` is writable for one more.
             let wc = unsafe { &mut *room.next };
             fill(wc, wr_id, IBV_WC_SUCCESS, qpn);
             S::fill_plain(wc, cqe);
@@ -207,7 +208,7 @@ impl CqSide {
             let (kind, qpn) = (cqe.kind(), cqe.qpn());
             let run = match self.qp(record, qpn) {
                 None => Run::Stray,
-                // SAFETY: the next CQE is of this queue.
+                // SAFETY: `record` is that of this CQ, and `room` is writable.
                 Some(qp) => unsafe {
                     if SendSide::has(kind) {
                         self.take_run::<SendSide>(record, qp, room)
@@ -229,7 +230,7 @@ impl CqSide {
     /// lock.
     ///
     /// # Safety
-    /// The next CQE is of a queue `S` of `qp`. There is room.
+    /// `record` is that of this CQ, and `room` is writable.
     #[inline(always)]
     unsafe fn take_run<S: Side>(&mut self, record: &Cq, qp: &Qp, room: &mut Room) -> Run {
         let Some(lock) = S::of(qp) else { return Run::Stray };
@@ -237,7 +238,7 @@ impl CqSide {
         let Some(side) = &mut *guard else { return Run::Stray };
         let mut qpn = qp.qpn;
         while room.left > 0 {
-            // SAFETY: there is room.
+            // SAFETY: `room` is writable for one more.
             let wc = unsafe { &mut *room.next };
             // SAFETY: the consumer index is published when the poll ends.
             let plain = S::peek_plain(&self.ring).map(|cqe| unsafe { cqe.detach() });
@@ -256,7 +257,7 @@ impl CqSide {
                     continue;
                 }
             }
-            // SAFETY: as above.
+            // SAFETY: `side` is that of `lock`, and `record` that of this CQ.
             match unsafe { self.take_any(record, lock, side, wc) } {
                 Some(Outcome::Done { .. }) => room.advance(),
                 Some(Outcome::Hidden) => {}
@@ -274,11 +275,11 @@ impl CqSide {
         self.qp(record, qpn).and_then(S::of).is_some_and(|other| ptr::eq(other, queue))
     }
 
-    /// Takes the next CQE, whatever it says, and writes its completion to `wc`. Returns `None` if there is none, or it is not of this
+    /// Takes the next CQE, of any form, and writes its completion to `wc`. Returns `None` if there is none, or it is of another
     /// queue.
     ///
     /// # Safety
-    /// `side` is that of `queue`.
+    /// `side` is that of `queue`, and `record` that of this CQ.
     #[inline(never)]
     unsafe fn take_any<S: Side>(
         &mut self,
@@ -292,7 +293,7 @@ impl CqSide {
         if !S::has(cqe.kind()) || !self.is_next_in(record, queue) {
             return None;
         }
-        // SAFETY: a CQE of this queue.
+        // SAFETY: `is_next_in` says that `cqe` is of this queue.
         let outcome = unsafe { side.complete(cqe) };
         match outcome {
             Outcome::Done { wr_id, status } => {
@@ -334,7 +335,7 @@ enum Run {
     Over,
     /// At a CQE that [waits](Outcome::Waits).
     Waits,
-    /// At a CQE that no request is over with.
+    /// At a CQE that completes no request.
     Stray,
 }
 

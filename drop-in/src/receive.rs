@@ -35,7 +35,7 @@ pub(crate) unsafe fn sges<'a>(list: *const ibv_sge, count: c_int) -> &'a [Sge] {
     if count <= 0 {
         return &[];
     }
-    // SAFETY: `list` has `count` entries; both types have one layout.
+    // SAFETY: `list` has `count` entries, and both types have one layout.
     unsafe {
         core::hint::assert_unchecked(!list.is_null());
         slice::from_raw_parts(list.cast(), count as usize)
@@ -87,7 +87,7 @@ unsafe fn post<Q: Receives>(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> Option<c_int> {
-    // SAFETY: [verbs] The buffer is the device's until it has completed; every WQE has room for one segment.
+    // SAFETY: [verbs] the list can be read, and its buffers belong to the device until the WQEs complete.
     unsafe {
         let one = wr.as_ref().filter(|one| one.next.is_null()).and_then(|one| single(one));
         let take = || lock.try_lock().filter(|side| side.as_ref().is_some_and(is_ready));
@@ -115,20 +115,20 @@ unsafe fn post_many<Q: Receives>(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     let Some(side) = &mut *guard else { return libc::EINVAL };
-    // SAFETY: [verbs]
+    // SAFETY: [verbs] the list can be read, and its buffers belong to the device until the WQEs complete.
     let error = unsafe { post_list(&mut side.queue, wr, bad_wr) };
     count.add(side.queue.ring_doorbell().into());
     error
 }
 
-/// Returns what a WQE says of a request of one SGE that is not empty, as most are; `None` for another one.
+/// Returns `wr_id` and segment of a request of one SGE that is not empty, as most are; `None` for another one.
 ///
 /// # Safety
 /// [verbs]
 #[inline(always)]
 unsafe fn single(request: &ibv_recv_wr) -> Option<(u64, DataSegment)> {
     let sge = request.sg_list.cast::<Sge>();
-    // SAFETY: [verbs] the list has an entry.
+    // SAFETY: [verbs] the list has `num_sge` entries.
     unsafe {
         if request.num_sge != 1 || (*sge).length == 0 {
             return None;
@@ -148,7 +148,8 @@ unsafe fn post_list<Q: Receives>(
     mut wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: [verbs] a list; its buffers are the device's until they have completed, and every WQE has room for one segment.
+    // SAFETY: [verbs] the list can be read, and its buffers belong to the device until the WQEs complete. Every WQE has room
+    // for one segment.
     unsafe {
         queue.post_each(|segments, capacity| {
             let request = wr.as_ref()?;
@@ -161,7 +162,7 @@ unsafe fn post_list<Q: Receives>(
     if wr.is_null() {
         return 0;
     }
-    // SAFETY: [verbs] the rest of the list.
+    // SAFETY: [verbs] the rest of the list can be read.
     unsafe { post_rest(queue, wr, bad_wr) }
 }
 
@@ -175,7 +176,8 @@ unsafe fn post_rest<Q: Receives>(
     mut wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: [verbs] as in `post_list`; a list has no more entries than there is room for.
+    // SAFETY: [verbs] the list can be read, and its buffers belong to the device until the WQEs complete. No more segments are
+    // written than a WQE has room for.
     unsafe {
         queue.post_each(|segments, capacity| {
             let request = wr.as_ref()?;

@@ -1,8 +1,8 @@
 //! `ibv_resize_cq`.
 //!
 //! libmlx5 makes a new buffer, has the kernel hand it to the device, copies the CQEs that were not polled, and frees the old
-//! buffer. It goes by a consumer index of its own, which nothing advances but this. So between the kernel's answer and the
-//! copying, when all CQEs are there, this library takes what was not polled, and leaves libmlx5 nothing to copy.
+//! buffer. It has a consumer index of its own, which only resizing advances. So between the kernel's answer and the copying,
+//! when all CQEs are there, this library takes the CQEs that were not polled, and leaves libmlx5 nothing to copy.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
@@ -26,7 +26,7 @@ struct Resizing {
     libmlx5_index: u32,
     /// Entries that were not polled; `None` before the kernel has obeyed.
     entries: Option<Vec<u8>>,
-    /// Whether the device has said where the old buffer ends.
+    /// Whether the device has written the CQE that ends the old buffer.
     is_complete: bool,
 }
 
@@ -35,7 +35,7 @@ thread_local! {
 }
 
 pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
-    // SAFETY: [verbs], [record-lives].
+    // SAFETY: [verbs], [record-lives]; the new buffer has room for the CQEs that were not polled.
     unsafe {
         let context = context::of((*cq).context);
         let resize = context.original.resize_cq;
@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
             let layout = decide::cq_layout(record);
             let moved = layout.is_ok_and(|(layout, _)| side.ring.resized(layout, &entries).is_ok());
             if !(moved && resizing.is_complete) {
-                // The old buffer is gone: there is no way back.
+                // libmlx5 has freed the old buffer.
                 log::warn(format_args!(
                     "CQ {} has moved to where doorbell cannot follow",
                     (*cq).handle
@@ -98,14 +98,14 @@ pub unsafe extern "C" fn ibv_cmd_resize_cq(
 ) -> c_int {
     static REAL: OnceLock<usize> = OnceLock::new();
     let real = *REAL.get_or_init(|| libibverbs(c"ibv_cmd_resize_cq") as usize);
-    // SAFETY: the function of this name, and the arguments of the caller.
+    // SAFETY: libibverbs has a function of this name and type, which takes these arguments.
     let error = unsafe {
         let real: CmdResizeCq = transmute(real);
         real(cq, cqe, cmd, cmd_size, resp, resp_size)
     };
-    // SAFETY: null, or what `resize_cq` of this thread waits with.
+    // SAFETY: the pointer is null, or `resize_cq` of this thread has set it and waits.
     if let (0, Some(resizing)) = (error, unsafe { RESIZING.get().as_mut() }) {
-        // SAFETY: the lock of the CQ is held.
+        // SAFETY: `resize_cq` of this thread holds the lock of the CQ, and does not use `side` meanwhile.
         let side = unsafe { &mut *resizing.side };
         let mut entries = Vec::new();
         resizing.is_complete = side.ring.before_resize(|entry| entries.extend_from_slice(entry));

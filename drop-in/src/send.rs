@@ -27,7 +27,7 @@ pub(crate) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: [verbs], [record-lives].
+    // SAFETY: [verbs], [record-lives]; `guard` holds the lock of the send queue of `record`.
     unsafe {
         let Some(record) = find::qp(qp) else { return post_undecided(qp, wr, bad_wr) };
         match record.send.try_lock() {
@@ -47,14 +47,14 @@ unsafe extern "C" fn post_contended(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: [verbs]; `record` is that of the queue pair.
+    // SAFETY: [verbs]; the guard holds the lock of the send queue of `record`.
     unsafe { post_locked(record.send.lock(), record, wr, bad_wr) }
 }
 
 /// Posts to a queue pair whose send queue is locked.
 ///
 /// # Safety
-/// [verbs]; `record` is that of the queue pair.
+/// [verbs]; `record` is that of the queue pair, and `guard` holds the lock of its send queue.
 #[inline(always)]
 unsafe fn post_locked(
     mut guard: Guard<'_, Option<SendSide>>,
@@ -62,7 +62,7 @@ unsafe fn post_locked(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: [verbs], [record-lives].
+    // SAFETY: [verbs], [record-lives]; `side` is the send queue of `record`, whose transport chooses the function.
     unsafe {
         let Some(side) = &mut *guard else {
             drop(guard);
@@ -125,7 +125,7 @@ impl SendSide {
     }
 }
 
-/// Returns what the flags of a request say.
+/// Returns the flags of a request.
 #[inline(always)]
 pub(crate) fn flags_of(send_flags: u32, signal_all: bool) -> Flags {
     let flags = FLAGS[send_flags as usize % FLAGS.len()];

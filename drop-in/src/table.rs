@@ -35,7 +35,7 @@ impl<T> Table<T> {
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
         let (page, index) = place(number);
         let page = self.pages.get(page)?.load(Ordering::Acquire);
-        // SAFETY: pages are freed with the table only, and a record once no code uses it, by the contract of `remove`.
+        // SAFETY: a page goes with the table, and a record once no code uses it, which `remove` asks for.
         unsafe { (*page)[index].load(Ordering::Acquire).as_ref() }
     }
 
@@ -49,11 +49,11 @@ impl<T> Table<T> {
             let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
             if slot.compare_exchange(empty(), fresh, order, failed).is_err() {
                 // Another thread was faster.
-                // SAFETY: it came from a box just now.
+                // SAFETY: `fresh` came from a box just now.
                 drop(unsafe { Box::from_raw(fresh) });
             }
         }
-        // SAFETY: the page is there, see `get`.
+        // SAFETY: a page goes with the table.
         let page = unsafe { &*slot.load(Ordering::Acquire) };
         let record = Box::into_raw(record);
         let old = page[index].swap(record, Ordering::AcqRel);
@@ -73,7 +73,7 @@ impl<T> Table<T> {
         let (page, index) = place(number);
         let Some(page) = self.pages.get(page) else { return };
         let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-        // SAFETY: a page; the record has no owner, by the contract.
+        // SAFETY: a page goes with the table; no code uses the record.
         unsafe {
             let page = &*page.load(Ordering::Acquire);
             let none = ptr::null_mut();
@@ -85,18 +85,20 @@ impl<T> Table<T> {
 
     /// Returns all records.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        // SAFETY: as in `get`.
+        // SAFETY: a page goes with the table.
         let pages = self.pages.iter().map(|page| unsafe { &*page.load(Ordering::Acquire) });
-        // SAFETY: as in `get`.
+        // SAFETY: a record goes once no code uses it, which `remove` asks for.
         pages.flatten().filter_map(|record| unsafe { record.load(Ordering::Acquire).as_ref() })
     }
 }
 
+/// Frees a record, unless it is null.
+///
 /// # Safety
-/// `record` is null, or a record that no code uses.
+/// `record` is null, or a record of a table that no code uses.
 unsafe fn drop_record<T>(record: *mut T) {
     if !record.is_null() {
-        // SAFETY: it came from a box.
+        // SAFETY: no code uses the record, which came from a box.
         drop(unsafe { Box::from_raw(record) });
     }
 }
@@ -106,9 +108,9 @@ impl<T> Drop for Table<T> {
         for page in &mut self.pages {
             let page = *page.get_mut();
             if page != empty() {
-                // SAFETY: it came from a box, and no other code has the table.
+                // SAFETY: the page came from a box, and no other code has the table.
                 for record in unsafe { *Box::from_raw(page) } {
-                    // SAFETY: as above.
+                    // SAFETY: no other code has the table, so none uses the record.
                     unsafe { drop_record(record.into_inner()) }
                 }
             }
@@ -142,7 +144,7 @@ mod tests {
         let old = ptr::from_ref(table.get(0).unwrap());
         table.insert(0, Box::new((1, Rc::clone(&record))));
         assert_eq!(Rc::strong_count(&record), 4, "the old record of the number is dropped");
-        // SAFETY: as above.
+        // SAFETY: `old` was the record of the number, and no other code has the table.
         unsafe { table.remove(0, old) };
         assert_eq!(table.get(0).map(|found| found.0), Some(1), "the new one stays");
         drop(table);

@@ -38,9 +38,9 @@ pub(crate) fn covers(send_ops_flags: u64) -> bool {
 /// asked for it.
 ///
 /// # Safety
-/// `qp` is such a queue pair, which was made just now.
+/// `qp` is such a queue pair, and no code uses it meanwhile.
 pub(crate) unsafe fn of(qp: *mut ibv_qp, has_windows: bool) -> Box<ibv_qp_ex> {
-    // SAFETY: `qp` is a new queue pair with `ibv_wr_*`.
+    // SAFETY: `qp` is a queue pair with `ibv_wr_*` that no code uses.
     let mut functions = unsafe { Box::new(qp.cast::<ibv_qp_ex>().read()) };
     functions.wr_bind_mw = functions.wr_bind_mw.filter(|_| has_windows);
     functions
@@ -50,24 +50,24 @@ pub(crate) unsafe fn of(qp: *mut ibv_qp, has_windows: bool) -> Box<ibv_qp_ex> {
 /// memory windows or functions that were not kept, as those of `mlx5dv_create_qp`.
 ///
 /// # Safety
-/// `qp` was made just now, and has a record.
+/// `qp` is a queue pair of libmlx5 that no code uses meanwhile, and `record` is its record.
 pub(crate) unsafe fn replace(qp: *mut ibv_qp, record: &Qp) {
     let original = record.original.lock().unwrap_or_else(PoisonError::into_inner);
     if original.as_ref().is_some_and(|original| original.wr_bind_mw.is_some()) {
         return;
     }
-    // SAFETY: a queue pair that was made just now; libmlx5 has room for the functions of `ibv_wr_*` in each.
+    // SAFETY: no code uses `qp`; libmlx5 has room for the functions of `ibv_wr_*` in each queue pair.
     let qp = unsafe { &mut *qp.cast::<ibv_qp_ex>() };
     if original.is_none() && qp.wr_start.is_some() {
         return;
     }
-    // SAFETY: as above.
+    // SAFETY: `qp` is a queue pair of libmlx5.
     unsafe { find::place_in_qp(qp).write(record) };
     qp.wr_start = Some(wr_start);
 }
 
-/// Puts the library's functions in the place of the rest of libmlx5's. Before a batch is begun by [`wr_start`], which decides,
-/// they are libmlx5's: a call outside of a batch finds the queue that they post to.
+/// Puts the library's functions in the place of the rest of libmlx5's. Before the decision, which [`wr_start`] makes at the
+/// latest, they are libmlx5's: a call outside of a batch finds the queue that they post to.
 ///
 /// # Safety
 /// [record-lives] doorbell drives the queue pair.
@@ -107,7 +107,7 @@ pub(crate) unsafe fn replace_after_modify(record: &Qp) {
     let Some(original) = original.as_mut().filter(|_| record.status.path() != Path::Libmlx5) else {
         return;
     };
-    // SAFETY: [record-lives] a queue pair with `ibv_wr_*`.
+    // SAFETY: [record-lives] libmlx5 has room for the functions of `ibv_wr_*` in each queue pair.
     let qp = unsafe { &mut *record.ibv.cast::<ibv_qp_ex>() };
     if qp.wr_complete.is_some_and(|complete| complete as usize != wr_complete as *const () as usize)
     {
@@ -134,7 +134,7 @@ pub(crate) fn forget(record: &Qp) {
 
 /// Gives a queue pair the functions of libmlx5 back.
 pub(crate) fn restore(record: &Qp) {
-    // SAFETY: [record-lives].
+    // SAFETY: [record-lives] the queue pair exists.
     if unsafe { find::qp(record.ibv) }.is_none() {
         return;
     }

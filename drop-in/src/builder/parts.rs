@@ -37,7 +37,7 @@ unsafe fn add(
     }
     side.draft.lacks &= !part;
     if side.draft.lacks == 0 {
-        // SAFETY: [ready]: the doorbell waits for `wr_complete`, which looks. Nothing else is posted in a batch.
+        // SAFETY: the WQE lacks nothing; [ready]. Nothing else is posted in a batch.
         unsafe { side.close_wqe() };
     }
 }
@@ -46,11 +46,11 @@ impl SendSide {
     /// Closes the open WQE.
     ///
     /// # Safety
-    /// It lacks nothing; [ready] as for a post.
+    /// It lacks nothing, and nothing was posted since it was opened; [ready].
     #[inline(never)]
     unsafe fn close_wqe(&mut self) {
         let data = Request { wr_id: self.draft.wr_id, number: self.posted };
-        // SAFETY: a WQE that lacks nothing is open; [ready].
+        // SAFETY: the WQE lacks nothing, and nothing was posted since it was opened; [ready].
         unsafe { self.queue.close(self.draft.wqe.assume_init_ref(), data) };
         self.posted = self.posted.wrapping_add(1);
     }
@@ -62,8 +62,8 @@ pub(super) unsafe extern "C" fn wr_set_ud_addr(
     qpn: u32,
     qkey: u32,
 ) {
-    // SAFETY: [verbs] the program is in a batch, and the address handle is one of libmlx5; a WQE that lacks an address is that
-    // of a datagram.
+    // SAFETY: [verbs] the program is in a batch, and the address handle is one of libmlx5. A WQE that lacks an address is that
+    // of a datagram, because libmlx5 gives UD queue pairs no other operation.
     unsafe {
         let (_, side) = batch(qp);
         // The first part of most datagrams.
@@ -84,7 +84,8 @@ pub(super) unsafe extern "C" fn wr_set_ud_addr(
 /// [verbs] The program is in a batch, and the address handle is one of libmlx5.
 #[inline(never)]
 unsafe extern "C" fn add_address(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
-    // SAFETY: [verbs] the program is in a batch. A WQE that lacks an address is that of a datagram.
+    // SAFETY: [verbs] the program is in a batch, and `ah` is an address handle of libmlx5. A WQE that lacks an address is that
+    // of a datagram, because libmlx5 gives UD queue pairs no other operation.
     unsafe {
         add(qp, ADDRESS, |queue, wqe, _| {
             let av = av::of(ah).ok_or(libc::EINVAL)?;
@@ -99,7 +100,7 @@ macro_rules! set_sge {
     ($($name:ident: $fits:ident, $close:ident;)*) => {$(
         pub(super) unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
             let sge = Sge { addr, length, lkey };
-            // SAFETY: [verbs] the program is in a batch; [memory] is what it keeps. A WQE that lacks a part is open.
+            // SAFETY: [verbs] the program is in a batch and keeps [memory]; [ready]. A WQE that lacks a part is open.
             unsafe {
                 let (_, side) = batch(qp);
                 let draft = &mut side.draft;
@@ -128,10 +129,10 @@ set_sge! {
 /// Adds one SGE to any WQE.
 ///
 /// # Safety
-/// [verbs] The program is in a batch.
+/// [verbs] The program is in a batch and keeps [memory].
 #[inline(never)]
 unsafe extern "C" fn add_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: [verbs] the program is in a batch.
+    // SAFETY: [verbs] the program is in a batch and keeps [memory].
     unsafe { add_list(qp, &[Sge { addr, length, lkey }]) };
 }
 
@@ -140,17 +141,17 @@ pub(super) unsafe extern "C" fn wr_set_sge_list(
     count: usize,
     list: *const ibv_sge,
 ) {
-    // SAFETY: [verbs] the program is in a batch; [memory] is what it keeps.
+    // SAFETY: [verbs] the program is in a batch and keeps [memory]; the list can be read.
     unsafe { add_list(qp, sges(list, count.try_into().unwrap_or(c_int::MAX))) };
 }
 
 /// Adds registered memory.
 ///
 /// # Safety
-/// [verbs] The program is in a batch.
+/// [verbs] The program is in a batch and keeps [memory].
 #[inline(always)]
 unsafe fn add_list(qp: *mut ibv_qp_ex, list: &[Sge]) {
-    // SAFETY: [verbs] the program is in a batch; [memory] is what it keeps.
+    // SAFETY: [verbs] the program is in a batch and keeps [memory].
     unsafe {
         add(qp, PAYLOAD, |queue, wqe, limits| {
             if list.len() > limits.sges as usize {
@@ -172,7 +173,7 @@ pub(super) unsafe extern "C" fn wr_set_inline_data(
     addr: *mut c_void,
     length: usize,
 ) {
-    // SAFETY: [verbs] the program is in a batch, and the data can be read during the call. A WQE that lacks a part is open.
+    // SAFETY: [verbs] the program is in a batch, and the data can be read; [ready]. A WQE that lacks a part is open.
     unsafe {
         let (_, side) = batch(qp);
         let draft = &mut side.draft;
@@ -194,7 +195,7 @@ pub(super) unsafe extern "C" fn wr_set_inline_data(
 /// Adds inline data of one piece to any WQE.
 ///
 /// # Safety
-/// [verbs] The program is in a batch.
+/// [verbs] The program is in a batch, and the data can be read.
 #[inline(never)]
 unsafe extern "C" fn add_piece(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     // SAFETY: [verbs] the program is in a batch, and the data can be read.
@@ -234,7 +235,7 @@ pub(super) unsafe extern "C" fn wr_set_inline_data_list(
         if len > side.limits.inline as usize {
             return side.draft.fail(libc::ENOMEM);
         }
-        // They are made one piece, for there may be any number of them.
+        // The pieces are joined, because there may be any number of them.
         let mut all = mem::take(&mut side.draft.bytes);
         all.clear();
         list.iter().for_each(|piece| all.extend_from_slice(bytes(piece.addr, piece.length)));
@@ -243,6 +244,8 @@ pub(super) unsafe extern "C" fn wr_set_inline_data_list(
     }
 }
 
+/// Returns a piece of inline data.
+///
 /// # Safety
 /// `length` bytes can be read at `addr` during `'a`.
 #[inline(always)]

@@ -23,16 +23,16 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: the system's allocator, and a count.
+// SAFETY: the system's allocator does the work.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, size: Size) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: forwarded.
+        // SAFETY: `size` is not empty.
         unsafe { System.alloc(size) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, size: Size) {
-        // SAFETY: forwarded.
+        // SAFETY: `alloc` has returned `memory` for this `size`.
         unsafe { System.dealloc(memory, size) }
     }
 }
@@ -59,18 +59,18 @@ fn queue_pair(device: NonNull<Device>) -> Qp {
     let mut records = Box::new_uninit_slice(BLOCKS);
     let layout = Layout {
         buf: device.cast(),
-        // SAFETY: inside of the device.
+        // SAFETY: the field is inside of the device.
         dbrec: unsafe { NonNull::new_unchecked(&raw mut (*device.as_ptr()).record) }.cast(),
         wqe_cnt: BLOCKS as u32,
         stride: 64,
-        // SAFETY: as above.
+        // SAFETY: the field is inside of the device.
         register: unsafe { NonNull::new_unchecked(&raw mut (*device.as_ptr()).register) }.cast(),
         register_size: 256,
         qpn: 7,
     };
     let config = Config { max_wqe_blocks: BLOCKS as u32, blue_flame: BlueFlame::Never };
     let storage = NonNull::from(&mut *records).cast();
-    // SAFETY: memory of the test, which lives longer; a record for each block.
+    // SAFETY: the memory of the test lives longer, and there is a record for each block.
     let queue = unsafe { SendQueue::new(layout, config, storage) }.unwrap();
     let limits = SendLimits { requests: 8, sges: 2, inline: 60 };
     let side = SendSide {

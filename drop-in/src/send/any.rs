@@ -24,7 +24,7 @@ impl SendSide {
     /// Posts requests of any form.
     ///
     /// # Safety
-    /// [verbs]
+    /// [verbs]; this is the send queue of `qp`.
     #[inline(never)]
     pub(super) unsafe fn post_any(
         &mut self,
@@ -34,10 +34,10 @@ impl SendSide {
     ) -> c_int {
         let (first, mut error, mut room) = (self.posted, 0, self.room(qp));
         let mut posting = self.queue.posting();
-        // SAFETY: [verbs] a list.
+        // SAFETY: [verbs] the list can be read.
         while let Some(request) = unsafe { wr.as_ref() } {
             let number = self.posted;
-            // SAFETY: [verbs]
+            // SAFETY: [verbs]; `posting` is of the send queue of `qp`, in which `check` has found room.
             let posted = unsafe {
                 check(request, room, &self.limits).and_then(|()| {
                     post_one(&mut posting, qp, request, number, &self.limits, self.has_atomics)
@@ -45,7 +45,7 @@ impl SendSide {
             };
             if let Err(why) = posted {
                 error = why;
-                // SAFETY: [verbs]
+                // SAFETY: [verbs] `bad_wr` can be written.
                 unsafe { *bad_wr = wr };
                 break;
             }
@@ -74,7 +74,7 @@ fn check(request: &ibv_send_wr, room: u32, limits: &SendLimits) -> Result<(), c_
 /// Posts one request.
 ///
 /// # Safety
-/// [verbs]
+/// [verbs]; `posting` is of the send queue of `qp`, and [`check`] has passed the request.
 #[inline(always)]
 unsafe fn post_one(
     posting: &mut Posting<'_, Request>,
@@ -86,7 +86,7 @@ unsafe fn post_one(
 ) -> Result<(), c_int> {
     let flags = flags_of(wr.send_flags, qp.signal_all);
     let data = Request { wr_id: wr.wr_id, number };
-    // SAFETY: [verbs] the list of the request.
+    // SAFETY: [verbs] the list of the request can be read; `check` has passed the request.
     unsafe {
         let list = sges(wr.sg_list, wr.num_sge);
         if wr.send_flags & IBV_SEND_INLINE != 0 && !list.is_empty() {
@@ -99,7 +99,7 @@ unsafe fn post_one(
 /// Copies the bytes of a request to its WQE.
 ///
 /// # Safety
-/// [verbs]
+/// As [`post_one`].
 #[inline(never)]
 unsafe fn post_inline(
     posting: &mut Posting<'_, Request>,
@@ -120,14 +120,16 @@ unsafe fn post_inline(
     if len > limits.inline.into() {
         return Err(libc::ENOMEM);
     }
-    // SAFETY: as many were written just now.
+    // SAFETY: the loop has written one piece for each entry.
     let pieces = unsafe { slice::from_raw_parts(pieces.as_ptr().cast::<&[u8]>(), list.len()) };
-    // SAFETY: [verbs]; inline data goes with no READ or atomic.
+    // SAFETY: [verbs]; `check` has passed the request. No READ or atomic has inline data.
     unsafe { post_payload(posting, qp, wr, Payload::inline(pieces), &[], flags, data, false) }
 }
 
+/// Posts a request with its payload. `list` are the SGEs of a READ or an atomic.
+///
 /// # Safety
-/// [verbs]
+/// As [`post_one`].
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "inlined: what one request is made of")]
 unsafe fn post_payload(
@@ -140,8 +142,8 @@ unsafe fn post_payload(
     data: Request,
     has_atomics: bool,
 ) -> Result<(), c_int> {
-    // SAFETY: [memory] and [ready] are what verbs ask of the caller, and `check` of the state; the fields of unions are
-    // those that the opcode names.
+    // SAFETY: [verbs] the program keeps [memory]; [ready] `check` has found room, which there is not before RTS. Fields of
+    // unions are those that the opcode names, or integers.
     let posted = unsafe {
         let imm = u32::from_be(wr.__bindgen_anon_1.imm_data);
         if qp.transport == Transport::Ud {

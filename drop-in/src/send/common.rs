@@ -16,11 +16,11 @@ use crate::av;
 use crate::objects::{Qp, Request, SendSide, Transport};
 
 impl SendSide {
-    /// Posts the requests of a list that are of one form, up to the first of another form, and the rest with [`post_any`](Self::post_any).
-    /// `ARE_INLINE` are requests with a copy of their bytes in the WQE.
+    /// Posts the requests of a list that are of one form, up to the first of another form, and the rest with
+    /// [`post_any`](Self::post_any). `ARE_INLINE` are requests with a copy of their bytes in the WQE.
     ///
     /// # Safety
-    /// [verbs] `ARE_DATAGRAMS` says whether `qp` is one for datagrams.
+    /// [verbs]; this is the send queue of `qp`, which is a UD queue pair if `ARE_DATAGRAMS`.
     // Not inlined: in a function that is given the queue alone the compiler keeps its fields in registers.
     #[inline(never)]
     pub(super) unsafe fn post<const ARE_DATAGRAMS: bool, const ARE_INLINE: bool>(
@@ -33,8 +33,8 @@ impl SendSide {
         let room = if self.limits.sges == 0 { 0 } else { room };
         let longest = if ARE_INLINE { self.limits.inline } else { INLINE_SEG - 1 };
         let mut posting = self.queue.posting();
-        // SAFETY: [verbs] a list, whose inline data can be read during the call. [memory] and [ready] are what verbs ask of the
-        // caller, and `room` of the state; the fields of unions are those that the opcode names.
+        // SAFETY: [verbs] the list and its inline data can be read, and the program keeps [memory]. [ready] `room` is 0 before
+        // RTS. Fields of unions are those that the opcode names, or integers.
         unsafe {
             while let Some(request) = wr.as_ref() {
                 let number = self.posted;
