@@ -11,8 +11,10 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     // SAFETY: [verbs], [record-lives].
     unsafe {
         let context = context::of((*cq).context);
-        if let Some(record) = context.cqs.get((*cq).handle) {
-            if let Some(doorbell) = &mut record.arm.lock().doorbell {
+        // The lock keeps another thread from deciding for doorbell while libmlx5 arms.
+        let mut arm = context.cqs.get((*cq).handle).map(|record| (record, record.arm.lock()));
+        if let Some((record, arm)) = &mut arm {
+            if let Some(doorbell) = &mut arm.doorbell {
                 doorbell.arm(record.consumer_index.load(Ordering::Relaxed), solicited_only != 0);
                 return 0;
             }

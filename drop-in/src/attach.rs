@@ -158,12 +158,14 @@ impl Fresh<'_> {
             match *self {
                 Fresh::No => {}
                 Fresh::Cq(context, handle) => {
+                    let _undecided = context.undecided();
                     if let Some(record) = context.cqs.get(handle) {
                         extended::forget(record);
                         context.cqs.remove(handle, record);
                     }
                 }
                 Fresh::Srq(context, handle) => {
+                    let _undecided = context.undecided();
                     if let Some(record) = context.srqs.get(handle) {
                         find::set_srq(record.ibv, ptr::null());
                         context.srqs.remove(handle, record);

@@ -51,9 +51,12 @@ pub(crate) unsafe extern "C" fn modify_qp(
 /// # Safety
 /// [verbs]; `record` is that of the queue pair.
 unsafe fn reset(context: &Context, record: &Qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // A batch that ends meanwhile rings nothing.
+    let could_send = record.can_send.swap(false, Ordering::Relaxed);
     // SAFETY: [verbs] `attr` can be read; `record` is that of the queue pair.
     let error = unsafe { (context.original.modify_qp)(record.ibv, attr, mask) };
     if error != 0 {
+        record.can_send.store(could_send, Ordering::Relaxed);
         return error;
     }
     // The device completes nothing more. No lock of a CQ is held while the send queue is waited for: the thread that builds a
@@ -63,7 +66,6 @@ unsafe fn reset(context: &Context, record: &Qp, attr: *mut ibv_qp_attr, mask: c_
         side.is_ready = false;
         side.queue.reset(|_| {});
     }
-    record.can_send.store(false, Ordering::Relaxed);
     // SAFETY: [batch] this thread has no reference to the queue.
     if let Some(side) = &mut *unsafe { record.send.lock_or_reenter() } {
         // SAFETY: the queue pair is in RESET, and its CQEs are removed.

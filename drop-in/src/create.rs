@@ -204,7 +204,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             uncovered.or(has_more.then_some("a QP for operations that are not covered"));
         let qp = (context.original.create_qp_ex)(ibv, attr);
         let has_builder = has_builder && !qp.is_null();
-        let has_windows = (*attr).send_ops_flags & u64::from(IBV_QP_EX_WITH_BIND_MW) != 0;
+        let has_windows =
+            has_builder && (*attr).send_ops_flags & u64::from(IBV_QP_EX_WITH_BIND_MW) != 0;
         let original = has_builder.then(|| functions::of(qp, has_windows));
         record_qp(context, qp, &*attr.cast::<ibv_qp_init_attr>(), uncovered, original)
     }
@@ -266,6 +267,7 @@ unsafe fn record_qp(
 pub(crate) unsafe fn forget_qp(context: &Context, record: &Qp) {
     functions::forget(record);
     context.leave_undecided(record);
+    let _undecided = context.undecided();
     // SAFETY: no code uses the queue pair, and no decision includes it.
     unsafe { context.qps.remove(record.qpn, record) };
 }

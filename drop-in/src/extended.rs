@@ -197,6 +197,9 @@ unsafe extern "C" fn start_undecided(
     }
     // SAFETY: [verbs] `attr` can be read.
     let error = unsafe { start_poll_of_libmlx5(cq, attr) };
+    if error != libc::ENOENT {
+        record.status.set_uncovered(UNSEEN);
+    }
     drop(undecided);
     if error != libc::ENOENT {
         decide::against(context, record, UNSEEN);

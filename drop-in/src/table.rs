@@ -56,30 +56,26 @@ impl<T> Table<T> {
         // SAFETY: a page goes with the table.
         let page = unsafe { &*slot.load(Ordering::Acquire) };
         let record = Box::into_raw(record);
-        let old = page[index].swap(record, Ordering::AcqRel);
-        // SAFETY: the kernel has given the number away again, so its object is gone; the new record was made just now.
-        unsafe {
-            drop_record(old);
-            Some(&*record)
-        }
+        // The kernel may give the number of an object away before its record is removed: `remove` drops that.
+        page[index].store(record, Ordering::Release);
+        // SAFETY: a record is dropped once no code uses it, by the contract of `remove`.
+        Some(unsafe { &*record })
     }
 
-    /// Drops a record, unless another one has its number: then it is gone already. The kernel gives numbers away again
-    /// before the caller gets here.
+    /// Drops a record, and leaves another one that has its number by now.
     ///
     /// # Safety
-    /// `record` is or was the record with this number, and no code uses it, or will find it from now on.
+    /// `record` was inserted with this number and not removed, and no code uses it, or will find it from now on.
     pub(crate) unsafe fn remove(&self, number: u32, record: *const T) {
         let (page, index) = place(number);
         let Some(page) = self.pages.get(page) else { return };
         let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-        // SAFETY: a page goes with the table; no code uses the record.
+        let (record, none) = (record.cast_mut(), ptr::null_mut());
+        // SAFETY: a page, which is freed with the table only; no code uses the record.
         unsafe {
             let page = &*page.load(Ordering::Acquire);
-            let none = ptr::null_mut();
-            if page[index].compare_exchange(record.cast_mut(), none, order, failed).is_ok() {
-                drop_record(record.cast_mut());
-            }
+            let _ = page[index].compare_exchange(record, none, order, failed);
+            drop_record(record);
         }
     }
 
@@ -143,9 +139,10 @@ mod tests {
         assert_eq!(Rc::strong_count(&record), 4);
         let old = ptr::from_ref(table.get(0).unwrap());
         table.insert(0, Box::new((1, Rc::clone(&record))));
-        assert_eq!(Rc::strong_count(&record), 4, "the old record of the number is dropped");
-        // SAFETY: `old` was the record of the number, and no other code has the table.
+        assert_eq!(Rc::strong_count(&record), 5, "the old record is in use");
+        // SAFETY: no other code has the table.
         unsafe { table.remove(0, old) };
+        assert_eq!(Rc::strong_count(&record), 4);
         assert_eq!(table.get(0).map(|found| found.0), Some(1), "the new one stays");
         drop(table);
         assert_eq!(Rc::strong_count(&record), 1);
