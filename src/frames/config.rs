@@ -59,7 +59,8 @@ impl FrameConfig {
     }
 
     /// Sets a plain queue: `count` buffers, a power of two from 4 on, for one frame of at most `bytes` bytes each,
-    /// at least 60, without FCS.
+    /// at least 60, without FCS. The device drops frames that find no posted buffer: `count` must cover the longest pause between
+    /// polls.
     pub const fn plain(mut self, count: u32, bytes: u32) -> Self {
         self.wqes = count;
         self.shape = Shape::Plain(bytes);
