@@ -98,8 +98,8 @@ debug_is_display!(WrongClock);
 /// A reading of the device's clock that converts timestamps to nanoseconds, from
 /// [`Receiver::clock`](crate::Receiver::clock).
 ///
-/// Take a new reading for each batch or each second: the driver corrects the clock, and the counter of an mlx5 device
-/// wraps after some minutes. A reading costs no system call on an mlx5 device. Timestamps in real time need no
+/// Take a new reading at least once a second: the driver corrects the clock, and the counter of an mlx5 device wraps after some
+/// minutes. A reading costs no system call on an mlx5 device. Timestamps in real time need no
 /// reading; any `Clock` converts them.
 ///
 /// ```
@@ -170,8 +170,9 @@ impl Clock {
 
     /// Converts a [timestamp](crate::Message::timestamp) to nanoseconds.
     ///
-    /// Real time counts from 1970 as the adapter's PTP clock is set. Ticks of an mlx5 device become the time of the
-    /// driver's PTP clock, as in `mlx5dv_ts_to_ns(3)`; the result is correct for timestamps within half a wrap of the
+    /// Real time counts from 1970 as the adapter's PTP clock is set: the driver starts it at
+    /// the system's real time (UTC), and `ptp4l` or `phc2sys` may set it to TAI, which is 37 s ahead. Ticks of an mlx5 device become
+    /// the time of the driver's PTP clock, as in `mlx5dv_ts_to_ns(3)`; the result is correct for timestamps within half a wrap of the
     /// counter before or after the reading. On other devices the result counts from zero of the counter.
     ///
     /// # Errors

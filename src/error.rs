@@ -245,7 +245,7 @@ pub enum Error {
         gid: [u8; 16],
     },
 
-    /// The stream ended or failed before the peer had sent its address.
+    /// The read time-out of the stream expired, or the stream does not block, before the peer had sent its address.
     #[error(
         "exchange of addresses: {received} of {expected} bytes arrived before the read time-out of the stream: check that the peer calls connect_over, and that the stream blocks and has a longer time-out"
     )]
@@ -289,7 +289,7 @@ pub enum Error {
     TimedOut {
         /// The C function that waited.
         operation: &'static str,
-        /// The peer that it waited for.
+        /// The peer or event that it waited for.
         subject: String,
     },
 
@@ -406,7 +406,7 @@ fn usual_hint(operation: &str, source: &io::Error) -> &'static str {
             ": the device does not match tags on this port (RoCE): use Offload::Auto or Offload::Never"
         }
         ("ibv_create_flow", Some(libc::EEXIST)) => {
-            ": another rule has the same match and priority: change Flow::priority, or drop the other"
+            ": another rule has the same match: give both the same tag, drop the other, or change Flow::priority of a MAC rule"
         }
         ("ibv_attach_mcast", Some(libc::EINVAL)) => {
             ": the device refused the group; on InfiniBand MulticastGroup::lid must be the multicast LID that the subnet manager assigned"

@@ -67,9 +67,9 @@ impl FrameConfig {
         self
     }
 
-    /// Sets a striding queue: `wqes` buffers of `strides` strides of `bytes` bytes each, all powers of two. A frame
-    /// takes as many strides as it needs, in one buffer. Direct path only. Use it for frames of different lengths: short ones
-    /// take little memory, and a WQE is written once for many frames.
+    /// Sets a striding queue: `wqes` buffers, from 4 to the limit of the device (32,768 on soft-mlx5), of `strides` strides of
+    /// `bytes` bytes each, all powers of two. A frame takes as many strides as it needs, in one buffer. Direct path only. Use it for
+    /// frames of different lengths: short ones take little memory, and a WQE is written once for many frames.
     ///
     /// Adapters support 512 to 8,192 strides (8 and more with newer firmware) of 64 to 8,192 bytes
     /// (`striding_rq_caps` of `mlx5dv_query_device(3)`). Strides of 64 bytes waste the least memory. The device has room for
@@ -83,6 +83,8 @@ impl FrameConfig {
 
     /// Sets the number of spare buffers, 64 by default. When a frame is [taken](crate::frames::Frame::take), a spare buffer
     /// takes the place of its buffer in the queue. If none is left, the queue has one buffer less until the frame is dropped.
+    /// A spare buffer is as large as a buffer of the queue: `striding(4, 2048, 64)` with 64 spare buffers registers 68 buffers of
+    /// 128 KiB.
     pub const fn spare(mut self, buffers: u32) -> Self {
         self.spare = buffers;
         self

@@ -23,9 +23,10 @@ const MAX_TAG: u64 = 0xff_ffff;
 /// A description of frames that a receiver wants, for
 /// [`FrameReceiver::attach`](crate::frames::FrameReceiver::attach).
 ///
-/// A matching frame goes to the receivers of the rules with the lowest priority number, and not to the kernel's
-/// network stack. If several receivers or programs have rules with the same match, priority and [tag](Self::tag), each gets a
-/// copy. If only their tags differ, the kernel refuses the second rule (`EEXIST`).
+/// A matching frame goes to the receivers of the rule that wins, and not to the kernel's network stack: among MAC rules that with
+/// the lowest [priority](Self::priority) number, among multicast rules that whose kind of match was attached first (attach rules
+/// with a [`source`](Self::source) first). If several receivers or programs have rules with the same match, priority and
+/// [tag](Self::tag), each gets a copy. If only their tags differ, the kernel refuses the second rule (`EEXIST`).
 ///
 /// There is no match for unicast UDP by port: use [`mac`](Self::mac) and look at the port.
 ///
@@ -58,7 +59,7 @@ enum Matches {
 }
 
 impl Flow {
-    /// Matches UDP datagrams to a port of an IPv4 multicast group, at priority 1.
+    /// Matches UDP datagrams to a port of an IPv4 multicast group.
     pub const fn udp_multicast(group: Ipv4Addr, port: u16) -> Self {
         let mut flow = Self::of(Matches::Multicast { group, port });
         flow.priority = 1;
@@ -102,7 +103,8 @@ impl Flow {
         self
     }
 
-    /// Sets the priority, at most 15: the lowest number wins. 0 by default, 1 for multicast.
+    /// Sets the priority of a MAC rule, at most 15: the lowest number wins. 0 by default. The kernel ignores that of multicast rules
+    /// (`mlx5/fs.c` puts all of them at `MLX5_IB_FLOW_MCAST_PRIO`).
     pub const fn priority(mut self, priority: u16) -> Self {
         self.priority = priority;
         self

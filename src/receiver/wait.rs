@@ -102,7 +102,8 @@ impl Receiver {
     }
 
     /// Sleeps until a completion arrives, at most for `timeout`; without a time-out, forever. Returns `true` if a
-    /// completion has arrived. A signal handler does not end the sleep.
+    /// completion has arrived. A signal handler does not end the sleep: to stop on a signal, `poll(2)` the
+    /// [channel](Self::channel) and a `signalfd(2)`.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();

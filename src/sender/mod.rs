@@ -72,8 +72,8 @@ use queue::Entry;
 /// use std::net::{TcpListener, TcpStream};
 /// use std::time::Duration;
 ///
-/// use doorbell::{Buffer, BufferPool, NotSent, QpConfig, QueuePair, Receiver, ReceiverConfig};
-/// use doorbell::{Sender, SenderConfig, SrqConfig};
+/// use doorbell::{Buffer, BufferPool, Error, NotSent, QpConfig, QueuePair, Receiver};
+/// use doorbell::{ReceiverConfig, Sender, SenderConfig, SrqConfig};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
@@ -95,8 +95,12 @@ use queue::Entry;
 ///     // This server is busy. To sleep, call `arm` of receiver and sender here. If both return `false`, call `poll(2)` for
 ///     // both channels, the listener and the streams of the clients.
 ///     if let Ok((mut stream, _)) = listener.accept() {
+///         // Each client reserves 64 entries of the sender's CQ, which has 4,096. More clients are refused.
 ///         let config = QpConfig::rc().srq(srq).sends(64);
-///         let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
+///         let mut qp = match receiver.create_qp_with_sender(&config, &mut sender) {
+///             Err(Error::CqTooSmall { .. }) => continue,
+///             made => made?,
+///         };
 ///         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
 ///         // A client that does not answer in time is not taken.
 ///         if qp.connect_over(&mut stream).is_ok() {

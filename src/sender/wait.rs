@@ -17,8 +17,8 @@ impl Sender {
     /// already completed, or if a queue pair was reset, destroyed or dropped since the last poll: then poll instead of
     /// sleeping. The call also consumes the events of earlier calls, so call it before each sleep.
     ///
-    /// In a loop poll, then post, then arm. A program that polls between [`NotSent::Full`](crate::NotSent::Full) and the sleep
-    /// may take the last completion, after which no completion ends the sleep: after such a poll post again first.
+    /// In a loop poll, then post, then arm. If a poll returned completions after [`NotSent::Full`](crate::NotSent::Full), post
+    /// again before you sleep: nothing may be outstanding, and then nothing ends the sleep.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -54,7 +54,7 @@ impl Sender {
 
     /// Sleeps until a request completes, at most for `timeout`; without a time-out, forever. Returns `true` if a
     /// request has completed. Neither a signal handler nor the reset of a queue pair by another thread ends the
-    /// sleep.
+    /// sleep: to stop on a signal, `poll(2)` the [channel](Self::channel) and a `signalfd(2)`.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();

@@ -9,6 +9,10 @@
 //! ([`send_rendezvous`](TagMatchingSrq::send_rendezvous)) sends an offer with the address of the payload; the receiving side
 //! reads the payload when a receive matches (RDMA READ), and a last message, FIN, returns the buffer to the sender.
 //!
+//! Without a poll the device finishes only an offer that matches a posted receive and fits. In all other cases
+//! [`poll`](TagMatchingSrq::poll), [`arm`](TagMatchingSrq::arm) or [`wait`](TagMatchingSrq::wait) of the receiving side posts the
+//! READ and the FIN: a program that does not call them holds up the sender.
+//!
 //! To start: create a [`TagMatchingSrq`], [`fill`](TagMatchingSrq::fill) it, [`add_peer`](TagMatchingSrq::add_peer) and
 //! [`connect_over`](TagMatchingSrq::connect_over), [`post`](TagMatchingSrq::post) receives, [`send`](TagMatchingSrq::send),
 //! and [`poll`](TagMatchingSrq::poll) events.
