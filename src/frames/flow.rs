@@ -23,9 +23,9 @@ const MAX_TAG: u64 = 0xff_ffff;
 /// A description of frames that a receiver wants, for
 /// [`FrameReceiver::attach`](crate::frames::FrameReceiver::attach).
 ///
-/// A matching frame goes to the receivers of the rule that wins, and not to the kernel's network stack: among MAC rules that with
-/// the lowest [priority](Self::priority) number, among multicast rules that whose kind of match was attached first (attach rules
-/// with a [`source`](Self::source) first). If several receivers or programs have rules with the same match, priority and
+/// A matching frame goes to the receivers of one rule, and not to the kernel's network stack. Among MAC rules the lowest
+/// [priority](Self::priority) number wins. Among multicast rules the kind of match that was attached first wins: attach rules with a
+/// [`source`](Self::source) first. If several receivers or programs have rules with the same match, priority and
 /// [tag](Self::tag), each gets a copy. If only their tags differ, the kernel refuses the second rule (`EEXIST`).
 ///
 /// There is no match for unicast UDP by port: use [`mac`](Self::mac) and look at the port.
