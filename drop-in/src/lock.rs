@@ -200,8 +200,8 @@ impl<T> Drop for Guard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc;
     use std::thread;
-    use std::time::Duration;
 
     #[test]
     fn one_thread_at_a_time() {
@@ -229,14 +229,17 @@ mod tests {
         // SAFETY: there is no reference to the value.
         unsafe { *lock.lock_or_reenter() += 1 };
         assert!(lock.try_lock().is_none());
+        let (tried, has_tried) = mpsc::channel();
         thread::scope(|scope| {
-            // SAFETY: there is no reference to the value.
-            let other = scope.spawn(|| unsafe {
+            let lock = &lock;
+            // SAFETY: the thread has no reference to the value.
+            let other = scope.spawn(move || unsafe {
                 assert!(lock.lock_unless_kept().is_none());
+                tried.send(()).unwrap();
                 *lock.lock_or_reenter() += 10;
             });
-            thread::sleep(Duration::from_millis(1));
-            // SAFETY: this thread keeps the lock, and has no reference to the value.
+            has_tried.recv().unwrap();
+            // SAFETY: this thread holds the lock, and has no reference to the value.
             unsafe {
                 assert_eq!(*lock.lock_or_reenter(), 1);
                 lock.unlock();
