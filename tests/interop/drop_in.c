@@ -347,13 +347,25 @@ static void destroyed_with_event(int is_used)
 	end(p);
 }
 
-/* Creates and uses other queue pairs in an extended poll, while another thread waits to destroy one of the CQ. */
-static void destroyed_in_poll(void)
+/* Creates and uses other queue pairs in an extended poll, while another thread waits to change one of the CQ. */
+static void play_in_poll(struct pair *p, struct ibv_cq_ex *cq, void *(*change)(void *), struct ibv_qp *qp)
 {
 	pthread_t thread;
+	struct ibv_poll_cq_attr poll = { 0 };
+	while (ibv_start_poll(cq, &poll))
+		;
+	check(!pthread_create(&thread, NULL, change, qp), "pthread_create");
+	usleep(2000);
+	destroy(create(p->pd, p->cq, NULL, 1));
+	play(p, 50);
+	ibv_end_poll(cq);
+	check(!pthread_join(thread, NULL), "pthread_join");
+}
+
+static void destroyed_in_poll(void)
+{
 	struct pair *p = make(2);
 	struct ibv_cq_init_attr_ex attr = { .cqe = 2 };
-	struct ibv_poll_cq_attr poll = { 0 };
 	struct ibv_cq_ex *cq = ibv_create_cq_ex(p->context, &attr);
 	check(cq != NULL, "ibv_create_cq_ex");
 	struct ibv_qp *qp = create(p->pd, ibv_cq_ex_to_cq(cq), NULL, 1);
@@ -362,14 +374,7 @@ static void destroyed_in_poll(void)
 	connect_to(qp, qp->qp_num);
 	check(!post_recv(qp, 1, p->memory[1], SIZE, p->mr), "ibv_post_recv");
 	check(!post_send(qp, 2, p->memory[0], SIZE, p->mr), "ibv_post_send");
-	while (ibv_start_poll(cq, &poll))
-		;
-	check(!pthread_create(&thread, NULL, destroy, doomed), "pthread_create");
-	usleep(2000);
-	destroy(create(p->pd, p->cq, NULL, 1));
-	play(p, 50);
-	ibv_end_poll(cq);
-	check(!pthread_join(thread, NULL), "pthread_join");
+	play_in_poll(p, cq, destroy, doomed);
 	destroy(qp);
 	check(!ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), "ibv_destroy_cq");
 	end(p);
@@ -558,7 +563,6 @@ static void reset_by_another(void)
 	pthread_t thread;
 	struct pair *p = make(2);
 	struct ibv_cq_init_attr_ex attr = { .cqe = 2 };
-	struct ibv_poll_cq_attr poll = { 0 };
 	struct ibv_cq_ex *cq = ibv_create_cq_ex(p->context, &attr);
 	check(cq != NULL, "ibv_create_cq_ex");
 	struct ibv_qp_ex *ex = create_ex(p, ibv_cq_ex_to_cq(cq));
@@ -584,13 +588,7 @@ static void reset_by_another(void)
 	check(!post_recv(qp, 1, p->memory[1], SIZE, p->mr), "ibv_post_recv");
 	check(!post_send(qp, 1, p->memory[0], SIZE, p->mr), "ibv_post_send");
 	wait_for(p->cq);
-	while (ibv_start_poll(cq, &poll))
-		;
-	check(!pthread_create(&thread, NULL, reset, qp), "pthread_create");
-	usleep(2000);
-	play(p, 50);
-	ibv_end_poll(cq);
-	check(!pthread_join(thread, NULL), "pthread_join");
+	play_in_poll(p, cq, reset, qp);
 	destroy(qp);
 	check(!ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), "ibv_destroy_cq");
 	end(p);
