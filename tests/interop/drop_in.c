@@ -385,14 +385,14 @@ static void destroyed_at_first_post(void)
 {
 	struct pair *p = make(1);
 	struct ibv_srq_init_attr attr = { .attr = { .max_wr = 1, .max_sge = 1 } };
-	for (int i = 0; i < 300; i++) {
+	for (int i = 0; i < 2000; i++) {
 		pthread_t thread;
 		struct ibv_cq *cq = ibv_create_cq(p->context, 1, NULL, NULL, 0);
 		struct ibv_srq *srq = ibv_create_srq(p->pd, &attr);
 		check(cq && srq, "creating the objects");
 		struct ibv_qp *qp = create(p->pd, cq, srq, 1), *doomed = create(p->pd, cq, srq, 1);
 		check(!pthread_create(&thread, NULL, destroy, doomed), "pthread_create");
-		usleep(i);
+		usleep(i % 200);
 		check(!post_recv(qp, 1, p->memory[1], SIZE, p->mr), "ibv_post_srq_recv");
 		check(!pthread_join(thread, NULL), "pthread_join");
 		destroy(qp);
