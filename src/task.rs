@@ -16,7 +16,7 @@ use crate::receiver::Receiver;
 use crate::sender::Sender;
 use crate::tags::{TagEvent, TagMatchingSrq};
 
-/// A [`Receiver`] that a tokio task waits for. It dereferences to the receiver.
+/// A [`Receiver`] that a tokio task waits for. It dereferences to the receiver. Needs the feature `tokio`.
 ///
 /// A task does not wake when a buffer returns to an empty pool of [`keep_filled`](Receiver::keep_filled): return buffers
 /// through a [`shared_poster`](Receiver::shared_poster), which wakes it.
@@ -85,7 +85,7 @@ impl AsyncReceiver {
     }
 }
 
-/// A [`Sender`] that a tokio task waits for. It dereferences to the sender.
+/// A [`Sender`] that a tokio task waits for. It dereferences to the sender. Needs the feature `tokio`.
 ///
 /// ```no_run
 /// use doorbell::AsyncSender;
@@ -154,7 +154,7 @@ impl DerefMut for AsyncSender {
     }
 }
 
-/// A [`TagMatchingSrq`] that a tokio task waits for. It dereferences to the queue.
+/// A [`TagMatchingSrq`] that a tokio task waits for. It dereferences to the queue. Needs the feature `tokio`.
 ///
 /// ```no_run
 /// use doorbell::AsyncTagMatchingSrq;
@@ -253,7 +253,7 @@ impl DerefMut for AsyncReceiver {
     }
 }
 
-/// The asynchronous events of a device as a stream. The stream ends when the device was removed.
+/// The asynchronous events of a device as a stream. The stream ends when the device was removed. Needs the feature `tokio`.
 ///
 /// ```no_run
 /// use std::future::poll_fn;

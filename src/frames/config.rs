@@ -58,9 +58,9 @@ impl FrameConfig {
         }
     }
 
-    /// Sets a plain queue: `count` buffers, a power of two from 4 on, for one frame of at most `bytes` bytes each,
-    /// at least 60, without FCS. The device drops frames that find no posted buffer: `count` must cover the longest pause between
-    /// polls.
+    /// Sets a plain queue: `count` buffers, a power of two from 4 to the limit of the device (32,768 on soft-mlx5), for one
+    /// frame of at most `bytes` bytes each, at least 60, without FCS. The device drops frames that find no posted buffer:
+    /// `count` must cover the longest pause between polls.
     pub const fn plain(mut self, count: u32, bytes: u32) -> Self {
         self.wqes = count;
         self.shape = Shape::Plain(bytes);
@@ -71,10 +71,11 @@ impl FrameConfig {
     /// `bytes` bytes each, all powers of two. A frame takes as many strides as it needs, in one buffer. Direct path only. Use it for
     /// frames of different lengths: short ones take little memory, and a WQE is written once for many frames.
     ///
-    /// Adapters support 512 to 8,192 strides (8 and more with newer firmware) of 64 to 8,192 bytes
-    /// (`striding_rq_caps` of `mlx5dv_query_device(3)`). Strides of 64 bytes waste the least memory. The device has room for
-    /// `wqes * strides * bytes` bytes of frames, 512 KiB for `striding(4, 2048, 64)`; a buffer is posted again as a whole,
-    /// after the batch that polled its last frame. A frame is at most as long as a buffer and at most 65,535 bytes.
+    /// Adapters support at least 512 strides (8 with newer firmware) of 64 to 8,192 bytes (`striding_rq_caps` of
+    /// `mlx5dv_query_device(3)`); doorbell takes at most 8,192, because a CQE has 14 bits for their number. Strides of 64 bytes
+    /// waste the least memory. The device has room for `wqes * strides * bytes` bytes of frames, 512 KiB for
+    /// `striding(4, 2048, 64)`; a buffer is posted again as a whole, after the batch that polled its last frame. A frame is at most as long as a
+    /// buffer and at most 65,535 bytes.
     pub const fn striding(mut self, wqes: u32, strides: u32, bytes: u32) -> Self {
         self.wqes = wqes;
         self.shape = Shape::Striding(Strides { count: strides, size: bytes });
@@ -166,15 +167,8 @@ impl FrameConfig {
             Error::check_range("bytes of a frame", bytes.into(), MIN_FRAME, i32::MAX as u64)?;
         }
         let max_wr = attr.max_qp_wr.max(0) as u64;
-        Error::check_range("number of buffers", self.wqes.into(), 4, max_wr.min(1 << 15))?;
-        if !self.wqes.is_power_of_two() {
-            return Err(Error::OutOfRange {
-                what: "number of buffers (a power of two)",
-                value: self.wqes.into(),
-                min: 4,
-                max: max_wr.min(1 << 15),
-            });
-        }
+        let what = "number of buffers (a power of two)";
+        check_power_of_two(what, self.wqes, 4, max_wr.min(1 << 15))?;
         let refused = |operation, when| Err(Error::Unsupported { operation, when });
         match self.shape {
             Shape::Striding(_) if verbs => refused(
@@ -198,19 +192,22 @@ fn check_strides(strides: Strides, caps: &sys::mlx5dv_striding_rq_caps) -> Resul
             when: "on this device, which has no striding receive queues: use FrameConfig::plain",
         });
     }
-    let power = |what, value: u32, min: u32, max: u32| {
-        let (value, min, max) = (u64::from(value), 1 << min, 1 << max);
-        Error::check_range(what, value, min, max)?;
-        let error = Error::OutOfRange { what, value, min, max };
-        if value.is_power_of_two() { Ok(()) } else { Err(error) }
-    };
     let [least, most] =
         [caps.min_single_wqe_log_num_of_strides, caps.max_single_wqe_log_num_of_strides];
+    let what = "strides of a buffer (a power of two)";
     // A CQE has 14 bits for the count.
-    power("strides of a buffer, a power of two,", strides.count, least, most.min(13))?;
+    check_power_of_two(what, strides.count, 1 << least, 1 << most.min(13))?;
     let [least, most] =
         [caps.min_single_stride_log_num_of_bytes, caps.max_single_stride_log_num_of_bytes];
-    power("bytes of a stride, a power of two,", strides.size, least, most.min(16))
+    let what = "bytes of a stride (a power of two)";
+    check_power_of_two(what, strides.size, 1 << least, 1 << most.min(16))
+}
+
+/// Checks a value that must be a power of two, as `what` says.
+pub(super) fn check_power_of_two(what: &'static str, value: u32, min: u64, max: u64) -> Result<()> {
+    let (is_power_of_two, value) = (value.is_power_of_two(), value.into());
+    Error::check_range(what, value, min, max)?;
+    if is_power_of_two { Ok(()) } else { Err(Error::OutOfRange { what, value, min, max }) }
 }
 
 impl Default for FrameConfig {

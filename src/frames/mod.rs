@@ -68,6 +68,7 @@ pub use flow::{Flow, FlowRule};
 pub use frame::{Frame, TakenFrame};
 
 use buffers::Buffers;
+use config::check_power_of_two;
 use flow::Target;
 use queue::{DirectFrames, Queues};
 use verbs::VerbsFrames;
@@ -239,10 +240,7 @@ impl FrameReceiver {
         let context = pd.context();
         let mlx5dv = context.choose(config.path)?;
         config.check(context, mlx5dv)?;
-        if !count.is_power_of_two() || count > 1 << 15 {
-            let what = "number of receivers (a power of two)";
-            return Err(Error::OutOfRange { what, value: count.into(), min: 1, max: 1 << 15 });
-        }
+        check_power_of_two("number of receivers (a power of two)", count, 1, 1 << 15)?;
         let Some(mlx5dv) = mlx5dv else {
             return Err(Error::Unsupported {
                 operation: "FrameReceiver::spread",

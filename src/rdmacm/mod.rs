@@ -1,4 +1,4 @@
-//! Connections by IP address, through the RDMA connection manager of the system (`rdma_cm(7)`).
+//! Connections by IP address, through the RDMA connection manager of the system (`rdma_cm(7)`). Needs the feature `rdmacm`.
 //!
 //! One side listens, the other resolves its address, and the system finds the device, the port and the route. A
 //! [`Receiver`](crate::Receiver) on that device creates the queue pair; the connection manager only exchanges addresses.

@@ -62,8 +62,8 @@ impl TagMatchingConfig {
     }
 
     /// Sets the number of slots for unexpected messages (messages that match no receive when they arrive), at least
-    /// 33, the minimum of the adapter. mlx5 rounds up to a power of two minus one: 64
-    /// become 127, so a pool of twice as many buffers fills all.
+    /// 33, the minimum of the adapter. mlx5 rounds up to a power of two minus one: 64 become 127, which a pool of 127 buffers
+    /// fills.
     pub const fn slots(mut self, slots: u32) -> Self {
         self.slots = slots;
         self
@@ -75,8 +75,10 @@ impl TagMatchingConfig {
         (self.slots + 1).next_power_of_two() - 1
     }
 
-    /// Sets how many sends can be outstanding to all peers together, including the reads of rendezvous. Each peer
-    /// reserves the capacity of its send queue: 256 with [`QpConfig::rc`](crate::QpConfig::rc) on the direct path.
+    /// Sets how many sends can be outstanding to all peers together, including the reads of rendezvous, 8,192 by default. Each
+    /// peer reserves the capacity of its send queue. With [`QpConfig::rc`](crate::QpConfig::rc) that is 256 on the direct path,
+    /// so the default is enough for 32 peers; [`add_peer`](super::TagMatchingSrq::add_peer) returns
+    /// [`Error::CqTooSmall`](crate::Error::CqTooSmall) for more.
     pub const fn sends(mut self, sends: u32) -> Self {
         self.sends = sends;
         self

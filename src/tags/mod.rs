@@ -163,6 +163,8 @@ impl TagMatchingSrq {
         let max_slots = pd.context().attr().max_srq_wr.max(0) as u64;
         Error::check_range("slots", config.slots.into(), MIN_SLOTS.into(), max_slots)?;
         Error::check_range("max_tags", config.max_tags.into(), 1, u16::MAX.into())?;
+        let max_sends = pd.context().attr().max_cqe.max(0) as u64;
+        Error::check_range("sends", config.sends.into(), 1, max_sends)?;
         let engine = match config.offload {
             Offload::Never => Self::software(pd, config)?,
             Offload::Required => Self::hardware(pd, config)?,

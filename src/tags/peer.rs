@@ -212,7 +212,9 @@ impl TagMatchingSrq {
     /// Ends a connection. Outstanding sends and unread rendezvous complete with `WR_FLUSH_ERR`. Receives whose data was to be read
     /// from the peer fail with [`PeerGone`](super::ReceiveFailure::PeerGone), or with
     /// [`Dropped`](super::ReceiveFailure::Dropped) if the device was reading. Complete messages keep waiting for their receives.
-    /// The call waits until the device has returned the buffers of incomplete messages.
+    /// The call waits for the device, not for the peer, until it has returned the buffers of incomplete messages: like
+    /// [`Receiver::reset_qp`](crate::Receiver::reset_qp), it returns [`QpEnd::LastWqeMissing`] after 5 s without any event of the
+    /// device.
     ///
     /// # Errors
     /// [`Error::Foreign`]; [`Error::Gone`]; [`Error::Verbs`] if the device refuses, and the peer stays.

@@ -197,6 +197,8 @@ fn a_queue_that_cannot_be_is_refused_in_words() {
     let refused = make(TagMatchingConfig::new(4).slots(32)).unwrap_err();
     assert_matches!(refused, Error::OutOfRange { what: "slots", min: 33, .. });
     assert_matches!(make(TagMatchingConfig::new(0)), Err(Error::OutOfRange { .. }));
+    let refused = make(TagMatchingConfig::new(4).sends(0)).unwrap_err();
+    assert_matches!(refused, Error::OutOfRange { what: "sends", value: 0, min: 1, .. });
     if ways().contains(&Offload::Required) {
         let refused = make(TagMatchingConfig::new(60_000).offload(Offload::Required)).unwrap_err();
         assert_matches!(refused, Error::OutOfRange { what: "max_tags", .. });
