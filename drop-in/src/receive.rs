@@ -181,8 +181,11 @@ unsafe fn post_rest<Q: Receives>(
     unsafe {
         queue.post_each(|segments, capacity| {
             let request = wr.as_ref()?;
+            if !(1..=capacity as c_int).contains(&request.num_sge) {
+                return None;
+            }
             let list = sges(request.sg_list, request.num_sge);
-            if list.len() > capacity as usize || !sge::scatter_all(segments, capacity, list) {
+            if !sge::scatter_all(segments, capacity, list) {
                 return None;
             }
             wr = request.next;

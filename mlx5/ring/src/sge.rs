@@ -78,16 +78,20 @@ pub(crate) unsafe fn scatter(segments: NonNull<DataSegment>, capacity: u32, sges
 /// now, and `sges.len() <= capacity`.
 #[inline(always)]
 pub unsafe fn scatter_all(segments: NonNull<DataSegment>, capacity: u32, sges: &[Sge]) -> bool {
-    for (i, sge) in sges.iter().enumerate() {
+    let mut segment = segments;
+    for sge in sges {
         if sge.length_and_key() as u32 == 0 {
             return false;
         }
-        // SAFETY: below `capacity`.
-        unsafe { write(segments.add(i), sge.into()) }
+        // SAFETY: fewer than `capacity` segments have been written.
+        unsafe {
+            write(segment, sge.into());
+            segment = segment.add(1);
+        }
     }
     if sges.len() != capacity as usize {
         // SAFETY: one segment is left.
-        unsafe { write(segments.add(sges.len()), DataSegment::TERMINATOR) }
+        unsafe { write(segment, DataSegment::TERMINATOR) }
     }
     true
 }
