@@ -50,7 +50,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// The system has no RDMA device.
     #[error(
-        "no RDMA device found: load the driver of the adapter; `ibv_devices` lists the devices of libibverbs"
+        "no RDMA device found: load the driver of the adapter, or start the program with `soft-mlx5 run --`; `ibv_devices` lists the devices of libibverbs"
     )]
     NoDevice,
 
@@ -121,6 +121,19 @@ pub enum Error {
     /// A value is outside its limits.
     #[error("{what} is {value}: it must be from {min} to {max}")]
     OutOfRange {
+        /// Name of the value, as the configuration calls it.
+        what: &'static str,
+        /// The value that was asked for.
+        value: u64,
+        /// Least value.
+        min: u64,
+        /// Greatest value.
+        max: u64,
+    },
+
+    /// A value is not one of the powers of two within its limits.
+    #[error("{what} is {value}: it must be a power of two from {min} to {max}")]
+    NotPowerOfTwo {
         /// Name of the value, as the configuration calls it.
         what: &'static str,
         /// The value that was asked for.
@@ -339,6 +352,20 @@ impl Error {
             return Ok(());
         }
         Err(Self::OutOfRange { what, value, min, max })
+    }
+
+    /// `Ok` when `value` is a power of two in the range, else what is wrong with it.
+    pub(crate) fn check_power_of_two(
+        what: &'static str,
+        value: u32,
+        min: u64,
+        max: u64,
+    ) -> Result<()> {
+        let (is_power_of_two, value) = (value.is_power_of_two(), value.into());
+        if is_power_of_two && (min..=max).contains(&value) {
+            return Ok(());
+        }
+        Err(Self::NotPowerOfTwo { what, value, min, max })
     }
 }
 

@@ -34,6 +34,7 @@ fn texts() -> Vec<(&'static str, String)> {
         Error::Verbs { operation: "ibv_query_port", device: name(), source: os() },
         Error::NotDirect { device: name(), reason: NotDirect::NotMlx5 },
         Error::OutOfRange { what: "port", value: 3, min: 1, max: 2 },
+        Error::NotPowerOfTwo { what: "strides of a buffer", value: 700, min: 512, max: 8192 },
         Error::CqTooSmall { setting: "SenderConfig::cq_capacity", needed: 512, capacity: 256 },
         Error::CqFailed,
         Error::Post(post()),

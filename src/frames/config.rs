@@ -71,7 +71,7 @@ impl FrameConfig {
     /// `bytes` bytes each, all powers of two. A frame takes as many strides as it needs, in one buffer. Direct path only. Use it for
     /// frames of different lengths: short ones take little memory, and a WQE is written once for many frames.
     ///
-    /// Adapters support at least 512 strides (8 with newer firmware) of 64 to 8,192 bytes (`striding_rq_caps` of
+    /// Adapters require at least 512 strides (8 with newer firmware), of 64 to 8,192 bytes (`striding_rq_caps` of
     /// `mlx5dv_query_device(3)`); doorbell takes at most 8,192, because a CQE has 14 bits for their number. Strides of 64 bytes
     /// waste the least memory. The device has room for `wqes * strides * bytes` bytes of frames, 512 KiB for
     /// `striding(4, 2048, 64)`; a buffer is posted again as a whole, after the batch that polled its last frame. A frame is at most as long as a
@@ -167,8 +167,8 @@ impl FrameConfig {
             Error::check_range("bytes of a frame", bytes.into(), MIN_FRAME, i32::MAX as u64)?;
         }
         let max_wr = attr.max_qp_wr.max(0) as u64;
-        let what = "number of buffers (a power of two)";
-        check_power_of_two(what, self.wqes, 4, max_wr.min(1 << 15))?;
+        let what = "number of buffers";
+        Error::check_power_of_two(what, self.wqes, 4, max_wr.min(1 << 15))?;
         let refused = |operation, when| Err(Error::Unsupported { operation, when });
         match self.shape {
             Shape::Striding(_) if verbs => refused(
@@ -194,20 +194,13 @@ fn check_strides(strides: Strides, caps: &sys::mlx5dv_striding_rq_caps) -> Resul
     }
     let [least, most] =
         [caps.min_single_wqe_log_num_of_strides, caps.max_single_wqe_log_num_of_strides];
-    let what = "strides of a buffer (a power of two)";
+    let what = "strides of a buffer";
     // A CQE has 14 bits for the count.
-    check_power_of_two(what, strides.count, 1 << least, 1 << most.min(13))?;
+    Error::check_power_of_two(what, strides.count, 1 << least, 1 << most.min(13))?;
     let [least, most] =
         [caps.min_single_stride_log_num_of_bytes, caps.max_single_stride_log_num_of_bytes];
-    let what = "bytes of a stride (a power of two)";
-    check_power_of_two(what, strides.size, 1 << least, 1 << most.min(16))
-}
-
-/// Checks a value that must be a power of two, as `what` says.
-pub(super) fn check_power_of_two(what: &'static str, value: u32, min: u64, max: u64) -> Result<()> {
-    let (is_power_of_two, value) = (value.is_power_of_two(), value.into());
-    Error::check_range(what, value, min, max)?;
-    if is_power_of_two { Ok(()) } else { Err(Error::OutOfRange { what, value, min, max }) }
+    let what = "bytes of a stride";
+    Error::check_power_of_two(what, strides.size, 1 << least, 1 << most.min(16))
 }
 
 impl Default for FrameConfig {

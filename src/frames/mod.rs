@@ -1,8 +1,9 @@
-//! Ethernet frames, for example market data.
+//! Ethernet frames, for example market data. They need an Ethernet port; soft-mlx5 has one with `--link roce`.
 //!
 //! A [`FrameReceiver`] owns a receive queue and its buffers. Each [`Flow`] attached to it directs frames there instead of to
-//! the kernel. [`FrameReceiver::poll`] lends each [`Frame`] in place; [`Frame::take`] keeps it. Frames that a program sends do
-//! not come back to queues of its own context: mlx5 blocks this loopback unless a queue asks for it (`mlx5-abi.h`).
+//! the kernel. [`FrameReceiver::poll`] lends each [`Frame`] in place; [`Frame::take`] keeps it. Queues do not
+//! receive the frames that are sent from their own context: mlx5 blocks this loopback unless a queue asks for it (`mlx5-abi.h`).
+//! Queues of another [`Context`](crate::Context), also in the same program, do.
 //!
 //! [`Posting::send_frame`](crate::Posting::send_frame) sends frames through the queue pair of
 //! [`FrameReceiver::with_sender`]. A program that only sends creates a small plain receiver without a flow:
@@ -68,7 +69,6 @@ pub use flow::{Flow, FlowRule};
 pub use frame::{Frame, TakenFrame};
 
 use buffers::Buffers;
-use config::check_power_of_two;
 use flow::Target;
 use queue::{DirectFrames, Queues};
 use verbs::VerbsFrames;
@@ -145,7 +145,7 @@ impl FrameReceiver {
     ///
     /// # Errors
     /// [`Error::NeedsNetRaw`] without the capability; [`Error::NotDirect`] and [`Error::Unsupported`] if the path
-    /// lacks what `config` requests; [`Error::OutOfRange`]; [`Error::Verbs`].
+    /// lacks what `config` requests, or on an InfiniBand port; [`Error::OutOfRange`], [`Error::NotPowerOfTwo`]; [`Error::Verbs`].
     pub fn new(pd: &ProtectionDomain, config: &FrameConfig) -> Result<Self> {
         match config.shape {
             Shape::Plain(_) => Self::with_raw_qp(pd, config, None),
@@ -240,7 +240,7 @@ impl FrameReceiver {
         let context = pd.context();
         let mlx5dv = context.choose(config.path)?;
         config.check(context, mlx5dv)?;
-        check_power_of_two("number of receivers (a power of two)", count, 1, 1 << 15)?;
+        Error::check_power_of_two("number of receivers", count, 1, 1 << 15)?;
         let Some(mlx5dv) = mlx5dv else {
             return Err(Error::Unsupported {
                 operation: "FrameReceiver::spread",

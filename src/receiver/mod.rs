@@ -72,7 +72,7 @@ use qp_table::QpTable;
 /// | receive messages | [`poll`](Self::poll), [`poll_up_to`](Self::poll_up_to) |
 /// | sleep | [`wait`](Self::wait); in an event loop [`arm`](Self::arm) and [`channel`](Self::channel) |
 /// | monitor | [`handle_event`](Self::handle_event), [`arm_srq_limit`](Self::arm_srq_limit), [`statistics`](Self::statistics) |
-/// | end a connection | [`drain_qp`](Self::drain_qp), [`reset_qp`](Self::reset_qp), [`destroy_qp`](Self::destroy_qp); or drop the [`QueuePair`](crate::QueuePair) |
+/// | end a connection | as [`QueuePair`](crate::QueuePair) describes; without the peer [`drain_qp`](Self::drain_qp), [`reset_qp`](Self::reset_qp), [`destroy_qp`](Self::destroy_qp); or drop the queue pair |
 /// | access the rings | [`as_direct`](Self::as_direct), [`from_raw_cq`](Self::from_raw_cq) |
 ///
 /// ```no_run

@@ -15,7 +15,9 @@ use crate::events::{AsyncEvents, Patience};
 use crate::qp::{QpEnd, QueuePair};
 
 impl Receiver {
-    /// Disconnects a QP without losing messages that have arrived. The steps of a graceful end:
+    /// Disconnects a QP without losing messages that have arrived, whatever the peer does. Sends of the peer that have not
+    /// completed fail. If the peer takes part, end the connection as [`QueuePair`] describes: then all sends of both sides
+    /// complete. The steps:
     ///
     /// 1. `drain_qp` moves the QP to the error state. If the QP uses an SRQ, it waits for the event
     ///    [`LastWqeReached`](crate::AsyncEvent::LastWqeReached), after which the QP takes no more receives. It leaves

@@ -76,9 +76,10 @@ impl TagMatchingConfig {
     }
 
     /// Sets how many sends can be outstanding to all peers together, including the reads of rendezvous, 8,192 by default. Each
-    /// peer reserves the capacity of its send queue. With [`QpConfig::rc`](crate::QpConfig::rc) that is 256 on the direct path,
-    /// so the default is enough for 32 peers; [`add_peer`](super::TagMatchingSrq::add_peer) returns
-    /// [`Error::CqTooSmall`](crate::Error::CqTooSmall) for more.
+    /// peer reserves the capacity of its send queue: on the direct path twice [`QpConfig::sends`](crate::QpConfig::sends), rounded
+    /// up to a power of two, because the offer of a rendezvous takes two blocks. With [`QpConfig::rc`](crate::QpConfig::rc) that
+    /// is 256, so the default is enough for 32 peers; for more [`add_peer`](super::TagMatchingSrq::add_peer) returns
+    /// [`Error::CqTooSmall`](crate::Error::CqTooSmall): set more sends here, or fewer for each peer.
     pub const fn sends(mut self, sends: u32) -> Self {
         self.sends = sends;
         self
