@@ -67,9 +67,9 @@ impl Frame<'_> {
         Some(self.cqe?.flow_tag())
     }
 
-    /// Returns how many frames the device dropped since the previous frame because no buffer was posted. Use it to
-    /// see that frames were dropped, and sequence numbers to count them: it is at most 255, and no public document describes
-    /// what the device reports for more. `None` on the verbs path.
+    /// Returns how many frames the device dropped since the previous frame because no buffer was posted: a drop is reported by
+    /// the next frame that arrives. Use it to see that frames were dropped, and sequence numbers to count them: it is at most
+    /// 255, and no public document describes what the device reports for more. `None` on the verbs path.
     #[inline]
     pub fn dropped_before(&self) -> Option<u32> {
         Some(self.dropped + u32::from(self.cqe?.dropped()))

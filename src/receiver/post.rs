@@ -22,7 +22,7 @@ impl Receiver {
     /// Posts a receive for each buffer, with one doorbell for all, and returns their number.
     ///
     /// The device owns the buffers until [`poll`](Self::poll) returns their completions. If [`fill`](Self::fill) was
-    /// used and its spare slot is empty, the last buffer goes there, and counts as posted.
+    /// used and its spare slot is empty, the last buffer goes there; the result counts it, because the call took its buffer.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();

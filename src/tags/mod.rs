@@ -18,9 +18,10 @@
 //! and [`poll`](TagMatchingSrq::poll) events.
 //!
 //! To end: poll until each send has returned its [`Sent`](TagEvent::Sent) and [`offered`](TagMatchingSrq::offered) is 0,
-//! agree with the peer over the stream of `connect_over`, and call [`remove_peer`](TagMatchingSrq::remove_peer). Dropping the queue ends
-//! all connections and returns all buffers to their pools. If the stream of a peer ends earlier, call `remove_peer` at once:
-//! an offer that a dead peer has not read does not complete.
+//! agree with the peer over the stream of `connect_over`, and call [`remove_peer`](TagMatchingSrq::remove_peer). Poll until the
+//! peer has agreed: the FIN of a received rendezvous waits while the send queue is full. Dropping the queue ends all connections
+//! and returns all buffers to their pools. If the stream of a peer ends earlier, call `remove_peer` at once: an offer that a
+//! dead peer has not read does not complete.
 //!
 //! The page Tag matching of the book describes the protocol and the order of messages.
 
@@ -248,7 +249,8 @@ impl TagMatchingSrq {
         self.receives.len()
     }
 
-    /// Returns how many tagged messages wait for a receive, up to the last poll.
+    /// Returns how many tagged messages wait for a receive, up to the last [`poll`](Self::poll), [`probe`](Self::probe),
+    /// [`arm`](Self::arm) or [`wait`](Self::wait).
     pub fn unexpected(&self) -> usize {
         self.unexpected.len()
     }
