@@ -197,7 +197,9 @@ pub enum Error {
     },
 
     /// The object was destroyed.
-    #[error("the {what} does not exist: it was destroyed, or its receiver or sender was dropped")]
+    #[error(
+        "the {what} does not exist: it was destroyed or removed, or its receiver or sender was dropped"
+    )]
     Gone {
         /// The kind of object.
         what: &'static str,

@@ -168,10 +168,10 @@ pub enum ReceiveFailure {
         "the device dropped the message: it did not fit, its sender could not be read, or the connection failed"
     )]
     Dropped,
-    /// Reading the memory of the sender failed.
+    /// Reading the memory of the sender failed, or the peer was removed after the READ was posted.
     #[error("reading the data from the sender failed: {0}")]
     Read(WcStatus),
-    /// The peer was removed or failed before its data was read.
+    /// The peer was removed or failed before the READ of its data was posted.
     #[error("the peer was removed or failed before its data was read")]
     PeerGone,
     /// The device delivered an invalid rendezvous header.
