@@ -170,10 +170,10 @@ impl Clock {
 
     /// Converts a [timestamp](crate::Message::timestamp) to nanoseconds.
     ///
-    /// Real time counts from 1970 as the adapter's PTP clock is set: the driver starts it at
-    /// the system's real time (UTC), and `ptp4l` or `phc2sys` may set it to TAI, which is 37 s ahead. Ticks of an mlx5 device become
-    /// the time of the driver's PTP clock, as in `mlx5dv_ts_to_ns(3)`; the result is correct for timestamps within half a wrap of the
-    /// counter before or after the reading. On other devices the result counts from zero of the counter.
+    /// Real time counts from 1970 as the adapter's PTP clock is set: the driver starts it at the system's real time (UTC), and
+    /// `ptp4l` or `phc2sys` may set it to TAI, which is 37 s ahead. Ticks of an mlx5 device become the time of the driver's PTP
+    /// clock, as in `mlx5dv_ts_to_ns(3)`; the result is correct for timestamps within half a wrap of the counter before or after
+    /// the reading. On other devices the result counts from zero of the counter.
     ///
     /// # Errors
     /// [`WrongClock`] for ticks of another device.

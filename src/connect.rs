@@ -35,8 +35,8 @@ impl QueuePair {
     /// carries packets between them (on soft-mlx5: whether both processes are in one fabric).
     ///
     /// The stream must accept 41 bytes before the peer reads, as sockets and pipes do: 8 for `doorbell`, the address, and later
-    /// a byte that confirms. It must block. The program may use the stream for other data before and after the call. The call waits for the
-    /// peer as long as the stream does: set its read time-out. In an event loop a slow peer holds up the others for
+    /// a byte that confirms. It must block. The program may use the stream for other data before and after the call. The call
+    /// waits for the peer as long as the stream does: set its read time-out. In an event loop a slow peer holds up the others for
     /// that time; to avoid that, exchange [addresses](Self::address) without blocking and call [`connect`](Self::connect), which
     /// does not wait. For datagrams use
     /// [`address_handle_over`](Self::address_handle_over).

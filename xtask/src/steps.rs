@@ -1,4 +1,4 @@
-//! The steps of the test-suite, in three rings.
+//! The steps of the test-suite, and the commands that run them.
 
 use std::collections::BTreeSet;
 use std::process::Command;
