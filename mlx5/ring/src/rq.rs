@@ -232,7 +232,7 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
         // SAFETY: masked.
         let posted = unsafe { self.wqes.slots.get(slot) };
         // A counter of another lap names the same slot.
-        (posted.index == wqe_counter && posted.state == SlotState::Posted).then_some(slot)
+        posted.is_posted_as(wqe_counter).then_some(slot)
     }
 
     #[inline(always)]
@@ -270,10 +270,7 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
         let slot = self.posted_slot(wqe_counter)?;
         self.used -= 1;
         // SAFETY: a slot that was posted exists and has data.
-        unsafe {
-            self.wqes.slots.get_mut(slot).state = SlotState::Free;
-            Some(self.wqes.slots.data(slot))
-        }
+        Some(unsafe { self.wqes.slots.free(slot) })
     }
 }
 

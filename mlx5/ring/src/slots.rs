@@ -32,6 +32,16 @@ pub struct Slot<T: Copy> {
 impl<T: Copy> Slot<T> {
     /// A slot without a buffer.
     pub const FREE: Self = Self { data: MaybeUninit::uninit(), index: 0, state: SlotState::Free };
+
+    /// Returns `true` if the slot is posted and has this index.
+    #[inline(always)]
+    pub(crate) const fn is_posted_as(&self, index: u16) -> bool {
+        // The two fields are one word in memory, so this is one comparison.
+        const fn word(index: u16, state: SlotState) -> u32 {
+            index as u32 | (state as u32) << 16
+        }
+        word(self.index, self.state) == word(index, SlotState::Posted)
+    }
 }
 
 /// All slots of a queue, in memory of the caller's.
@@ -144,6 +154,20 @@ impl<T: Copy> Slots<T> {
     pub(crate) unsafe fn data(&self, slot: u32) -> T {
         // SAFETY: [data-set]; the caller's `slot` is below the count, and not free.
         unsafe { self.get(slot).data.assume_init() }
+    }
+
+    /// Frees `slot`, and returns the caller's value of it.
+    ///
+    /// # Safety
+    /// As [`data`](Self::data).
+    #[inline(always)]
+    pub(crate) unsafe fn free(&mut self, slot: u32) -> T {
+        // SAFETY: [data-set]; the caller's `slot` is below the count, and not free.
+        unsafe {
+            let slot = self.get_mut(slot);
+            slot.state = SlotState::Free;
+            slot.data.assume_init()
+        }
     }
 
     /// Stores the caller's value of `slot` with a state.

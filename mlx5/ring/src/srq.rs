@@ -20,6 +20,7 @@ use mlx5_wire::be::{Be16, Be32};
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::next::NextSegment;
 
+use crate::prefetch;
 use crate::receive::{PostError, ReceiveRing, Wqes};
 use crate::sge::{self, Sge};
 use crate::slots::{Slot, SlotState, Slots};
@@ -245,10 +246,12 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
         let slot = self.head;
         // SAFETY: [slot-index]; the slot is not the device's.
         unsafe {
-            write(self.wqes.segments(slot), self.wqes.max_sge);
+            let segments = self.wqes.segments(slot);
+            write(segments, self.wqes.max_sge);
             self.wqes.slots.set(slot, data, SlotState::Posted);
+            self.advance(slot);
+            prefetch::for_write::<{ prefetch::AHEAD }, _>(segments.as_ptr());
         }
-        self.advance(slot);
         Ok(slot)
     }
 
@@ -310,10 +313,7 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
         let slot = self.posted_slot(wqe_counter)?;
         self.append(slot);
         // SAFETY: a slot that was posted exists and has data.
-        unsafe {
-            self.wqes.slots.get_mut(slot).state = SlotState::Free;
-            Some(self.wqes.slots.data(slot))
-        }
+        Some(unsafe { self.wqes.slots.free(slot) })
     }
 }
 
