@@ -77,29 +77,43 @@ impl Draft {
 pub(crate) unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     // SAFETY: [verbs], [record-lives]; `replace` has put the record there.
     unsafe {
-        // Another thread may just have given the queue pair its functions back.
         let record = &**find::place_in_qp(qp);
-        if record.status.path() == Path::Undecided {
-            decide::for_qp(context::of((*qp).qp_base.context), record);
-        }
         let mut guard = record.send.lock();
         let Some(side) = &mut *guard else {
             drop(guard);
-            let original = record.original.lock().unwrap_or_else(PoisonError::into_inner);
-            let start = original.as_ref().and_then(|original| original.wr_start);
-            drop(original);
-            // The rest of the batch goes to the functions that were given back.
-            LIBMLX5.add_posts(1);
-            if let Some(start) = start {
-                start(qp);
-            }
-            return;
+            return start_undecided(qp, record);
         };
         let draft = &mut side.draft;
         draft.start = Some((side.queue.mark(), side.posted));
         (draft.error, draft.lacks) = (0, 0);
         // Until the batch ends. Meanwhile this thread may poll the CQ.
         guard.keep();
+    }
+}
+
+/// Begins a batch of a queue pair that doorbell does not drive, or not yet.
+///
+/// # Safety
+/// [verbs]; `record` is that of the queue pair.
+#[cold]
+unsafe extern "C" fn start_undecided(qp: *mut ibv_qp_ex, record: &Qp) {
+    // SAFETY: [verbs], [record-lives]; `replace` has put the record there.
+    unsafe {
+        if record.status.path() == Path::Undecided {
+            decide::for_qp(context::of((*qp).qp_base.context), record);
+        }
+        if record.send.lock().is_some() {
+            return wr_start(qp);
+        }
+        // Another thread may just have given the queue pair its functions back.
+        let original = record.original.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = original.as_ref().and_then(|original| original.wr_start);
+        drop(original);
+        // The rest of the batch goes to the functions that were given back.
+        LIBMLX5.add_posts(1);
+        if let Some(start) = start {
+            start(qp);
+        }
     }
 }
 
@@ -164,7 +178,7 @@ unsafe fn end(qp: *mut ibv_qp_ex, is_aborted: bool) -> c_int {
 #[inline(always)]
 unsafe fn begin(
     qp: *mut ibv_qp_ex,
-    open: impl FnOnce(&Qp, &mut SendSide, Flags) -> Result<Open, c_int>,
+    open: impl FnOnce(&Qp, &mut SendSide, Flags) -> Result<Opened, c_int>,
 ) {
     // SAFETY: [verbs] the program is in a batch.
     unsafe {
@@ -176,34 +190,47 @@ unsafe fn begin(
             return side.draft.fail(libc::ENOMEM);
         }
         match open(record, side, flags_of((*qp).wr_flags, record.signal_all)) {
-            Ok(wqe) => {
+            Ok(Opened { wqe, lacks }) => {
                 let draft = &mut side.draft;
                 draft.wqe.write(wqe);
-                draft.wr_id = (*qp).wr_id;
-                let is_datagram = record.transport == Transport::Ud;
-                draft.lacks = if is_datagram { PAYLOAD | ADDRESS } else { PAYLOAD };
+                (draft.wr_id, draft.lacks) = ((*qp).wr_id, lacks);
             }
             Err(error) => side.draft.fail(error),
         }
     }
 }
 
+/// A WQE that was opened, and the parts that it lacks.
+struct Opened {
+    wqe: Open,
+    lacks: u8,
+}
+
+/// Returns what is open, which lacks these parts, or the errno.
+#[inline(always)]
+fn lacking(lacks: u8, open: Result<Open, PostError>) -> Result<Opened, c_int> {
+    open.map(|wqe| Opened { wqe, lacks }).map_err(errno)
+}
+
 impl SendSide {
     #[inline(always)]
-    fn open_send(&mut self, qp: &Qp, immediate: Immediate, flags: Flags) -> Result<Open, c_int> {
-        let open = if qp.transport == Transport::Ud {
-            self.queue.open_datagram(immediate, flags)
+    fn open_send(&mut self, qp: &Qp, immediate: Immediate, flags: Flags) -> Result<Opened, c_int> {
+        if qp.transport == Transport::Ud {
+            lacking(PAYLOAD | ADDRESS, self.queue.open_datagram(immediate, flags))
         } else {
-            self.queue.open_send(immediate, flags)
-        };
-        open.map_err(errno)
+            lacking(PAYLOAD, self.queue.open_send(immediate, flags))
+        }
     }
 
     fn open_atomic(
         &mut self,
         open: impl FnOnce(&mut SendQueue<Request>) -> Result<Open, PostError>,
-    ) -> Result<Open, c_int> {
-        if self.has_atomics { open(&mut self.queue).map_err(errno) } else { Err(libc::EOPNOTSUPP) }
+    ) -> Result<Opened, c_int> {
+        if self.has_atomics {
+            lacking(PAYLOAD, open(&mut self.queue))
+        } else {
+            Err(libc::EOPNOTSUPP)
+        }
     }
 }
 
@@ -224,14 +251,14 @@ operations! {
     wr_send_inv(rkey: u32) =
         |qp, side, flags| side.open_send(qp, Immediate::Invalidate(rkey), flags);
     wr_rdma_write(rkey: u32, addr: u64) = |_qp, side, flags| {
-        side.queue.open_write(Remote { addr, rkey }, None, flags).map_err(errno)
+        lacking(PAYLOAD, side.queue.open_write(Remote { addr, rkey }, None, flags))
     };
     wr_rdma_write_imm(rkey: u32, addr: u64, imm: u32) = |_qp, side, flags| {
         let imm = Some(u32::from_be(imm));
-        side.queue.open_write(Remote { addr, rkey }, imm, flags).map_err(errno)
+        lacking(PAYLOAD, side.queue.open_write(Remote { addr, rkey }, imm, flags))
     };
     wr_rdma_read(rkey: u32, addr: u64) =
-        |_qp, side, flags| side.queue.open_read(Remote { addr, rkey }, flags).map_err(errno);
+        |_qp, side, flags| lacking(PAYLOAD, side.queue.open_read(Remote { addr, rkey }, flags));
     wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) = |_qp, side, flags| {
         side.open_atomic(|queue| queue.open_fetch_add(Remote { addr, rkey }, add, flags))
     };

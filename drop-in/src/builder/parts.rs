@@ -97,7 +97,7 @@ unsafe extern "C" fn add_address(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
 
 /// Declares functions that add one SGE, with a short way to close a WQE that lacks nothing else.
 macro_rules! set_sge {
-    ($($name:ident: $fits:ident, $close:ident;)*) => {$(
+    ($($name:ident: $close:ident, |$queue:ident, $wqe:ident| $fits:expr;)*) => {$(
         pub(super) unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
             let sge = Sge { addr, length, lkey };
             // SAFETY: [verbs] the program is in a batch and keeps [memory]; [ready]. A WQE that lacks a part is open.
@@ -106,10 +106,10 @@ macro_rules! set_sge {
                 let draft = &mut side.draft;
                 // The last part of most WQEs.
                 if draft.lacks == PAYLOAD && (1..INLINE_SEG).contains(&length) {
-                    let wqe = draft.wqe.assume_init_ref();
-                    if wqe.$fits() {
+                    let ($queue, $wqe) = (&mut side.queue, draft.wqe.assume_init_ref());
+                    if $fits {
                         let data = Request { wr_id: draft.wr_id, number: side.posted };
-                        side.queue.$close(wqe, sge, data);
+                        $queue.$close($wqe, sge, data);
                         side.posted = side.posted.wrapping_add(1);
                         draft.lacks = 0;
                         return;
@@ -122,8 +122,8 @@ macro_rules! set_sge {
 }
 
 set_sge! {
-    wr_set_sge: is_short, close_with;
-    wr_set_sge_of_datagram: has_next_block, close_with_next;
+    wr_set_sge: close_with, |queue, wqe| wqe.is_short();
+    wr_set_sge_of_datagram: close_with_next, |queue, wqe| wqe.fills_block() && queue.free_blocks() > 1;
 }
 
 /// Adds one SGE to any WQE.

@@ -27,8 +27,6 @@ pub struct Open {
     /// Control segment, as numbers; the first one counts the units so far.
     first: u64,
     second: u64,
-    /// Blocks that were free when it was opened.
-    free: u32,
 }
 
 impl Open {
@@ -54,10 +52,10 @@ impl Open {
         self.units() < UNITS_PER_BB - 1
     }
 
-    /// Returns `true` if the WQE fills its first block, and the next one is free.
+    /// Returns `true` if the WQE fills its first block.
     #[inline(always)]
-    pub const fn has_next_block(&self) -> bool {
-        self.units() == UNITS_PER_BB && self.free > 1
+    pub const fn fills_block(&self) -> bool {
+        self.units() == UNITS_PER_BB
     }
 
     /// Returns `true` if the WQE is an atomic, which has one SGE of eight bytes.
@@ -174,8 +172,7 @@ impl<T: Copy> SendQueue<T> {
         head: &H,
         flags: Flags,
     ) -> Result<Open, PostError> {
-        let free = self.free_blocks();
-        if free == 0 {
+        if self.free_blocks() == 0 {
             return Err(PostError::Full);
         }
         let start = self.posted();
@@ -184,7 +181,7 @@ impl<T: Copy> SendQueue<T> {
         let units = 1 + size_of::<H>() / UNIT;
         let first = ControlSegment::first_word(opcode.get(), start as u16, 0, units as u8)
             | self.blocks.qpn;
-        Ok(Open { first, second: ControlSegment::second_word(flags.bits(), imm), free })
+        Ok(Open { first, second: ControlSegment::second_word(flags.bits(), imm) })
     }
 
     /// Writes the address of a datagram.
@@ -208,11 +205,13 @@ impl<T: Copy> SendQueue<T> {
     /// 2 GiB.
     #[inline(always)]
     pub unsafe fn close_with(&mut self, open: &Open, sge: Sge, data: T) {
-        let place = self.place(self.posted());
+        let start = self.posted();
+        self.note(start, 1, data);
+        let block = self.blocks.block(start);
         // SAFETY: a unit of the free block.
-        unsafe { Writer::unit_of(place.block, open.units(), DataSegment::from(sge).to_words()) };
-        self.commit(open, place, 1, 1, data);
-        fetch_ahead(place.block, 1);
+        unsafe { Writer::unit_of(block, open.units(), DataSegment::from(sge).to_words()) };
+        self.commit(open, block, 1, 1);
+        fetch_ahead(block, 1);
     }
 
     /// Appends registered memory in the second block of a WQE that fills its first one, and closes it.
@@ -222,13 +221,12 @@ impl<T: Copy> SendQueue<T> {
     #[inline(always)]
     pub unsafe fn close_with_next(&mut self, open: &Open, sge: Sge, data: T) {
         let start = self.posted();
-        let [place, mut next] = [start, start.wrapping_add(1)].map(|index| self.place(index));
-        // SAFETY: the first unit of a free block, and its record.
-        unsafe {
-            Writer::unit_of(next.block, 0, DataSegment::from(sge).to_words());
-            next.record.as_mut().blocks = 0;
-        }
-        self.commit(open, place, 1, 2, data);
+        self.note(start, 2, data);
+        self.forget_middle(start, 2);
+        let [block, next] = [start, start.wrapping_add(1)].map(|index| self.blocks.block(index));
+        // SAFETY: the first unit of a free block.
+        unsafe { Writer::unit_of(next, 0, DataSegment::from(sge).to_words()) };
+        self.commit(open, block, 1, 2);
     }
 
     /// Appends inline bytes in the first block of a WQE, and closes it.
@@ -237,12 +235,14 @@ impl<T: Copy> SendQueue<T> {
     /// As [`close`](Self::close); the block has room for the header and the bytes, of which there is at least one.
     #[inline(always)]
     pub unsafe fn close_with_inline(&mut self, open: &Open, bytes: &[u8], data: T) {
-        let (place, unit) = (self.place(self.posted()), open.units());
+        let (start, unit) = (self.posted(), open.units());
         self.has_inline = true;
-        self.commit(open, place, InlineHeader::units(bytes.len()), 1, data);
+        self.note(start, 1, data);
+        let block = self.blocks.block(start);
+        self.commit(open, block, InlineHeader::units(bytes.len()), 1);
         // SAFETY: room of the block, which the device does not read before the doorbell.
-        unsafe { Writer::short_inline(place.block, unit, bytes) };
-        fetch_ahead(place.block, 1);
+        unsafe { Writer::short_inline(block, unit, bytes) };
+        fetch_ahead(block, 1);
     }
 
     /// Appends a payload.
@@ -278,43 +278,25 @@ impl<T: Copy> SendQueue<T> {
     pub unsafe fn close(&mut self, open: &Open, data: T) {
         let start = self.posted();
         let blocks = open.units().div_ceil(UNITS_PER_BB);
+        self.note(start, blocks, data);
         self.forget_middle(start, blocks);
-        self.commit(open, self.place(start), 0, blocks, data);
+        self.commit(open, self.blocks.block(start), 0, blocks);
     }
 
-    /// Returns where the block with running index `index` and its record are. They are found before the first store to a WQE,
-    /// which the compiler does not know to be apart from the queue.
+    /// Takes note of the request of a WQE of `blocks` blocks from running index `start` on.
     #[inline(always)]
-    fn place(&self, index: u32) -> Place<T> {
-        Place { index, block: self.blocks.block(index), record: self.record(index) }
-    }
-
-    /// Writes the control segment of a WQE with `more` units, of `blocks` blocks from `place` on.
-    #[inline(always)]
-    fn commit(&mut self, open: &Open, place: Place<T>, more: usize, blocks: u32, data: T) {
-        let first = open.first + ControlSegment::UNIT * more as u64;
+    fn note(&mut self, start: u32, blocks: u32, data: T) {
         // SAFETY: [exclusive] a record of the queue.
-        unsafe { place.record.write(Record { blocks, data: MaybeUninit::new(data) }) };
-        self.blocks.advance(place.index, blocks);
+        unsafe { self.record(start).write(Record { blocks, data: MaybeUninit::new(data) }) };
+    }
+
+    /// Writes the control segment of the next WQE, with `more` units, of `blocks` blocks from `block` on.
+    #[inline(always)]
+    fn commit(&mut self, open: &Open, block: NonNull<u8>, more: usize, blocks: u32) {
+        let first = open.first + ControlSegment::UNIT * more as u64;
+        self.blocks.advance(self.posted(), blocks);
         // SAFETY: the first block of the WQE, which the device does not read before the doorbell.
-        unsafe { Writer::unit_of(place.block, 0, [Be64::new(first), Be64::new(open.second)]) };
+        unsafe { Writer::unit_of(block, 0, [Be64::new(first), Be64::new(open.second)]) };
         self.note_last(open.second & ControlSegment::CQ_UPDATE != 0);
     }
 }
-
-/// A block of the ring.
-struct Place<T> {
-    /// Running index.
-    index: u32,
-    block: NonNull<u8>,
-    record: NonNull<Record<T>>,
-}
-
-impl<T> Clone for Place<T> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Place<T> {}

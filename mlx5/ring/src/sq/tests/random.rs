@@ -163,7 +163,12 @@ impl Request {
                     queue.close_with(&open, sge, data);
                     return Ok(());
                 }
-                ([], &[sge]) if sge.length != 0 && open.has_next_block() && queue.max_units > 4 => {
+                ([], &[sge])
+                    if sge.length != 0
+                        && open.fills_block()
+                        && queue.free_blocks() > 1
+                        && queue.max_units > 4 =>
+                {
                     queue.close_with_next(&open, sge, data);
                     return Ok(());
                 }
