@@ -7,6 +7,7 @@ use mlx5_ring::cq::CompletionQueue;
 use mlx5_ring::receive::{Completion, ReceiveRing, complete};
 use mlx5_ring::rq::ReceiveQueue;
 use mlx5_ring::srq::SharedReceiveQueue;
+use mlx5_wire::be::Be32;
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys::{IBV_WC_GENERAL_ERR, IBV_WC_SUCCESS, ibv_wc, ibv_wc_status};
 
@@ -67,11 +68,11 @@ impl CqSide {
     /// Returns the queue pair of a CQE of the CQ of `record`.
     #[inline(always)]
     pub(crate) fn qp<'a>(&mut self, record: &'a Cq, qpn: u32) -> Option<&'a Qp> {
-        if qpn != self.last_qpn {
+        if Be32::new(qpn) != self.last_qpn {
             // SAFETY: [record-lives] the CQ of `record` exists.
             let context = unsafe { context::of((*record.ibv).context) };
             self.last = context.qps.get(qpn)?;
-            self.last_qpn = qpn;
+            self.last_qpn = Be32::new(qpn);
         }
         // SAFETY: [record-lives] `last` is that of a queue pair of this CQ.
         unsafe { self.last.as_ref() }
@@ -81,7 +82,7 @@ impl CqSide {
     #[inline(always)]
     pub(crate) fn same_qp<'a>(&self, cqe: Cqe<'_>) -> Option<&'a Qp> {
         // SAFETY: [record-lives] `last` is that of a queue pair of this CQ, if it has a number that a CQE has.
-        (cqe.qpn() == self.last_qpn).then(|| unsafe { &*self.last })
+        (Be32::new(cqe.qpn()) == self.last_qpn).then(|| unsafe { &*self.last })
     }
 
     /// Ends the receive that the next CQE names if that is of the most common form and of the queue pair of the CQE before;
@@ -121,7 +122,7 @@ impl CqSide {
 
 /// Ends the request that a CQE of the most common form names, unless the queue is in use: then the caller has to wait for it.
 #[inline(always)]
-fn complete_plain_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Option<u64> {
+pub(crate) fn complete_plain_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Option<u64> {
     S::of(qp)?.try_lock()?.as_mut()?.complete_plain(cqe)
 }
 

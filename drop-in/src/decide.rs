@@ -170,6 +170,8 @@ fn decide<'a>(context: &'a Context, seed: impl FnOnce(&mut Group<'a>), path: imp
         log::say(format_args!("CQ {}: {who} ({why})", unsafe { (*cq.ibv).handle }));
         if refused.is_some() {
             extended::restore_cq(cq);
+        } else {
+            extended::take_over(cq);
         }
         cq.status.set(path);
     }

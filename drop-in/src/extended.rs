@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_uint};
 use core::mem;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use mlx5_ring::completion::Cqe;
 use mlx5_wire::opcode::CqeOpcode;
@@ -31,7 +32,7 @@ pub(crate) unsafe fn replace(cq: *mut ibv_cq_ex, record: &Cq) {
         find::place_in_cq(cq).write(record);
         &mut *cq
     };
-    cq.start_poll = Some(start_poll);
+    cq.start_poll = Some(start_poll_undecided);
     if record.original.is_none() {
         return;
     }
@@ -50,6 +51,17 @@ pub(crate) unsafe fn replace(cq: *mut ibv_cq_ex, record: &Cq) {
     cq.read_completion_ts = cq.read_completion_ts.and(Some(read_completion_ts));
     cq.read_cvlan = cq.read_cvlan.and(Some(read_cvlan));
     cq.read_flow_tag = cq.read_flow_tag.and(Some(read_flow_tag));
+}
+
+/// Lets the program poll a CQ that has its ring, and [`find::cq`] find its record.
+pub(crate) fn take_over(cq: &Cq) {
+    // SAFETY: [record-lives] libmlx5 has room for the functions of an extended CQ in each CQ. Another thread may still call the
+    // function that was there: it finds no completion.
+    unsafe {
+        let place = &raw mut (*cq.ibv.cast::<ibv_cq_ex>()).start_poll;
+        // A thread that reads it finds the ring.
+        (*place.cast::<AtomicUsize>()).store(start_poll as *const () as usize, Ordering::Release);
+    }
 }
 
 /// Gives a CQ the functions of libmlx5 back.
@@ -92,7 +104,7 @@ pub(crate) fn forget(cq: &Cq) {
 /// Returns the record of a CQ that the program polls.
 ///
 /// # Safety
-/// [verbs] `start_poll` has returned 0, so doorbell drives the CQ and never gives its functions back.
+/// doorbell drives the CQ, and so never gives its functions back.
 #[inline(always)]
 unsafe fn polled<'a>(cq: *mut ibv_cq_ex) -> &'a Cq {
     // SAFETY: [record-lives] `replace` has put the record there.
@@ -108,11 +120,10 @@ pub(crate) unsafe extern "C" fn start_poll(
         if (*attr).comp_mask != 0 {
             return libc::EINVAL;
         }
-        // Another thread may just have given the CQ its functions back.
-        let record = &**find::place_in_cq(cq);
+        let record = polled(cq);
         match record.side.try_lock() {
-            Some(guard) => start_locked(guard, record, cq, attr),
-            None => start_contended(record, cq, attr),
+            Some(guard) => start_locked(guard, cq, record),
+            None => start_contended(cq, record),
         }
     }
 }
@@ -120,76 +131,55 @@ pub(crate) unsafe extern "C" fn start_poll(
 /// Starts a poll of a CQ that another thread polls.
 ///
 /// # Safety
-/// [verbs]; `record` is that of the CQ.
+/// [verbs]; `record` is that of the CQ, which doorbell drives.
 #[cold]
-unsafe extern "C" fn start_contended(
-    record: &Cq,
-    cq: *mut ibv_cq_ex,
-    attr: *mut ibv_poll_cq_attr,
-) -> c_int {
-    // SAFETY: [verbs]; `record` is that of the CQ, and the guard holds its lock.
-    unsafe { start_locked(record.side.lock(), record, cq, attr) }
+unsafe extern "C" fn start_contended(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
+    // SAFETY: [verbs]; `record` is that of the CQ, which doorbell drives, and the guard holds its lock.
+    unsafe { start_locked(record.side.lock(), cq, record) }
 }
 
 /// Starts a poll of a CQ whose lock is held.
 ///
 /// # Safety
-/// [verbs]; `record` is that of the CQ, and `guard` holds its lock.
+/// [verbs]; `record` is that of the CQ, which doorbell drives, and `guard` holds its lock.
 #[inline(always)]
-unsafe fn start_locked(
-    mut guard: Guard<'_, Option<CqSide>>,
-    record: &Cq,
-    cq: *mut ibv_cq_ex,
-    attr: *mut ibv_poll_cq_attr,
-) -> c_int {
-    // SAFETY: [verbs]; `record` is that of the CQ, and `guard` holds its lock.
+unsafe fn start_locked(guard: Guard<'_, Option<CqSide>>, cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
+    // SAFETY: [verbs]; `record` is that of the CQ, which doorbell drives, and `guard` holds its lock.
     unsafe {
-        let Some(side) = &mut *guard else {
-            drop(guard);
-            return start_undecided(record, cq, attr);
-        };
-        // Most polls of a program that waits find nothing, and all that was taken before is published.
-        if side.ring.is_empty() {
+        let side = record.held();
+        let is_taken = side.take_plain_receive(cq);
+        if !is_taken && side.ring.is_empty() {
             return libc::ENOENT;
         }
-        start_taking(guard, record, cq)
-    }
-}
-
-/// Starts a poll of a CQ that is not empty.
-///
-/// # Safety
-/// `cq` is the CQ of `record`, and `guard` holds its lock.
-#[inline(never)]
-unsafe fn start_taking(
-    mut guard: Guard<'_, Option<CqSide>>,
-    record: &Cq,
-    cq: *mut ibv_cq_ex,
-) -> c_int {
-    let Some(side) = &mut *guard else { return libc::EINVAL };
-    // SAFETY: `cq` is the CQ of `record`.
-    let error = unsafe { side.take(record, cq) };
-    if error == 0 {
         // Until `end_poll`.
         mem::forget(guard);
-    } else {
-        side.publish(record);
+        if is_taken { 0 } else { start_sent(cq, record) }
     }
-    error
 }
 
-/// Starts a poll of a CQ that doorbell does not drive, or not yet.
+/// Starts a poll of a CQ whose next completion is no plain receive.
 ///
 /// # Safety
-/// [verbs]; `record` is that of the CQ.
-#[cold]
-unsafe extern "C" fn start_undecided(
-    record: &Cq,
+/// As [`take`].
+#[inline(never)]
+unsafe extern "C" fn start_sent(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
+    // SAFETY: as in `take`; nothing refers to the ring.
+    unsafe {
+        let error = take_sent(cq, record);
+        if error != 0 {
+            end(record);
+        }
+        error
+    }
+}
+
+/// Starts a poll of a CQ before the decision, or just after it.
+unsafe extern "C" fn start_poll_undecided(
     cq: *mut ibv_cq_ex,
     attr: *mut ibv_poll_cq_attr,
 ) -> c_int {
-    // SAFETY: [verbs], [record-lives].
-    let context = unsafe { context::of((*cq).context) };
+    // SAFETY: [verbs], [record-lives]; `replace` has put the record there.
+    let (context, record) = unsafe { (context::of((*cq).context), &**find::place_in_cq(cq)) };
     // See `poll_undecided`.
     let undecided = context.undecided();
     if record.status.path() == Path::Doorbell {
@@ -226,108 +216,111 @@ unsafe extern "C" fn start_poll_of_libmlx5(
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock of `record`, which is that of `cq`.
-    unsafe {
-        let record = polled(cq);
-        match record.side.held() {
-            Some(side) => side.take(record, cq),
-            None => libc::EINVAL,
-        }
-    }
+    // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock of the CQ.
+    unsafe { take(cq, polled(cq)) }
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock.
+    // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock of the CQ.
+    unsafe { end(polled(cq)) }
+}
+
+/// Ends a poll.
+///
+/// # Safety
+/// As [`Cq::held`].
+#[inline(always)]
+unsafe fn end(record: &Cq) {
+    // SAFETY: this thread holds the lock, and nothing else refers to the ring.
     unsafe {
-        let record = polled(cq);
-        if let Some(side) = record.side.held() {
-            side.publish(record);
+        record.held().publish(record);
+        drop(record.side.regain());
+    }
+}
+
+/// Makes the next completion the current one.
+///
+/// # Safety
+/// As [`Cq::held`]; `cq` is the CQ of `record`.
+#[inline(always)]
+unsafe fn take(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
+    // SAFETY: this thread holds the lock, and `cq` is the CQ of `record`.
+    unsafe { if record.held().take_plain_receive(cq) { 0 } else { take_sent(cq, record) } }
+}
+
+/// As [`take`], if the next completion is no plain receive.
+///
+/// # Safety
+/// As [`take`].
+// A call at the end of a function that cannot unwind is a jump: `next_poll` has no registers to save.
+#[inline(never)]
+unsafe extern "C" fn take_sent(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
+    // SAFETY: as in `take`; the consumer index is published when the program has read the completion.
+    unsafe {
+        let side = record.held();
+        if let Some((cqe, wr_id)) = side.complete_plain_send() {
+            let cqe = cqe.detach();
+            side.show(cq, cqe, wr_id, IBV_WC_SUCCESS);
+            return 0;
         }
-        record.side.unlock();
+        take_any(cq, record)
+    }
+}
+
+/// As [`take`], for a CQE of any form.
+///
+/// # Safety
+/// As [`take`].
+#[inline(never)]
+unsafe extern "C" fn take_any(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
+    // SAFETY: as in `take`.
+    unsafe {
+        let side = record.held();
+        loop {
+            let Some(cqe) = side.ring.peek() else { return libc::ENOENT };
+            let cqe: Cqe<'static> = cqe.detach();
+            match side.complete(record, cqe) {
+                Outcome::Done { wr_id, status } => {
+                    side.show(cq, cqe, wr_id, status);
+                    return 0;
+                }
+                Outcome::Hidden => side.ring.advance(),
+                Outcome::Waits => return libc::ENOENT,
+                Outcome::Stray => {
+                    side.ring.advance();
+                    return STRAY;
+                }
+            }
+        }
     }
 }
 
 impl CqSide {
-    /// Makes the next completion the current one.
+    /// Makes the next completion the current one if it is a [plain receive](Self::complete_plain_receive).
     ///
     /// # Safety
-    /// `cq` is the CQ of `record`.
+    /// `cq` is the CQ of this ring.
     #[inline(always)]
-    unsafe fn take(&mut self, record: &Cq, cq: *mut ibv_cq_ex) -> c_int {
-        // SAFETY: `cq` is the CQ of `record`; the consumer index is published when the program has read the completion.
+    unsafe fn take_plain_receive(&mut self, cq: *mut ibv_cq_ex) -> bool {
+        let Some((cqe, wr_id)) = self.complete_plain_receive() else { return false };
+        // SAFETY: `cq` is the CQ of this ring; the consumer index is published when the program has read the completion.
         unsafe {
-            match self.complete_plain_receive() {
-                Some((cqe, wr_id)) => {
-                    let cqe = cqe.detach();
-                    self.show(record, cq, cqe, wr_id, IBV_WC_SUCCESS)
-                }
-                None => self.take_sent(record, cq),
-            }
+            let cqe = cqe.detach();
+            self.show(cq, cqe, wr_id, IBV_WC_SUCCESS);
         }
-    }
-
-    /// As [`take`](Self::take), if the next completion is that of a send.
-    ///
-    /// # Safety
-    /// `cq` is the CQ of `record`.
-    #[inline(never)]
-    unsafe fn take_sent(&mut self, record: &Cq, cq: *mut ibv_cq_ex) -> c_int {
-        // SAFETY: `cq` is the CQ of `record`; the consumer index is published when the program has read the completion.
-        unsafe {
-            match self.complete_plain_send() {
-                Some((cqe, wr_id)) => {
-                    let cqe = cqe.detach();
-                    self.show(record, cq, cqe, wr_id, IBV_WC_SUCCESS)
-                }
-                None => self.take_other(record, cq),
-            }
-        }
+        true
     }
 
     /// Makes the next CQE, whose request is over, the current one.
     ///
     /// # Safety
-    /// `cq` is the CQ of `record`.
+    /// `cq` is the CQ of this ring, and `cqe` the next CQE.
     #[inline(always)]
-    unsafe fn show(
-        &mut self,
-        record: &Cq,
-        cq: *mut ibv_cq_ex,
-        cqe: Cqe<'static>,
-        wr_id: u64,
-        status: ibv_wc_status,
-    ) -> c_int {
-        self.current = Some(cqe);
-        record.polls.add(1);
-        // SAFETY: `cq` is the CQ of `record`.
-        unsafe { ((*cq).wr_id, (*cq).status) = (wr_id, status) };
+    unsafe fn show(&mut self, cq: *mut ibv_cq_ex, cqe: Cqe<'_>, wr_id: u64, status: ibv_wc_status) {
+        self.current = Some(cqe.place());
         self.ring.advance_inline();
-        0
-    }
-
-    /// As [`take`](Self::take), for a CQE of any form.
-    ///
-    /// # Safety
-    /// `cq` is the CQ of `record`.
-    #[inline(never)]
-    unsafe fn take_other(&mut self, record: &Cq, cq: *mut ibv_cq_ex) -> c_int {
-        loop {
-            let Some(cqe) = self.ring.peek() else { return libc::ENOENT };
-            // SAFETY: the consumer index is published when the program has read the completion.
-            let cqe: Cqe<'static> = unsafe { cqe.detach() };
-            match self.complete(record, cqe) {
-                // SAFETY: `cq` is the CQ of `record`.
-                Outcome::Done { wr_id, status } => unsafe {
-                    return self.show(record, cq, cqe, wr_id, status);
-                },
-                Outcome::Hidden => self.ring.advance(),
-                Outcome::Waits => return libc::ENOENT,
-                Outcome::Stray => {
-                    self.ring.advance();
-                    return STRAY;
-                }
-            }
-        }
+        // SAFETY: `cq` is the CQ of this ring.
+        unsafe { ((*cq).wr_id, (*cq).status) = (wr_id, status) };
     }
 }
 
@@ -337,8 +330,11 @@ impl CqSide {
 /// [verbs] The program is in a poll.
 #[inline(always)]
 unsafe fn current(cq: *mut ibv_cq_ex) -> Option<Cqe<'static>> {
-    // SAFETY: [verbs] the program is in a poll, so this thread holds the lock.
-    unsafe { polled(cq).side.held().as_ref()?.current }
+    // SAFETY: [verbs] the program is in a poll, so this thread holds the lock, and the CQE was taken and is not published.
+    unsafe {
+        let side = polled(cq).held();
+        Some(side.ring.taken(side.current?))
+    }
 }
 
 /// Declares readers of the current completion.

@@ -1,9 +1,9 @@
 //! How a data-path function finds the record of its object: in the object itself.
 //!
 //! libmlx5 allocates each CQ and each queue pair with the function pointers of an extended object. Its record replaces a
-//! function that no covered object has, until the object is destroyed or forgotten. Its first function is this library's
-//! ([`start_poll`](extended::start_poll), [`wr_start`](builder::wr_start)) if it has its record there, and libmlx5 does not
-//! drive it. Other records are found by number.
+//! function that no covered object has, until the object is destroyed or forgotten. The first function tells whether it is
+//! there: that of a CQ is [`start_poll`](extended::start_poll) if doorbell drives it, and that of a queue pair
+//! [`wr_start`](builder::wr_start) if libmlx5 does not drive it. Other records are found by number.
 //!
 //! An SRQ has no function pointers. A plain one has its record in the field of its XRC domain, which only SRQs for XRC have.
 
@@ -45,7 +45,7 @@ pub(crate) const unsafe fn place_in_qp(qp: *mut ibv_qp_ex) -> *mut *const Qp {
     unsafe { (&raw mut (*qp).wr_bind_mw).cast() }
 }
 
-/// Returns the record of a CQ whose first function is this library's.
+/// Returns the record of a CQ that doorbell drives.
 ///
 /// # Safety
 /// [verbs] `cq` is a CQ of libmlx5.
@@ -55,7 +55,7 @@ pub(crate) unsafe fn cq<'a>(cq: *mut ibv_cq) -> Option<&'a Cq> {
     // SAFETY: [record-lives] a CQ with this function has its record there.
     unsafe {
         let start_poll =
-            (*(&raw const (*cq).start_poll).cast::<AtomicUsize>()).load(Ordering::Relaxed);
+            (*(&raw const (*cq).start_poll).cast::<AtomicUsize>()).load(Ordering::Acquire);
         let is_ours = start_poll == extended::start_poll as *const () as usize;
         if is_ours { Some(&**place_in_cq(cq)) } else { None }
     }

@@ -6,12 +6,12 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use mlx5_ring::arm::CqDoorbell;
-use mlx5_ring::completion::Cqe;
 use mlx5_ring::cq::CompletionQueue;
 use mlx5_ring::rq::ReceiveQueue;
 use mlx5_ring::slots::Slot;
 use mlx5_ring::sq::{Record, SendQueue};
 use mlx5_ring::srq::SharedReceiveQueue;
+use mlx5_wire::be::Be32;
 use rdma_core_sys::{ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_ex, ibv_srq};
 
 use crate::builder::Draft;
@@ -81,17 +81,17 @@ pub(crate) struct Cq {
 }
 
 /// A number that no CQE has.
-pub(crate) const NO_QP: u32 = u32::MAX;
+pub(crate) const NO_QP: Be32 = Be32::new(u32::MAX);
 
 /// The ring of a CQ.
 pub(crate) struct CqSide {
     pub(crate) ring: CompletionQueue,
     /// The queue pair of the CQE before; null if it is gone.
     pub(crate) last: *const Qp,
-    /// Its number; [`NO_QP`] if it is gone.
-    pub(crate) last_qpn: u32,
-    /// The current CQE of an extended poll.
-    pub(crate) current: Option<Cqe<'static>>,
+    /// Its number, in the order of a CQE, so that a comparison swaps no bytes; [`NO_QP`] if it is gone.
+    pub(crate) last_qpn: Be32,
+    /// Where the current CQE of an extended poll is.
+    pub(crate) current: Option<NonNull<u8>>,
 }
 
 // SAFETY: any thread that holds the lock may use the records and CQEs that it points to.
@@ -209,6 +209,19 @@ impl Drop for Srq {
 impl Drop for Cq {
     fn drop(&mut self) {
         log::DOORBELL.add_polls(self.polls.get());
+    }
+}
+
+impl Cq {
+    /// Returns the ring of a CQ that doorbell drives.
+    ///
+    /// # Safety
+    /// doorbell drives the CQ, this thread holds the lock, whose guard was forgotten, and nothing else refers to the ring.
+    #[inline(always)]
+    #[expect(clippy::mut_from_ref, reason = "the guard that gives access is gone")]
+    pub(crate) unsafe fn held(&self) -> &mut CqSide {
+        // SAFETY: this thread holds the lock, nothing else refers to the value, and a CQ that doorbell drives keeps its ring.
+        unsafe { self.side.held().as_mut().unwrap_unchecked() }
     }
 }
 

@@ -6,6 +6,7 @@ use core::ptr;
 use core::sync::atomic::Ordering;
 
 use mlx5_ring::completion::{Cqe, CqeKind};
+use mlx5_wire::be::Be32;
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 use rdma_core_sys::{
     IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_GRH, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE,
@@ -13,7 +14,7 @@ use rdma_core_sys::{
     IBV_WC_WITH_INV, ibv_cq, ibv_wc, ibv_wc_opcode, ibv_wc_status,
 };
 
-use crate::complete::{Outcome, Side};
+use crate::complete::{Outcome, Side, complete_plain_one};
 use crate::context;
 use crate::decide;
 use crate::find;
@@ -28,7 +29,7 @@ pub(crate) const STRAY: c_int = -2;
 const ATOMIC_SIZE: u32 = 8;
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: [verbs], [record-lives]; `guard` holds the lock of `record`.
+    // SAFETY: [verbs], [record-lives]; doorbell drives the CQ that is found, and `guard` holds the lock of `record`.
     unsafe {
         let Some(record) = find::cq(cq) else { return poll_undecided(cq, count, wc) };
         match record.side.try_lock() {
@@ -41,7 +42,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
 /// Polls a CQ that another thread polls.
 ///
 /// # Safety
-/// [verbs]; `record` is that of the CQ.
+/// [verbs]; `record` is that of the CQ, which doorbell drives.
 #[cold]
 unsafe extern "C" fn poll_contended(record: &Cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: [verbs]; the guard holds the lock of `record`.
@@ -51,7 +52,7 @@ unsafe extern "C" fn poll_contended(record: &Cq, count: c_int, wc: *mut ibv_wc) 
 /// Polls a CQ whose lock is held.
 ///
 /// # Safety
-/// [verbs]; `record` is that of the CQ, and `guard` holds its lock.
+/// [verbs]; `record` is that of the CQ, which doorbell drives, and `guard` holds its lock.
 #[inline(always)]
 unsafe fn poll_locked(
     guard: Guard<'_, Option<CqSide>>,
@@ -59,23 +60,41 @@ unsafe fn poll_locked(
     count: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
-    // SAFETY: [verbs], [record-lives]; this thread holds the lock after `guard` was forgotten.
+    // SAFETY: [verbs], [record-lives]; this thread holds the lock, also after `guard` was forgotten.
     unsafe {
-        let Some(side) = &*guard else {
-            drop(guard);
-            return poll_undecided(record.ibv, count, wc);
-        };
-        // Most polls of a program that waits find nothing, and all that was taken before is published.
-        let Some(cqe) = side.ring.peek() else { return 0 };
-        let same = side.same_qp(cqe);
-        let is_sent = SendSide::has(cqe.kind());
-        mem::forget(guard);
-        match same {
-            None => poll_any(record, wc, count, count),
-            Some(_) if is_sent => poll_plain::<SendSide>(record, wc, count),
-            Some(qp) if qp.srq.is_some() => poll_plain::<SrqSide>(record, wc, count),
-            Some(_) => poll_plain::<RqSide>(record, wc, count),
+        let side = record.held();
+        if count <= 0 {
+            return 0;
         }
+        let next = side.ring.peek_send().map(|cqe| side.same_qp(cqe));
+        mem::forget(guard);
+        match next {
+            None => poll_sent(record, count, wc),
+            Some(None) => poll_any(record, count, wc, count),
+            Some(Some(qp)) if qp.srq.is_some() => poll_one::<SrqSide>(record, count, wc),
+            Some(Some(_)) => poll_one::<RqSide>(record, count, wc),
+        }
+    }
+}
+
+/// Polls a CQ whose next completion, if there is one, is no receive of the most common form; returns what `ibv_poll_cq` returns.
+///
+/// # Safety
+/// As [`poll_any`], with `count` for `left`.
+#[inline(never)]
+unsafe extern "C" fn poll_sent(record: &Cq, count: c_int, wc: *mut ibv_wc) -> c_int {
+    // SAFETY: this thread holds the lock, and has no reference to the value; `wc` is writable.
+    unsafe {
+        let side = record.held();
+        if side.ring.peek_requester().is_some_and(|cqe| side.same_qp(cqe).is_some()) {
+            return poll_one::<SendSide>(record, count, wc);
+        }
+        if side.ring.is_empty() {
+            // All that was taken before is published.
+            drop(record.side.regain());
+            return 0;
+        }
+        poll_any(record, count, wc, count)
     }
 }
 
@@ -89,7 +108,7 @@ unsafe extern "C" fn poll_undecided(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_
     unsafe {
         let context = context::of((*cq).context);
         let record = context.cqs.get((*cq).handle);
-        let polled = match record.filter(|record| record.status.path() == Path::Undecided) {
+        let polled = match record.filter(|record| record.status.path() != Path::Libmlx5) {
             None => (context.original.poll_cq)(cq, count, wc),
             Some(record) => {
                 // No code decides meanwhile, so libmlx5 does not take a CQE that is doorbell's.
@@ -119,11 +138,11 @@ pub(crate) const UNSEEN: &str = "a queue that was made past libibverbs completes
 /// This thread holds the lock of `record`, whose guard was forgotten, and has no reference to the value. `wc` is writable for
 /// `left` completions.
 #[inline(never)]
-unsafe extern "C" fn poll_any(record: &Cq, wc: *mut ibv_wc, left: c_int, count: c_int) -> c_int {
+unsafe extern "C" fn poll_any(record: &Cq, left: c_int, wc: *mut ibv_wc, count: c_int) -> c_int {
     // SAFETY: this thread holds the lock, and has no reference to the value; `wc` is writable.
     unsafe {
-        let mut guard = record.side.regain();
-        let Some(side) = &mut *guard else { return 0 };
+        let _guard = record.side.regain();
+        let side = record.held();
         let mut room = Room { next: wc, left };
         let run = side.take_others(record, &mut room);
         // After other completions a stray CQE stays: the next poll finds it again.
@@ -136,24 +155,51 @@ unsafe extern "C" fn poll_any(record: &Cq, wc: *mut ibv_wc, left: c_int, count: 
     }
 }
 
+/// Takes the next completion, which is of the most common form and of the queue `S` of the queue pair of the completion before,
+/// and then others; returns what `ibv_poll_cq` returns. Most polls find one, which needs no loop.
+///
+/// # Safety
+/// As [`poll_any`], with `count` for `left`, which is above 0; the next CQE is there and of that form and queue pair.
+// The arguments have the order of `ibv_poll_cq`, so they stay in their registers.
+#[inline(never)]
+unsafe extern "C" fn poll_one<S: Side>(record: &Cq, count: c_int, wc: *mut ibv_wc) -> c_int {
+    // SAFETY: this thread holds the lock, and has no reference to the value; `wc` is writable.
+    unsafe {
+        let side = record.held();
+        if !side.take_one::<S>(&mut *wc) {
+            return poll_any(record, count, wc, count);
+        }
+        if count > 1 && !side.ring.is_empty() {
+            return poll_plain::<S>(record, count - 1, wc.add(1), count);
+        }
+        side.publish(record);
+        drop(record.side.regain());
+        1
+    }
+}
+
 /// Takes completions for as long as they are of the most common form and of one queue `S`, of the queue pair of the completion
 /// before, and then others; returns what `ibv_poll_cq` returns.
 ///
 /// # Safety
-/// As [`poll_any`], with `count` for `left`.
+/// As [`poll_any`].
 // All calls are at its end: it has no registers to save.
 #[inline(never)]
-unsafe extern "C" fn poll_plain<S: Side>(record: &Cq, wc: *mut ibv_wc, count: c_int) -> c_int {
+unsafe extern "C" fn poll_plain<S: Side>(
+    record: &Cq,
+    left: c_int,
+    wc: *mut ibv_wc,
+    count: c_int,
+) -> c_int {
     // SAFETY: this thread holds the lock, and has no reference to the value; `wc` is writable.
     unsafe {
-        let mut guard = record.side.regain();
-        let Some(side) = &mut *guard else { return 0 };
-        let mut room = Room { next: wc, left: count };
+        let side = record.held();
+        let mut room = Room { next: wc, left };
         if side.take_plain::<S>(&mut room) || side.ring.is_empty() {
+            let _guard = record.side.regain();
             return side.end(record, room, count);
         }
-        mem::forget(guard);
-        poll_any(record, room.next, room.left, count)
+        poll_any(record, room.left, room.next, count)
     }
 }
 
@@ -162,9 +208,25 @@ impl CqSide {
     #[inline(always)]
     fn end(&mut self, record: &Cq, room: Room, count: c_int) -> c_int {
         self.publish(record);
-        let polled = count.wrapping_sub(room.left);
-        record.polls.add(polled as u64);
-        polled
+        count.wrapping_sub(room.left)
+    }
+
+    /// Takes the next completion; returns `false` if another thread uses its queue, or no such request is outstanding.
+    ///
+    /// # Safety
+    /// It is there, of the most common form and of the queue `S` of the queue pair of the completion before.
+    #[inline(always)]
+    unsafe fn take_one<S: Side>(&mut self, wc: &mut ibv_wc) -> bool {
+        // SAFETY: it is there; the consumer index is published when the poll ends.
+        let cqe = unsafe { self.ring.peek_again().detach() };
+        // SAFETY: [record-lives] `last` is that of a queue pair of this CQ, because the completion is of it.
+        let Some(wr_id) = complete_plain_one::<S>(unsafe { &*self.last }, cqe) else {
+            return false;
+        };
+        fill(wc, wr_id, IBV_WC_SUCCESS, self.last_qpn.get());
+        S::fill_plain(wc, cqe);
+        self.ring.advance_inline();
+        true
     }
 
     /// Takes completions for as long as they are of the most common form and of a queue `S` of the queue pair of the completion
@@ -178,12 +240,12 @@ impl CqSide {
         let Some(lock) = (unsafe { self.last.as_ref() }).and_then(S::of) else { return false };
         let Some(mut guard) = lock.try_lock() else { return false };
         let Some(side) = guard.as_mut() else { return false };
+        let (qpn, qpn_of_cqe) = (self.last_qpn.get(), self.last_qpn);
         while room.left > 0 {
             let Some(cqe) = S::peek_plain(&self.ring) else { return false };
             // SAFETY: the consumer index is published when the poll ends.
             let cqe = unsafe { cqe.detach() };
-            let qpn = cqe.qpn();
-            if qpn != self.last_qpn {
+            if Be32::new(cqe.qpn()) != qpn_of_cqe {
                 return false;
             }
             let Some(wr_id) = side.complete_plain(cqe) else { return false };
@@ -307,10 +369,10 @@ impl CqSide {
         Some(outcome)
     }
 
-    /// Gives the CQEs that were taken back to the device.
+    /// Gives the CQEs that were taken back to the device, and counts them.
     #[inline(always)]
     pub(crate) fn publish(&mut self, record: &Cq) {
-        self.ring.publish();
+        record.polls.add(self.ring.publish_taken().into());
         record.consumer_index.store(self.ring.consumer_index(), Ordering::Relaxed);
     }
 }

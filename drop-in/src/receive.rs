@@ -92,11 +92,11 @@ unsafe fn post<Q: Receives>(
         let one = wr.as_ref().filter(|one| one.next.is_null()).and_then(|one| single(one));
         let take = || lock.try_lock().filter(|side| side.as_ref().is_some_and(is_ready));
         // A list of one request needs no loop. It is read before the lock is taken, which loads do not pass.
-        let Some((id, segment)) = one else { return Some(post_many(take()?, count, wr, bad_wr)) };
+        let Some((id, segment)) = one else { return Some(post_many(take()?, wr, bad_wr, count)) };
         let mut guard = take()?;
         let side = guard.as_mut()?;
         if side.queue.post_segment(id, segment).is_err() {
-            return Some(post_many(guard, count, wr, bad_wr));
+            return Some(post_many(guard, wr, bad_wr, count));
         }
         count.add(side.queue.ring_doorbell().into());
         Some(0)
@@ -110,9 +110,9 @@ unsafe fn post<Q: Receives>(
 #[inline(never)]
 unsafe fn post_many<Q: Receives>(
     mut guard: Guard<'_, Option<ReceiveSide<Q>>>,
-    count: &Count,
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
+    count: &Count,
 ) -> c_int {
     let Some(side) = &mut *guard else { return libc::EINVAL };
     // SAFETY: [verbs] the list can be read, and its buffers belong to the device until the WQEs complete.
@@ -228,7 +228,7 @@ unsafe extern "C" fn post_recv_slowly(
             let side = record.receive.lock();
             match &*side {
                 Some(ready) if ready.is_ready => {
-                    return post_many(side, &record.receives, wr, bad_wr);
+                    return post_many(side, wr, bad_wr, &record.receives);
                 }
                 Some(_) => {
                     *bad_wr = wr;
@@ -266,7 +266,7 @@ unsafe extern "C" fn post_srq_recv_slowly(
             }
             let side = record.side.lock();
             if side.is_some() {
-                return post_many(side, &record.posts, wr, bad_wr);
+                return post_many(side, wr, bad_wr, &record.posts);
             }
         }
         let error = (context.original.post_srq_recv)(srq, wr, bad_wr);

@@ -173,6 +173,12 @@ impl<'a> Cqe<'a> {
         Cqe { cqe, last_word, size, kind, batch: PhantomData }
     }
 
+    /// Returns where the CQE is.
+    #[inline(always)]
+    pub const fn place(&self) -> NonNull<u8> {
+        self.cqe
+    }
+
     /// Opcode, format, solicited event and owner.
     #[inline(always)]
     pub fn op_own(&self) -> u8 {

@@ -200,6 +200,30 @@ impl CompletionQueue {
         Some(frame)
     }
 
+    /// Returns the next CQE, as [`peek`](Self::peek).
+    ///
+    /// # Safety
+    /// It has arrived.
+    #[inline(always)]
+    pub unsafe fn peek_again(&self) -> Cqe<'_> {
+        // SAFETY: the next CQE has arrived, so it is software's.
+        unsafe { Cqe::read(self.next, self.owner, self.stride) }
+    }
+
+    /// Reads a CQE again.
+    ///
+    /// # Safety
+    /// `cqe` is the [place](Cqe::place) of a CQE of this queue that was taken, and the consumer index is not published past
+    /// it during `'a`.
+    #[inline(always)]
+    pub unsafe fn taken<'a>(&self, cqe: NonNull<u8>) -> Cqe<'a> {
+        // SAFETY: a CQE that is software's for as long as the caller says.
+        unsafe {
+            let last_word = LastWord::read(cqe);
+            Cqe::new(cqe, last_word, last_word.kind(last_word.op_own() & OWNER), self.stride)
+        }
+    }
+
     /// Takes the CQE that [`peek`](Self::peek) or [`peek_requester`](Self::peek_requester) returned, which is no title
     /// of a compressed block.
     #[inline(always)]
@@ -250,10 +274,18 @@ impl CompletionQueue {
     #[inline(always)]
     pub fn publish(&mut self) {
         if self.consumer_index != self.published {
-            self.published = self.consumer_index;
-            barrier::cqe_before_consumer_index();
-            self.dbrec.write(dbrec::completion_queue(self.consumer_index));
+            self.publish_taken();
         }
+    }
+
+    /// As [`publish`](Self::publish), after a CQE was taken; returns how many CQEs it gives back.
+    #[inline(always)]
+    pub fn publish_taken(&mut self) -> u32 {
+        let taken = self.consumer_index.wrapping_sub(self.published);
+        self.published = self.consumer_index;
+        barrier::cqe_before_consumer_index();
+        self.dbrec.write(dbrec::completion_queue(self.consumer_index));
+        taken
     }
 
     /// Shows the next CQEs that have arrived, at most `count`, with their indices, and takes none; returns their
