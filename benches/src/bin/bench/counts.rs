@@ -1,12 +1,14 @@
 //! Instructions, loads and stores per message, counted by callgrind.
 //!
 //! The program runs itself under callgrind, which writes a profile whenever [`counted`] is entered or left.
-//! So each second profile has one round of one subject and nothing else.
+//! So each second profile has one round of one subject and nothing else. Where both libraries are called through
+//! function pointers, as by the program of a drop-in, only what is in their objects counts: not the loop of this program.
 
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::hint::black_box;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -32,6 +34,15 @@ pub(crate) struct Cost {
     pub(crate) instructions: f64,
     pub(crate) loads: f64,
     pub(crate) stores: f64,
+}
+
+/// The cost of one message in one run.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// Cost of the program and of the libraries.
+    all: Cost,
+    /// Cost of the libraries alone.
+    calls: Cost,
 }
 
 #[inline(never)]
@@ -79,15 +90,17 @@ pub(crate) fn run(
     save: bool,
 ) -> Result<Vec<Row>> {
     let costs = [count(out, filter, false)?, count(out, filter, true)?].concat();
-    let cost = |operation: Operation, name| {
-        let found = costs.iter().find(|(run, _)| *run == (operation, name));
-        found.map(|(_, cost)| *cost).ok_or("a run is missing")
-    };
     let mut rows = Vec::new();
     let mut current = BTreeMap::new();
     for case in cases(filter) {
-        let doorbell = cost(case.operation, case.doorbell)?;
-        let reference = cost(case.operation, case.reference)?;
+        let cost = |name| {
+            let found = costs.iter().find(|(run, _)| *run == (case.operation, name));
+            let (_, run) = found.ok_or("a run is missing")?;
+            let is_called = matches!(case.doorbell, Name::DropIn(_));
+            Ok::<_, &str>(if is_called { run.calls } else { run.all })
+        };
+        let doorbell = cost(case.doorbell)?;
+        let reference = cost(case.reference)?;
         let row = |unit, doorbell, reference| Row {
             op: case.label(),
             unit,
@@ -116,7 +129,7 @@ pub(crate) fn run(
 }
 
 /// Runs this program under callgrind.
-fn count(out: &Path, filter: &str, drop_in: bool) -> Result<Vec<((Operation, Name), Cost)>> {
+fn count(out: &Path, filter: &str, drop_in: bool) -> Result<Vec<((Operation, Name), Run)>> {
     let runs = runs(filter, drop_in);
     if runs.is_empty() {
         return Ok(Vec::new());
@@ -146,13 +159,10 @@ fn count(out: &Path, filter: &str, drop_in: bool) -> Result<Vec<((Operation, Nam
     let mut costs = Vec::new();
     for (i, (run, messages)) in runs.into_iter().zip(stdout.lines()).enumerate() {
         let (before, after) = (of(2 * i + 1), of(2 * i + 2));
-        let [instructions, loads, stores] = totals(&fs::read_to_string(&after)?)?;
+        let messages = messages.parse()?;
+        costs.push((run, read_profile(&fs::read_to_string(&after)?, messages)?));
         fs::remove_file(before)?;
         fs::remove_file(after)?;
-        let each = |total| total / messages.parse::<f64>().unwrap_or(f64::NAN);
-        let cost =
-            Cost { instructions: each(instructions), loads: each(loads), stores: each(stores) };
-        costs.push((run, cost));
     }
     Ok(costs)
 }
@@ -168,15 +178,48 @@ pub(crate) fn library() -> Result<PathBuf> {
     Ok(library)
 }
 
-/// The first three totals of a profile, which are instructions, loads and stores.
-fn totals(profile: &str) -> Result<[f64; 3]> {
+/// Adds up the costs of a profile of `messages` messages.
+///
+/// A line of costs has a position, and then as many events as are not 0 at the end. Such a line after `calls=` has what the
+/// called function cost, which stands again with that function.
+fn read_profile(profile: &str, messages: f64) -> Result<Run> {
     if !profile.contains("\nevents: Ir Dr Dw ") {
         return Err("the profile has other events than expected".into());
     }
-    let line = profile.lines().find_map(|line| line.strip_prefix("totals: "));
-    let mut numbers = line.ok_or("the profile has no totals")?.split(' ').map(str::parse);
-    let mut next = || numbers.next().ok_or("too few totals");
-    Ok([next()??, next()??, next()??])
+    let program = env::current_exe()?;
+    let mut names = BTreeMap::new();
+    let (mut all, mut calls) = ([0.0; 3], [0.0; 3]);
+    let (mut is_called, mut follows_call) = (false, false);
+    for line in profile.lines() {
+        if let Some(object) = line.strip_prefix("ob=").or_else(|| line.strip_prefix("cob=")) {
+            // The name of an object stands beside its number once.
+            let (number, name) = object.split_once(' ').unwrap_or((object, ""));
+            let name = *names.entry(number).or_insert(name);
+            if line.starts_with("ob=") {
+                is_called = Path::new(name) != program;
+            }
+        } else if line.starts_with("calls=") {
+            follows_call = true;
+        } else if line.starts_with(|first: char| "+-*0123456789".contains(first))
+            && !mem::take(&mut follows_call)
+        {
+            for (i, events) in line.split(' ').skip(1).take(3).enumerate() {
+                let events: f64 = events.parse()?;
+                all[i] += events;
+                calls[i] += if is_called { events } else { 0.0 };
+            }
+        }
+    }
+    let total = profile.lines().find_map(|line| line.strip_prefix("totals: ")?.split(' ').next());
+    if total.ok_or("the profile has no totals")?.parse() != Ok(all[0]) {
+        return Err("the lines of the profile do not add up to its totals".into());
+    }
+    let cost = |[instructions, loads, stores]: [f64; 3]| Cost {
+        instructions: instructions / messages,
+        loads: loads / messages,
+        stores: stores / messages,
+    };
+    Ok(Run { all: cost(all), calls: cost(calls) })
 }
 
 fn compiler() -> Result<String> {
