@@ -174,9 +174,6 @@ impl Posting<'_> {
         payload: P,
         imm: impl Into<Option<u32>>,
     ) -> Result<(), SendError<P>> {
-        if !to.is_of(self.domain) {
-            return refuse(payload, NotSent::WrongDomain);
-        }
         self.gather(Operation::SendTo(to, imm.into()), payload)
     }
 
@@ -197,10 +194,6 @@ impl Posting<'_> {
         payload: P,
         checksums: bool,
     ) -> Result<(), SendError<P>> {
-        let (len, min) = (payload.bytes(), INLINE_L2_HEADER + 1);
-        if len < min {
-            return refuse(payload, NotSent::Runt { len, min });
-        }
         self.gather(Operation::Frame { checksums }, payload)
     }
 
@@ -386,6 +379,15 @@ impl Posting<'_> {
             return Err(NotSent::WrongDomain);
         }
         let len = payload.bytes();
+        match operation {
+            Operation::SendTo(to, _) if !to.is_of(self.domain) => {
+                return Err(NotSent::WrongDomain);
+            }
+            Operation::Frame { .. } if len <= INLINE_L2_HEADER => {
+                return Err(NotSent::Runt { len, min: INLINE_L2_HEADER + 1 });
+            }
+            _ => {}
+        }
         let inline = payload.inline().is_some();
         let max =
             if inline { self.limits.inline.min(self.limits.bytes) } else { self.limits.bytes };

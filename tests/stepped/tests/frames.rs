@@ -257,8 +257,13 @@ fn frames_are_not_messages() {
     let queue = frames.send_queue().unwrap();
     let mut posting = sender.post(queue).unwrap();
     assert!(matches!(posting.send(b"hello").unwrap_err().reason, NotSent::Transport));
-    let runt = posting.send_frame(&[0; 18], false).unwrap_err().reason;
+    let runt = posting.token(7).send_frame(&[0; 18], false).unwrap_err().reason;
     assert!(matches!(runt, NotSent::Runt { len: 18, min: 19 }), "{runt}");
+    // The token was that of the refused request.
+    posting.signaled().send_frame(&[0; 60], false).unwrap();
+    drop(posting);
+    world.device.settle();
+    assert_eq!(sender.poll().next().unwrap().token, 0);
 }
 
 #[test]
