@@ -121,7 +121,7 @@ pub enum Error {
     /// A value is outside its limits.
     #[error("{what} is {value}: it must be from {min} to {max}")]
     OutOfRange {
-        /// Name of the value, as the configuration calls it.
+        /// Name of the value: the setting, or what it counts.
         what: &'static str,
         /// The value that was asked for.
         value: u64,
@@ -134,7 +134,7 @@ pub enum Error {
     /// A value is not one of the powers of two within its limits.
     #[error("{what} is {value}: it must be a power of two from {min} to {max}")]
     NotPowerOfTwo {
-        /// Name of the value, as the configuration calls it.
+        /// Name of the value: the setting, or what it counts.
         what: &'static str,
         /// The value that was asked for.
         value: u64,
@@ -146,7 +146,7 @@ pub enum Error {
 
     /// The queues of a receiver, or of a sender, can complete more requests than its CQ holds.
     #[error(
-        "the CQ has {capacity} entries, and {needed} requests can be outstanding: set a larger {setting}"
+        "the CQ has {capacity} entries, and its queues, whose sizes are rounded up, need {needed}: set a larger {setting}"
     )]
     CqTooSmall {
         /// The setting that determines the size of the CQ.
@@ -446,6 +446,9 @@ fn usual_hint(operation: &str, source: &io::Error) -> &'static str {
         ("setsockopt(IP_ADD_MEMBERSHIP)", Some(libc::ENODEV)) => {
             ": no network interface has the address of Flow::join_on: pass an address that `ip -4 addr` lists"
         }
+        ("mmap", Some(libc::ENOMEM)) => {
+            ": the system does not have that much memory: use less, for example fewer or smaller buffers"
+        }
         ("mmap(MAP_HUGETLB)", _) => {
             ": too few huge pages are reserved: raise vm.nr_hugepages with sysctl, or use HugePages::Transparent"
         }
@@ -494,6 +497,7 @@ mod tests {
         assert!(words("ibv_reg_mr", libc::ENOMEM).contains("RLIMIT_MEMLOCK"));
         assert!(words("ibv_create_srq", libc::ENOMEM).contains("RLIMIT_MEMLOCK"));
         assert!(words("mmap(MAP_HUGETLB)", libc::ENOMEM).contains("nr_hugepages"));
+        assert!(words("mmap", libc::ENOMEM).contains("fewer or smaller buffers"));
         assert!(words("ibv_attach_mcast", libc::EINVAL).contains("MulticastGroup::lid"));
         assert!(words("ibv_attach_mcast", libc::ENOMEM).contains("max_mcast_qp_attach"));
         assert!(words("ibv_modify_qp", libc::EIO).contains("removed"));

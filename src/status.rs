@@ -117,7 +117,7 @@ impl WcStatus {
                 ": the memory or the queue pair of the peer does not allow it: wrong key, range or permission"
             }
             Self::WR_FLUSH_ERR => {
-                ": the queue pair was reset or destroyed, or has failed: then an earlier completion, also of its sender, or an event has the cause"
+                ": the queue pair was reset or destroyed, or it failed: then the first failed completion of its receiver or sender, or an event, has the cause"
             }
             Self::RETRY_EXC_ERR => ": the peer is gone, or is not connected to this queue pair",
             Self::RNR_RETRY_EXC_ERR => ": the peer had no receive posted",

@@ -1,9 +1,9 @@
 //! Ethernet frames, for example market data. They need an Ethernet port; soft-mlx5 has one with `--link roce`.
 //!
 //! A [`FrameReceiver`] owns a receive queue and its buffers. Each [`Flow`] attached to it directs frames there instead of to
-//! the kernel. [`FrameReceiver::poll`] lends each [`Frame`] in place; [`Frame::take`] keeps it. Queues do not
-//! receive the frames that are sent from their own context: mlx5 blocks this loopback unless a queue asks for it (`mlx5-abi.h`).
-//! Queues of another [`Context`](crate::Context), also in the same program, do.
+//! the kernel. [`FrameReceiver::poll`] lends each [`Frame`] in place; [`Frame::take`] keeps it. A queue
+//! does not receive frames that were sent from its own [`Context`](crate::Context): mlx5 blocks this loopback (`mlx5-abi.h`),
+//! and doorbell has no setting for it. Queues of another context receive them, also in the same program.
 //!
 //! [`Posting::send_frame`](crate::Posting::send_frame) sends frames through the queue pair of
 //! [`FrameReceiver::with_sender`]. A program that only sends creates a small plain receiver without a flow:
@@ -96,6 +96,7 @@ use wq::{HashQp, Wq};
 /// let config = FrameConfig::new().striding(4, 2048, 64);
 /// let mut receiver = FrameReceiver::new(&pd, &config)?;
 /// let feed = Flow::udp_multicast(Ipv4Addr::new(239, 1, 2, 3), 30_001).tag(1);
+/// // The address of a network interface that is to join the group. soft-mlx5 has none: pass `&feed` alone there.
 /// let _rule = receiver.attach(&feed.join_on(Ipv4Addr::new(192, 0, 2, 10)))?;
 /// loop {
 ///     let mut batch = receiver.poll();

@@ -192,7 +192,8 @@ impl BufferPool {
     /// ```
     ///
     /// # Errors
-    /// [`MemoryError`], which returns the memory: [`Error::OutOfRange`] if not one buffer fits; the errors of
+    /// [`MemoryError`], which returns the memory: [`Error::OutOfRange`] if not one buffer fits (with up to 63 bytes before it,
+    /// for alignment); the errors of
     /// [`with`](Self::with).
     pub fn from_memory<M: StableMemory>(
         pd: &ProtectionDomain,

@@ -48,8 +48,14 @@ impl Slots {
     pub(super) unsafe fn cut(first: NonNull<u8>, len: usize, config: &PoolConfig) -> Result<Self> {
         let (front, stride) = lines(config)?;
         let unaligned = first.as_ptr().addr().wrapping_neg() % ALIGNMENT;
-        let least = unaligned as u64 + front as u64 + u64::from(config.buffer_size);
-        Error::check_range("size of the memory in bytes", len as u64, least, u64::MAX)?;
+        let one = front as u64 + u64::from(config.buffer_size);
+        if (len as u64) < unaligned as u64 + one {
+            // Enough at any address.
+            let min = one + ALIGNMENT as u64 - 1;
+            let max = isize::MAX as u64;
+            let what = "size of the memory in bytes";
+            return Err(Error::OutOfRange { what, value: len as u64, min, max });
+        }
         // The last buffer needs no bytes after it.
         let after = stride - front - config.buffer_size as usize;
         let count = (len - unaligned + after) / stride;

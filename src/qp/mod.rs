@@ -44,10 +44,10 @@ pub(crate) use object::{Qp, SendSide};
 /// scatter to CQE: a device that stores a short payload in the CQE overwrites the source QP and the SLID there.
 ///
 /// A peer that has died is noticed only by requests to it, which fail with
-/// [`WcStatus::RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR) after about (`retry_cnt` + 1) time-outs, 0.5 s by default. A
-/// side that only receives notices nothing: keep the stream of [`connect_over`](Self::connect_over), whose end is the end
-/// of the peer. Then call [`Receiver::destroy_qp`](crate::Receiver::destroy_qp), and poll the sender, which returns
-/// outstanding buffers.
+/// [`WcStatus::RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR) after about (`retry_cnt` + 1) time-outs, 0.5 s by default; on
+/// soft-mlx5 it can take 2 s. A side that only receives notices nothing: keep the stream of
+/// [`connect_over`](Self::connect_over), whose end is the end of the peer. Then call
+/// [`Receiver::destroy_qp`](crate::Receiver::destroy_qp), and poll the sender, which returns outstanding buffers.
 ///
 /// A queue pair that has failed is in state ERROR; that of the peer has failed, too, or fails at its next request. Either
 /// destroy them, or connect them again. To connect again, both sides poll the completions that have arrived, call

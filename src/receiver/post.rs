@@ -21,8 +21,8 @@ pub use error::{PostError, PostFailure};
 impl Receiver {
     /// Posts a receive for each buffer, with one doorbell for all, and returns their number.
     ///
-    /// The device owns the buffers until [`poll`](Self::poll) returns their completions. If [`fill`](Self::fill) was
-    /// used and its spare slot is empty, the last buffer goes there; the result counts it, because the call took its buffer.
+    /// The device owns the buffers until [`poll`](Self::poll) returns their completions. The result counts
+    /// buffers: if [`fill`](Self::fill) was used and its spare slot is empty, the last buffer goes there.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -56,11 +56,11 @@ impl Receiver {
         }
     }
 
-    /// Posts buffers of `pool` until the queue is full or the pool is empty, and returns the number of receives.
+    /// Posts buffers of `pool` until the queue is full or the pool is empty, and returns the number of receives that it posted.
     ///
     /// Give the pool one buffer more than the capacity of the SRQ. On the direct path an SRQ has one slot more than it can have
-    /// receives: the spare slot. `fill` puts a buffer there, too, which the result does not count. It is posted as soon as
-    /// another slot is free. With it, a batch recycles slots without writing WQEs.
+    /// receives: the spare slot. `fill` puts a buffer there, too, which is not posted and not counted until another slot is free.
+    /// So `capacity` receives take `capacity` + 1 buffers of the pool. With it, a batch recycles slots without writing WQEs.
     ///
     /// ```
     /// # use doorbell::{Receiver, ReceiverConfig, SrqConfig};

@@ -114,8 +114,8 @@ impl Receiver {
     /// If the QP has a [`Sender`](crate::Sender), it is destroyed when the sender has returned its requests and is polled
     /// again: `while sender.poll().next().is_some() {}`.
     ///
-    /// In an event loop use `destroy_qp`. A working device reports the last WQE at once, also to a program that holds the
-    /// [events](crate::AsyncEvents).
+    /// In an event loop use `destroy_qp`. A working device reports the last WQE at once, also while the program reads
+    /// [asynchronous events](crate::AsyncEvents).
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, qp, srq, pool, device: _device, .. } =

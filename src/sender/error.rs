@@ -61,7 +61,7 @@ pub enum NotSent {
     },
     /// The buffer or the address handle belongs to another protection domain.
     #[error(
-        "the buffer or the address handle belongs to another protection domain: use those of the sender's"
+        "the buffer or the address handle belongs to another protection domain: use those of the sender's protection domain"
     )]
     WrongDomain,
     /// The transport does not have this request, for example a datagram without a destination.

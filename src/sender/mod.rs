@@ -117,7 +117,7 @@ use queue::Entry;
 ///             _ => failed.push(qp.qp_num()),
 ///         }
 ///     }
-///     // Poll the sender before posting. A full queue or an empty pool then has requests outstanding, which end the sleep.
+///     // Poll the sender before posting. Then, if the queue is full or the pool is empty, a completion will end the sleep.
 ///     let mut batch = sender.poll();
 ///     while let Some(done) = batch.next() {
 ///         // The buffer returns to its pool.

@@ -52,8 +52,9 @@ impl Sender {
         Ok(self.has_arrived())
     }
 
-    /// Sleeps until a request completes, at most for `timeout`; without a time-out, forever. Returns `true` if a
-    /// request has completed. Neither a signal handler nor the reset of a queue pair by another thread ends the
+    /// Sleeps until a request completes, at most for `timeout`; without a time-out, forever. Returns `true` if a request has
+    /// completed, or if a queue pair was reset, destroyed or dropped since the last poll: then poll, which may return nothing.
+    /// Returns `false` if the time is over. Neither a signal handler nor another thread that resets a queue pair ends the
     /// sleep: to stop on a signal, `poll(2)` the [channel](Self::channel) and a `signalfd(2)`.
     ///
     /// ```

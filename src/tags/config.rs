@@ -62,8 +62,8 @@ impl TagMatchingConfig {
     }
 
     /// Sets the number of slots for unexpected messages (messages that match no receive when they arrive), at least
-    /// 33, the minimum of the adapter. mlx5 rounds up to a power of two minus one: 64 become 127, which a pool of 127 buffers
-    /// fills.
+    /// 33, the minimum of the adapter. The direct path rounds up to a power of two minus one: 64 become 127, which a pool of 127
+    /// buffers fills.
     pub const fn slots(mut self, slots: u32) -> Self {
         self.slots = slots;
         self

@@ -69,7 +69,8 @@ pub enum TagEvent {
     Sent(Sent),
     /// The connection to a peer failed: see [`remove_peer`](super::TagMatchingSrq::remove_peer). A side gets this event if a
     /// send or READ of its own fails, or if the peer sends a message that is longer than the buffers of
-    /// [`fill`](super::TagMatchingSrq::fill). The failed sends follow, as [`Sent`](Self::Sent) with their status.
+    /// [`fill`](super::TagMatchingSrq::fill). The failed sends follow, as [`Sent`](Self::Sent) with their status; offers that the
+    /// peer has not read come back from `remove_peer` only.
     ///
     /// A side that waits for a message, or for the peer to read an offer, gets no event when the peer dies. Keep the stream of
     /// [`connect_over`](super::TagMatchingSrq::connect_over), and call `remove_peer` when it ends.

@@ -36,7 +36,12 @@ impl Objects {
                 when: "on this device: use Offload::Auto or Offload::Never",
             });
         }
-        Error::check_range("max_tags", tags.into(), 1, max_tags.into())?;
+        Error::check_range(
+            "max_tags (of a list on the device; Offload::Never allows 65535)",
+            tags.into(),
+            1,
+            max_tags.into(),
+        )?;
         // An entry is used again when the CQEs of its append and of its remove have come, and one
         // synchronisation is outstanding at a time: no operation ever finds the queue full.
         let operations = 2 * (tags + 1) + 2;

@@ -163,7 +163,6 @@ impl TagMatchingSrq {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let max_slots = pd.context().attr().max_srq_wr.max(0) as u64;
         Error::check_range("slots", config.slots.into(), MIN_SLOTS.into(), max_slots)?;
-        Error::check_range("max_tags", config.max_tags.into(), 1, u16::MAX.into())?;
         let max_sends = pd.context().attr().max_cqe.max(0) as u64;
         Error::check_range("sends", config.sends.into(), 1, max_sends)?;
         let engine = match config.offload {
@@ -217,6 +216,7 @@ impl TagMatchingSrq {
     }
 
     fn software(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Engine> {
+        Error::check_range("max_tags", config.max_tags.into(), 1, u16::MAX.into())?;
         Ok(Engine::Software(Box::new(SoftwareTags::new(pd, config)?)))
     }
 

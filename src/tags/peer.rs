@@ -209,10 +209,10 @@ impl TagMatchingSrq {
         })
     }
 
-    /// Ends a connection. Outstanding sends and unread rendezvous complete with `WR_FLUSH_ERR`. Receives whose data was to be read
-    /// from the peer fail with [`PeerGone`](super::ReceiveFailure::PeerGone); after the READ was posted with
-    /// [`Read`](super::ReceiveFailure::Read), or with [`Dropped`](super::ReceiveFailure::Dropped) if the device posted it. Complete
-    /// messages keep waiting for their receives.
+    /// Ends a connection. Outstanding sends and unread rendezvous complete with `WR_FLUSH_ERR`. Receives whose data was still to be
+    /// read from the peer fail: with [`PeerGone`](super::ReceiveFailure::PeerGone) if no READ was posted, with
+    /// [`Read`](super::ReceiveFailure::Read) if the library posted it, and with [`Dropped`](super::ReceiveFailure::Dropped) if the
+    /// device did. Complete messages keep waiting for their receives.
     ///
     /// The call waits for the device, not for the peer, until it has returned the buffers of incomplete messages: like
     /// [`Receiver::reset_qp`](crate::Receiver::reset_qp), it returns [`QpEnd::LastWqeMissing`] after 5 s without any event of the

@@ -34,8 +34,8 @@ pub struct Statistics {
     /// Refills of a queue that was below its watermark.
     pub refills: u64,
     /// Fewest receives that the device had at the start of a batch, of a queue with a watermark or a
-    /// [`SharedPoster`](crate::SharedPoster); `None` without such a queue, and before its first receive. A receive that has
-    /// completed does not count if its completion is among the next 256 to poll.
+    /// [`SharedPoster`](crate::SharedPoster); `None` without such a queue, and before its first receive. Receives that
+    /// have completed and were not polled yet are left out, as far as they are among the next 256 completions.
     ///
     /// At 0 the next message finds no receive: a connected peer sends it again later (RNR), and a datagram is
     /// dropped. [`Context::out_of_buffer`](crate::Context::out_of_buffer) counts both.

@@ -37,7 +37,7 @@ pub enum PostFailure {
     NoBuffer,
     /// The buffer belongs to another protection domain; the device would not write it.
     #[error(
-        "the pool of the buffer belongs to another protection domain: use a pool of the receiver's"
+        "the pool of the buffer belongs to another protection domain: use a pool of the receiver's protection domain"
     )]
     WrongDomain,
     /// The queue belongs to another receiver or was destroyed.
