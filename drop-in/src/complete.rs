@@ -13,7 +13,7 @@ use rdma_core_sys::{IBV_WC_GENERAL_ERR, IBV_WC_SUCCESS, ibv_wc, ibv_wc_status};
 
 use crate::context;
 use crate::lock::{Guard, Lock};
-use crate::objects::{Cq, CqSide, Qp, ReceiveSide, RqSide, SendSide, SrqSide};
+use crate::objects::{Cq, CqSide, Qp, ReceiveSide, ReceiveState, RqSide, SendSide, SrqSide};
 use crate::poll;
 
 /// Result of a CQE.
@@ -197,7 +197,7 @@ impl<Q: Receives> Side for ReceiveSide<Q> {
 
     #[inline(never)]
     unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Outcome {
-        if self.is_dying && cqe.kind() == CqeKind::Inline {
+        if self.state == ReceiveState::Dying && cqe.kind() == CqeKind::Inline {
             return Outcome::Waits;
         }
         let queue = &mut self.queue;

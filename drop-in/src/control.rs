@@ -14,7 +14,7 @@ use rdma_core_sys::{
 
 use crate::builder::functions;
 use crate::context::{self, Context};
-use crate::objects::{CqSide, NO_QP, Path, Qp};
+use crate::objects::{CqSide, NO_QP, Path, Qp, ReceiveState};
 
 pub(crate) unsafe extern "C" fn modify_qp(
     qp: *mut ibv_qp,
@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C" fn modify_qp(
         functions::replace_after_modify(record);
         if error == 0 && state == IBV_QPS_INIT {
             if let Some(side) = &mut *record.receive.lock() {
-                side.is_ready = true;
+                side.state = ReceiveState::Ready;
             }
         } else if error == 0 && state == IBV_QPS_RTS {
             record.can_send.store(true, Ordering::Relaxed);
@@ -63,7 +63,7 @@ unsafe fn reset(context: &Context, record: &Qp, attr: *mut ibv_qp_attr, mask: c_
     // batch may wait for the CQ.
     remove_completions(record);
     if let Some(side) = &mut *record.receive.lock() {
-        side.is_ready = false;
+        side.state = ReceiveState::Reset;
         side.queue.reset(|_| {});
     }
     // SAFETY: [batch] this thread has no reference to the queue.
@@ -89,15 +89,16 @@ fn remove_completions(record: &Qp) {
 /// Sets whether libmlx5 destroys the queue pair: meanwhile pollers leave its WQEs alone.
 ///
 /// # Safety
-/// This thread has no reference to the queues.
+/// This thread has no reference to the queues, and the queue pair exists.
 unsafe fn set_dying(qp: &Qp, is_dying: bool) {
-    // SAFETY: this thread has no reference to the queues.
+    // SAFETY: this thread has no reference to the queues, and the queue pair exists.
     unsafe {
         if let Some(side) = &mut *qp.send.lock_or_reenter() {
             side.is_dying = is_dying;
         }
         if let Some(side) = &mut *qp.receive.lock() {
-            side.is_dying = is_dying;
+            side.state =
+                if is_dying { ReceiveState::Dying } else { ReceiveState::of((*qp.ibv).state) };
         }
     }
 }

@@ -22,7 +22,8 @@ use crate::context::Context;
 use crate::extended;
 use crate::log;
 use crate::objects::{
-    Cq, CqSide, NO_QP, Path, Qp, Request, RqSide, SendLimits, SendSide, Srq, SrqSide, Status,
+    Cq, CqSide, NO_QP, Path, Qp, ReceiveState, Request, RqSide, SendLimits, SendSide, Srq, SrqSide,
+    Status,
 };
 
 const NOT_RINGS: &str = "a queue whose layout doorbell does not know";
@@ -278,12 +279,7 @@ fn srq_side(record: &Srq) -> Result<SrqSide, &'static str> {
     let mut slots = vec![Slot::FREE; layout.slots() as usize].into_boxed_slice();
     // SAFETY: nothing was posted to the SRQ, and all posts come to this library. There is a slot for each WQE, and they stay.
     let queue = unsafe { SharedReceiveQueue::new(layout, NonNull::from(&mut *slots).cast()) };
-    Ok(SrqSide {
-        queue: queue.map_err(|_| NOT_RINGS)?,
-        is_ready: true,
-        is_dying: false,
-        _slots: slots,
-    })
+    Ok(SrqSide { queue: queue.map_err(|_| NOT_RINGS)?, state: ReceiveState::Ready, _slots: slots })
 }
 
 type QpSides = (Option<SendSide>, Option<RqSide>);
@@ -317,11 +313,9 @@ fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
         // SAFETY: nothing was posted to the queue pair, and all posts come to this library. There is a slot for each WQE, and
         // they stay.
         let queue = unsafe { ReceiveQueue::new(layout, NonNull::from(&mut *slots).cast()) };
-        let is_ready = state != IBV_QPS_RESET;
         Some(RqSide {
             queue: queue.map_err(|_| NOT_RINGS)?,
-            is_ready,
-            is_dying: false,
+            state: ReceiveState::of(state),
             _slots: slots,
         })
     };

@@ -7,7 +7,6 @@ use core::slice;
 
 use mlx5_ring::receive::PostError;
 use mlx5_ring::sge::{self, Sge};
-use mlx5_wire::data::DataSegment;
 use rdma_core_sys::{ibv_qp, ibv_recv_wr, ibv_sge, ibv_srq};
 
 use crate::complete::Receives;
@@ -17,7 +16,7 @@ use crate::decide;
 use crate::find;
 use crate::lock::{Guard, Lock};
 use crate::log::{Count, LIBMLX5};
-use crate::objects::{Path, ReceiveSide};
+use crate::objects::{Path, ReceiveSide, ReceiveState};
 
 const _: () = {
     assert!(size_of::<Sge>() == size_of::<ibv_sge>());
@@ -49,12 +48,8 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        let posted = find::qp(qp)
-            .and_then(|qp| post(&qp.receive, |side| side.is_ready, &qp.receives, wr, bad_wr));
-        if let Some(error) = posted {
-            return error;
-        }
-        post_recv_slowly(qp, wr, bad_wr)
+        let is_posted = find::qp(qp).is_some_and(|qp| post_one(&qp.receive, &qp.receives, wr));
+        if is_posted { 0 } else { post_recv_list(qp, wr, bad_wr) }
     }
 }
 
@@ -65,75 +60,122 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        let posted =
-            find::srq(srq).and_then(|srq| post(&srq.side, |_| true, &srq.posts, wr, bad_wr));
-        if let Some(error) = posted {
-            return error;
-        }
-        post_srq_recv_slowly(srq, wr, bad_wr)
+        let is_posted = find::srq(srq).is_some_and(|srq| post_one(&srq.side, &srq.posts, wr));
+        if is_posted { 0 } else { post_srq_recv_list(srq, wr, bad_wr) }
     }
 }
 
-/// Posts a list, and adds the number of requests that were posted to `count`; returns the errno, or `None` if another thread
-/// uses the queue, or doorbell cannot post to it.
+/// Posts a list of one request with one SGE, which needs no loop, and rings the doorbell. Returns `false` if nothing was posted:
+/// the list is another one, the queue is full, not ready or in use by another thread, or doorbell does not drive it.
+///
+/// # Safety
+/// [verbs]
+#[inline(always)]
+unsafe fn post_one<Q: Receives>(
+    lock: &Lock<Option<ReceiveSide<Q>>>,
+    count: &Count,
+    wr: *const ibv_recv_wr,
+) -> bool {
+    // SAFETY: [verbs] the list can be read, and its buffers belong to the device until the WQEs complete. Every WQE has room
+    // for one segment.
+    unsafe {
+        // The compiler moves no load to before the lock, so the list is read first.
+        let one = wr.as_ref().filter(|one| one.next.is_null()).and_then(|one| single(one));
+        let Some((wr_id, sge)) = one else { return false };
+        let Some(mut guard) = lock.try_lock() else { return false };
+        let Some(side) = guard.as_mut().filter(|side| side.state == ReceiveState::Ready) else {
+            return false;
+        };
+        let write = |segments, capacity| sge::scatter_one(segments, capacity, sge);
+        if side.queue.post_with(wr_id, write).is_err() {
+            return false;
+        }
+        side.queue.ring_doorbell();
+        count.add(1);
+        true
+    }
+}
+
+/// As [`post_recv`], a list of any length.
+///
+/// # Safety
+/// [verbs]
+#[inline(never)]
+unsafe extern "C" fn post_recv_list(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let posted =
+            find::qp(qp).and_then(|qp| post(qp.receive.try_lock()?, &qp.receives, wr, bad_wr));
+        match posted {
+            Some(error) => error,
+            None => post_recv_slowly(qp, wr, bad_wr),
+        }
+    }
+}
+
+/// As [`post_srq_recv`], a list of any length.
+///
+/// # Safety
+/// [verbs]
+#[inline(never)]
+unsafe extern "C" fn post_srq_recv_list(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let posted =
+            find::srq(srq).and_then(|srq| post(srq.side.try_lock()?, &srq.posts, wr, bad_wr));
+        match posted {
+            Some(error) => error,
+            None => post_srq_recv_slowly(srq, wr, bad_wr),
+        }
+    }
+}
+
+/// Posts a list, rings the doorbell, and adds the number of requests that were posted to `count`. Returns the errno; `None` if
+/// doorbell does not drive the queue.
 ///
 /// # Safety
 /// [verbs]
 #[inline(always)]
 unsafe fn post<Q: Receives>(
-    lock: &Lock<Option<ReceiveSide<Q>>>,
-    is_ready: impl Fn(&ReceiveSide<Q>) -> bool,
+    mut guard: Guard<'_, Option<ReceiveSide<Q>>>,
     count: &Count,
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> Option<c_int> {
-    // SAFETY: [verbs] the list can be read, and its buffers belong to the device until the WQEs complete.
+    let side = guard.as_mut()?;
+    // SAFETY: [verbs] the list can be read, and its buffers belong to the device until the WQEs complete; `bad_wr` is writable.
     unsafe {
-        let one = wr.as_ref().filter(|one| one.next.is_null()).and_then(|one| single(one));
-        let take = || lock.try_lock().filter(|side| side.as_ref().is_some_and(is_ready));
-        // A list of one request needs no loop. It is read before the lock is taken, which loads do not pass.
-        let Some((id, segment)) = one else { return Some(post_many(take()?, wr, bad_wr, count)) };
-        let mut guard = take()?;
-        let side = guard.as_mut()?;
-        if side.queue.post_segment(id, segment).is_err() {
-            return Some(post_many(guard, wr, bad_wr, count));
+        if side.state != ReceiveState::Ready {
+            *bad_wr = wr;
+            return Some(libc::EINVAL);
         }
+        let error = post_list(&mut side.queue, wr, bad_wr);
         count.add(side.queue.ring_doorbell().into());
-        Some(0)
+        Some(error)
     }
 }
 
-/// As [`post`], a list of any length.
-///
-/// # Safety
-/// [verbs]
-#[inline(never)]
-unsafe fn post_many<Q: Receives>(
-    mut guard: Guard<'_, Option<ReceiveSide<Q>>>,
-    wr: *mut ibv_recv_wr,
-    bad_wr: *mut *mut ibv_recv_wr,
-    count: &Count,
-) -> c_int {
-    let Some(side) = &mut *guard else { return libc::EINVAL };
-    // SAFETY: [verbs] the list can be read, and its buffers belong to the device until the WQEs complete.
-    let error = unsafe { post_list(&mut side.queue, wr, bad_wr) };
-    count.add(side.queue.ring_doorbell().into());
-    error
-}
-
-/// Returns `wr_id` and segment of a request of one SGE that is not empty, as most are; `None` for another one.
+/// Returns `wr_id` and SGE of a request of one SGE that is not empty, as most are; `None` for another one.
 ///
 /// # Safety
 /// [verbs]
 #[inline(always)]
-unsafe fn single(request: &ibv_recv_wr) -> Option<(u64, DataSegment)> {
+unsafe fn single(request: &ibv_recv_wr) -> Option<(u64, &Sge)> {
     let sge = request.sg_list.cast::<Sge>();
     // SAFETY: [verbs] the list has `num_sge` entries.
     unsafe {
         if request.num_sge != 1 || (*sge).length == 0 {
             return None;
         }
-        Some((request.wr_id, (&*sge).into()))
+        Some((request.wr_id, &*sge))
     }
 }
 
@@ -153,8 +195,8 @@ unsafe fn post_list<Q: Receives>(
     unsafe {
         queue.post_each(|segments, capacity| {
             let request = wr.as_ref()?;
-            let (wr_id, segment) = single(request)?;
-            sge::write_one(segments, capacity, segment);
+            let (wr_id, sge) = single(request)?;
+            sge::scatter_one(segments, capacity, sge);
             wr = request.next;
             Some(wr_id)
         });
@@ -207,7 +249,7 @@ unsafe fn post_rest<Q: Receives>(
     0
 }
 
-/// Posts to a queue pair that another thread uses, that is not ready, or that doorbell does not drive, or not yet.
+/// Posts to a queue pair that another thread uses, or that doorbell does not drive, or not yet.
 ///
 /// # Safety
 /// [verbs]
@@ -225,16 +267,9 @@ unsafe extern "C" fn post_recv_slowly(
             if record.status.path() == Path::Undecided {
                 decide::for_qp(context, record);
             }
-            let side = record.receive.lock();
-            match &*side {
-                Some(ready) if ready.is_ready => {
-                    return post_many(side, wr, bad_wr, &record.receives);
-                }
-                Some(_) => {
-                    *bad_wr = wr;
-                    return libc::EINVAL;
-                }
-                None => {}
+            let posted = post(record.receive.lock(), &record.receives, wr, bad_wr);
+            if let Some(error) = posted {
+                return error;
             }
         }
         if record.is_none() && !create::note_foreign_qp(context, qp) {
@@ -264,9 +299,9 @@ unsafe extern "C" fn post_srq_recv_slowly(
             if record.status.path() == Path::Undecided {
                 decide::for_srq(context, record);
             }
-            let side = record.side.lock();
-            if side.is_some() {
-                return post_many(side, wr, bad_wr, &record.posts);
+            let posted = post(record.side.lock(), &record.posts, wr, bad_wr);
+            if let Some(error) = posted {
+                return error;
             }
         }
         let error = (context.original.post_srq_recv)(srq, wr, bad_wr);

@@ -115,8 +115,8 @@ pub trait ReceiveRing {
         unsafe { self.post_with(data, |segments, room| sge::write_one(segments, room, segment)) }
     }
 
-    /// Posts WQEs that `write` writes, as for [`post_with`](Self::post_with), until `write` returns `None`, the queue is full,
-    /// or a buffer waits in it. The WQE of the call that returned `None` is not posted. `write` must not unwind: the queue
+    /// Posts WQEs that `write` writes, as for [`post_with`](Self::post_with), until `write` returns `None` or the queue is
+    /// full. The WQE of the call that returned `None` is not posted. `write` must not unwind: the queue
     /// would have no room any more.
     ///
     /// # Safety
@@ -209,7 +209,7 @@ pub trait ReceiveRing {
         unsafe {
             let wqes = self.wqes_mut();
             sge::write_one(wqes.segments(slot), wqes.max_sge, segment);
-            wqes.slots.set(slot, data, SlotState::Held);
+            wqes.slots.get_mut(slot).set(data, SlotState::Held);
         }
     }
 }
@@ -271,7 +271,7 @@ impl<T: Copy> Wqes<T> {
             sge::copy(self.segments(from), self.segments(to), self.max_sge);
             let data = self.slots.data(from);
             self.slots.get_mut(from).state = SlotState::Free;
-            self.slots.set(to, data, state);
+            self.slots.get_mut(to).set(data, state);
         }
     }
 }

@@ -58,6 +58,8 @@ impl Layout {
 }
 
 /// The receive queue of a QP; `T` is what the caller gets back with each completion.
+///
+/// `[waiting-blocked]`: while a buffer waits, the slot at the head is posted or held, so there is no room.
 #[derive(Debug)]
 pub struct ReceiveQueue<T: Copy> {
     /// The count of posted WQEs is the index of the next one.
@@ -108,7 +110,7 @@ impl<T: Copy> ReceiveQueue<T> {
         self.wqes.posted & self.mask
     }
 
-    /// Returns `true` if the slot to post next has no receive.
+    /// Returns `true` if the slot to post next has no receive. Then no buffer waits: [waiting-blocked].
     #[inline(always)]
     fn has_room(&self) -> bool {
         // SAFETY: masked.
@@ -181,44 +183,37 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
         data: T,
         write: impl FnOnce(NonNull<DataSegment>, u32),
     ) -> Result<u32, PostError> {
-        if !self.has_room() {
-            return Err(PostError::Full);
-        }
         let index = self.wqes.posted;
-        let slot = index & self.mask;
         // SAFETY: masked; a free slot is not the device's.
         unsafe {
-            let segments = self.wqes.segments(slot);
+            let segments = self.wqes.segments(index & self.mask);
+            let slot = self.wqes.slots.get_mut(index & self.mask);
+            if slot.state != SlotState::Free {
+                return Err(PostError::Full);
+            }
             prefetch::for_write::<{ prefetch::AHEAD }, _>(segments.as_ptr());
             write(segments, self.wqes.max_sge);
-            self.wqes.slots.set_posted(slot, data, index as u16);
+            *slot = Slot::posted(data, index as u16);
         }
         self.wqes.posted = index.wrapping_add(1);
         self.used += 1;
-        if self.waiting > 0 {
-            self.post_waiting();
-        }
         Ok(index)
     }
 
     #[inline(always)]
     unsafe fn post_each(&mut self, mut write: impl FnMut(NonNull<DataSegment>, u32) -> Option<T>) {
-        if self.waiting > 0 {
-            return;
-        }
         let mut head = self.wqes.posted;
         loop {
-            let slot = head & self.mask;
-            // SAFETY: masked.
-            if unsafe { self.wqes.slots.get(slot).state } != SlotState::Free {
-                break;
-            }
             // SAFETY: masked; a free slot is not the device's; the caller's `write` keeps the contract of posting.
             unsafe {
-                let segments = self.wqes.segments(slot);
+                let segments = self.wqes.segments(head & self.mask);
+                let slot = self.wqes.slots.get_mut(head & self.mask);
+                if slot.state != SlotState::Free {
+                    break;
+                }
                 prefetch::for_write::<{ prefetch::AHEAD }, _>(segments.as_ptr());
                 let Some(data) = write(segments, self.wqes.max_sge) else { break };
-                self.wqes.slots.set_posted(slot, data, head as u16);
+                *slot = Slot::posted(data, head as u16);
             }
             head = head.wrapping_add(1);
         }
@@ -243,7 +238,7 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
             if self.waiting > 0 {
                 self.post_waiting();
             }
-        } else if self.waiting == 0 && self.has_room() {
+        } else if self.has_room() {
             self.move_wqe(slot, to);
             self.post_head();
         } else {

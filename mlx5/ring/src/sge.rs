@@ -1,6 +1,9 @@
 //! Scatter entries as callers give them.
 
-use core::mem::offset_of;
+#[cfg(target_feature = "ssse3")]
+use core::arch::x86_64::{_mm_loadu_si128, _mm_setr_epi8, _mm_shuffle_epi8};
+#[cfg(target_feature = "ssse3")]
+use core::ptr;
 use core::ptr::NonNull;
 
 use mlx5_wire::be::Be64;
@@ -17,25 +20,6 @@ pub struct Sge {
     pub length: u32,
     /// Local key of the memory region.
     pub lkey: u32,
-}
-
-impl Sge {
-    /// Returns the length in the lower half and the key in the upper half: they are one word in memory.
-    #[inline(always)]
-    const fn length_and_key(&self) -> u64 {
-        const { assert!(offset_of!(Self, length) == 8 && offset_of!(Self, lkey) == 12) }
-        const { assert!(cfg!(target_endian = "little")) }
-        // SAFETY: the second word of the entry.
-        unsafe { (&raw const *self).cast::<u64>().add(1).read() }
-    }
-}
-
-impl From<&Sge> for DataSegment {
-    #[inline(always)]
-    fn from(sge: &Sge) -> Self {
-        let word = sge.length_and_key();
-        Self::new(sge.addr, word as u32, (word >> 32) as u32)
-    }
 }
 
 impl From<Sge> for DataSegment {
@@ -56,10 +40,10 @@ pub(crate) unsafe fn scatter(segments: NonNull<DataSegment>, capacity: u32, sges
     // SAFETY: the end of the segments.
     let end = unsafe { segments.add(capacity as usize) };
     for sge in sges {
-        if sge.length_and_key() as u32 != 0 {
+        if sge.length != 0 {
             // SAFETY: fewer than `capacity` segments have been written.
             unsafe {
-                write(segment, sge.into());
+                write_sge(segment, sge);
                 segment = segment.add(1);
             }
         }
@@ -80,12 +64,12 @@ pub(crate) unsafe fn scatter(segments: NonNull<DataSegment>, capacity: u32, sges
 pub unsafe fn scatter_all(segments: NonNull<DataSegment>, capacity: u32, sges: &[Sge]) -> bool {
     let mut segment = segments;
     for sge in sges {
-        if sge.length_and_key() as u32 == 0 {
+        if sge.length == 0 {
             return false;
         }
         // SAFETY: fewer than `capacity` segments have been written.
         unsafe {
-            write(segment, sge.into());
+            write_sge(segment, sge);
             segment = segment.add(1);
         }
     }
@@ -107,6 +91,22 @@ pub unsafe fn write_one(segments: NonNull<DataSegment>, capacity: u32, segment: 
     // SAFETY: the caller passes `capacity` writable segments, at least one, that the device does not read now.
     unsafe {
         write(segments, segment);
+        if capacity > 1 {
+            write(segments.add(1), DataSegment::TERMINATOR);
+        }
+    }
+}
+
+/// Writes a list of one SGE, which names at least one byte, to the `capacity` data segments at `segments`.
+///
+/// # Safety
+/// As [`write_one`].
+#[inline(always)]
+pub unsafe fn scatter_one(segments: NonNull<DataSegment>, capacity: u32, sge: &Sge) {
+    debug_assert_ne!(sge.length, 0, "0 can mean 2 GiB");
+    // SAFETY: the caller passes `capacity` writable segments, at least one, that the device does not read now.
+    unsafe {
+        write_sge(segments, sge);
         if capacity > 1 {
             write(segments.add(1), DataSegment::TERMINATOR);
         }
@@ -146,6 +146,27 @@ unsafe fn write(segment: NonNull<DataSegment>, value: DataSegment) {
     }
 }
 
+/// Writes the segment of `sge`: with one shuffle where the build may use SSSE3, as `.cargo/config.toml` says for x86-64.
+///
+/// # Safety
+/// As [`write`].
+#[inline(always)]
+unsafe fn write_sge(segment: NonNull<DataSegment>, sge: &Sge) {
+    #[cfg(target_feature = "ssse3")]
+    // SAFETY: both have 16 bytes; the caller's segment is aligned and writable.
+    unsafe {
+        // Length, key and address, in the byte order of the device.
+        let order = _mm_setr_epi8(11, 10, 9, 8, 15, 14, 13, 12, 7, 6, 5, 4, 3, 2, 1, 0);
+        let fields = _mm_loadu_si128(ptr::from_ref(sge).cast());
+        segment.cast().write_volatile(_mm_shuffle_epi8(fields, order));
+    }
+    #[cfg(not(target_feature = "ssse3"))]
+    // SAFETY: the caller's segment is aligned and writable.
+    unsafe {
+        write(segment, (*sge).into());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,36 +174,48 @@ mod tests {
     #[repr(align(16))]
     struct Wqe([DataSegment; 3]);
 
-    fn written(sges: &[Sge]) -> [DataSegment; 3] {
-        let stale = DataSegment::new(!0, !0, !0);
-        let mut wqe = Wqe([stale; 3]);
-        // SAFETY: a WQE of three segments, aligned to 16 bytes.
-        unsafe { scatter(NonNull::from(&mut wqe.0).cast(), 3, sges) }
+    const STALE: DataSegment = DataSegment::new(!0, !0, !0);
+
+    const fn sge(length: u32) -> Sge {
+        Sge { addr: 0x0102_0304_0506_0708, length, lkey: 0x090a_0b0c }
+    }
+
+    fn segments(write: impl FnOnce(NonNull<DataSegment>)) -> [DataSegment; 3] {
+        let mut wqe = Wqe([STALE; 3]);
+        write(NonNull::from(&mut wqe.0).cast());
         wqe.0
     }
 
-    #[test]
-    fn a_list_without_empty_entries_is_written_the_same() {
-        let sge = |length| Sge { addr: 0x1000, length, lkey: 7 };
-        let mut wqe = Wqe([DataSegment::new(!0, !0, !0); 3]);
-        for list in [&[][..], &[sge(1)], &[sge(1), sge(2)], &[sge(1), sge(2), sge(3)]] {
-            wqe.0 = [DataSegment::new(!0, !0, !0); 3];
-            // SAFETY: a WQE of three segments, aligned to 16 bytes.
-            assert!(unsafe { scatter_all(NonNull::from(&mut wqe.0).cast(), 3, list) });
-            assert_eq!(wqe.0, written(list));
-        }
-        // SAFETY: as above.
-        assert!(!unsafe { scatter_all(NonNull::from(&mut wqe.0).cast(), 3, &[sge(1), sge(0)]) });
+    fn scattered(sges: &[Sge]) -> [DataSegment; 3] {
+        // SAFETY: a WQE of three segments, aligned to 16 bytes.
+        segments(|wqe| unsafe { scatter(wqe, 3, sges) })
     }
 
     #[test]
     fn empty_entries_are_left_out_and_a_shorter_list_is_ended() {
-        let sge = |length| Sge { addr: 0x1000, length, lkey: 7 };
-        let (one, two) = (DataSegment::new(0x1000, 1, 7), DataSegment::new(0x1000, 2, 7));
-        let (end, stale) = (DataSegment::TERMINATOR, DataSegment::new(!0, !0, !0));
-        assert_eq!(written(&[]), [end, stale, stale]);
-        assert_eq!(written(&[sge(0), sge(0), sge(0)]), [end, stale, stale]);
-        assert_eq!(written(&[sge(1), sge(0), sge(2)]), [one, two, end]);
-        assert_eq!(written(&[sge(1), sge(2), sge(1)]), [one, two, one]);
+        let (one, two) = (sge(0x0d0e_0f10), sge(2));
+        let segment = |sge: Sge| DataSegment::new(sge.addr, sge.length, sge.lkey);
+        let (first, second, end) = (segment(one), segment(two), DataSegment::TERMINATOR);
+        assert_eq!(scattered(&[]), [end, STALE, STALE]);
+        assert_eq!(scattered(&[sge(0); 3]), [end, STALE, STALE]);
+        assert_eq!(scattered(&[one, sge(0), two]), [first, second, end]);
+        assert_eq!(scattered(&[one, two, one]), [first, second, first]);
+    }
+
+    #[test]
+    fn a_list_without_empty_entries_is_written_the_same() {
+        for list in [&[][..], &[sge(1)], &[sge(1), sge(2)], &[sge(1), sge(2), sge(3)]] {
+            // SAFETY: a WQE of three segments, aligned to 16 bytes.
+            let all = segments(|wqe| assert!(unsafe { scatter_all(wqe, 3, list) }));
+            assert_eq!(all, scattered(list));
+        }
+        // SAFETY: as above.
+        segments(|wqe| assert!(!unsafe { scatter_all(wqe, 3, &[sge(1), sge(0)]) }));
+        for capacity in [1, 3] {
+            // SAFETY: as above.
+            let one = segments(|wqe| unsafe { scatter_one(wqe, capacity, &sge(1)) });
+            // SAFETY: as above.
+            assert_eq!(one, segments(|wqe| unsafe { scatter(wqe, capacity, &[sge(1)]) }));
+        }
     }
 }

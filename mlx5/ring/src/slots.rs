@@ -33,6 +33,19 @@ impl<T: Copy> Slot<T> {
     /// A slot without a buffer.
     pub const FREE: Self = Self { data: MaybeUninit::uninit(), index: 0, state: SlotState::Free };
 
+    /// A slot that is posted, and whose WQE completes with `index`.
+    #[inline(always)]
+    pub(crate) const fn posted(data: T, index: u16) -> Self {
+        Self { data: MaybeUninit::new(data), index, state: SlotState::Posted }
+    }
+
+    /// Stores the caller's value with a state.
+    #[inline(always)]
+    pub(crate) const fn set(&mut self, data: T, state: SlotState) {
+        self.data = MaybeUninit::new(data);
+        self.state = state;
+    }
+
     /// Returns `true` if the slot is posted and has this index.
     #[inline(always)]
     pub(crate) const fn is_posted_as(&self, index: u16) -> bool {
@@ -168,29 +181,6 @@ impl<T: Copy> Slots<T> {
             slot.state = SlotState::Free;
             slot.data.assume_init()
         }
-    }
-
-    /// Stores the caller's value of `slot` with a state.
-    ///
-    /// # Safety
-    /// `slot` is below [`count`](Self::count).
-    #[inline(always)]
-    pub(crate) unsafe fn set(&mut self, slot: u32, data: T, state: SlotState) {
-        // SAFETY: the caller's `slot` is below the count.
-        let slot = unsafe { self.get_mut(slot) };
-        slot.data = MaybeUninit::new(data);
-        slot.state = state;
-    }
-
-    /// Stores the caller's value of `slot`, whose WQE is posted and completes with `index`.
-    ///
-    /// # Safety
-    /// `slot` is below [`count`](Self::count).
-    #[inline(always)]
-    pub(crate) unsafe fn set_posted(&mut self, slot: u32, data: T, index: u16) {
-        // SAFETY: the caller's `slot` is below the count.
-        let slot = unsafe { self.get_mut(slot) };
-        *slot = Slot { data: MaybeUninit::new(data), index, state: SlotState::Posted };
     }
 
     /// Frees every slot, and calls `each` with the value of those that had a buffer of the queue's: all but the held

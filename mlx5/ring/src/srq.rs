@@ -131,6 +131,12 @@ impl<T: Copy> SharedReceiveQueue<T> {
         self.head
     }
 
+    /// Returns `true` if another slot than the last one is free.
+    #[inline(always)]
+    const fn has_room(&self) -> bool {
+        self.head != self.tail
+    }
+
     /// Returns `true` if a buffer waits in the last free slot.
     #[inline(always)]
     pub fn is_loaded(&self) -> bool {
@@ -148,7 +154,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
     /// # Safety
     /// The [contract of posting](ReceiveRing#contract-of-posting).
     pub unsafe fn load(&mut self, data: T, sges: &[Sge]) -> Result<(), PostError> {
-        if self.free > 1 || self.is_loaded() {
+        if self.has_room() || self.is_loaded() {
             return Err(PostError::Full);
         }
         if sges.len() > self.max_sge() as usize {
@@ -158,7 +164,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
         // SAFETY: [slot-index]; the slot is not the device's; the number of SGEs was checked.
         unsafe {
             sge::scatter(self.wqes.segments(slot), self.wqes.max_sge, sges);
-            self.wqes.slots.set(slot, data, SlotState::Loaded);
+            self.wqes.slots.get_mut(slot).set(data, SlotState::Loaded);
         }
         Ok(())
     }
@@ -207,7 +213,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
     /// Takes note that the WQE in the slot at the head, which `head` is, was written. There is another free slot.
     #[inline(always)]
     fn advance(&mut self, head: u32) {
-        debug_assert!(self.free > 1, "[last-free]");
+        debug_assert!(self.has_room(), "[last-free]");
         // SAFETY: [slot-index].
         let slot = unsafe { self.wqes.slots.get_mut(head) };
         slot.state = SlotState::Posted;
@@ -240,7 +246,7 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
         data: T,
         write: impl FnOnce(NonNull<DataSegment>, u32),
     ) -> Result<u32, PostError> {
-        if self.free == 1 {
+        if !self.has_room() {
             return Err(PostError::Full);
         }
         let slot = self.head;
@@ -248,7 +254,7 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
         unsafe {
             let segments = self.wqes.segments(slot);
             write(segments, self.wqes.max_sge);
-            self.wqes.slots.set(slot, data, SlotState::Posted);
+            self.wqes.slots.get_mut(slot).set(data, SlotState::Posted);
             self.advance(slot);
             prefetch::for_write::<{ prefetch::AHEAD }, _>(segments.as_ptr());
         }
@@ -257,18 +263,22 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
 
     #[inline(always)]
     unsafe fn post_each(&mut self, mut write: impl FnMut(NonNull<DataSegment>, u32) -> Option<T>) {
-        let (mut head, mut free) = (self.head, self.free);
-        while free > 1 {
+        let (mut head, tail) = (self.head as usize, self.tail as usize);
+        let mut count = 0;
+        while head != tail {
             // SAFETY: [slot-index]; the slot is not the device's; the caller's `write` keeps the contract of posting.
             unsafe {
-                let Some(data) = write(self.wqes.segments(head), self.wqes.max_sge) else { break };
-                self.wqes.slots.set(head, data, SlotState::Posted);
-                head = self.wqes.slots.get(head).index.into();
+                let segments = self.wqes.segments(head as u32);
+                let Some(data) = write(segments, self.wqes.max_sge) else { break };
+                let slot = self.wqes.slots.get_mut(head as u32);
+                slot.set(data, SlotState::Posted);
+                head = slot.index.into();
             }
-            free -= 1;
+            count += 1;
         }
-        self.wqes.posted = self.wqes.posted.wrapping_add(self.free - free);
-        (self.head, self.free) = (head, free);
+        self.head = head as u32;
+        self.free -= count;
+        self.wqes.posted = self.wqes.posted.wrapping_add(count);
     }
 
     #[inline(always)]
