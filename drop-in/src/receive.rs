@@ -179,7 +179,7 @@ unsafe fn single(request: &ibv_recv_wr) -> Option<(u64, &Sge)> {
     }
 }
 
-/// Posts a list without the doorbell; returns the errno.
+/// Posts a list without the doorbell, with a loop for requests of one SGE; returns the errno.
 ///
 /// # Safety
 /// [verbs]
@@ -201,19 +201,16 @@ unsafe fn post_list<Q: Receives>(
             Some(wr_id)
         });
     }
-    if wr.is_null() {
-        return 0;
-    }
     // SAFETY: [verbs] the rest of the list can be read.
-    unsafe { post_rest(queue, wr, bad_wr) }
+    if wr.is_null() { 0 } else { unsafe { post_several(queue, wr, bad_wr) } }
 }
 
-/// As [`post_list`], requests of any number of SGEs.
+/// As [`post_list`], requests of several SGEs, too.
 ///
 /// # Safety
 /// [verbs]
 #[inline(never)]
-unsafe fn post_rest<Q: Receives>(
+unsafe fn post_several<Q: Receives>(
     queue: &mut Q,
     mut wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
@@ -233,6 +230,22 @@ unsafe fn post_rest<Q: Receives>(
             wr = request.next;
             Some(request.wr_id)
         });
+        if wr.is_null() { 0 } else { post_any(queue, wr, bad_wr) }
+    }
+}
+
+/// As [`post_list`], requests without SGEs and with empty ones, too.
+///
+/// # Safety
+/// [verbs]
+#[inline(never)]
+unsafe fn post_any<Q: Receives>(
+    queue: &mut Q,
+    mut wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: [verbs] the list can be read, and its buffers belong to the device until the WQEs complete.
+    unsafe {
         while let Some(request) = wr.as_ref() {
             let list = sges(request.sg_list, request.num_sge);
             if let Err(why) = queue.post(request.wr_id, list) {

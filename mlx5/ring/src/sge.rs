@@ -43,7 +43,7 @@ pub(crate) unsafe fn scatter(segments: NonNull<DataSegment>, capacity: u32, sges
         if sge.length != 0 {
             // SAFETY: fewer than `capacity` segments have been written.
             unsafe {
-                write_sge(segment, sge);
+                write(segment, (*sge).into());
                 segment = segment.add(1);
             }
         }
