@@ -25,9 +25,11 @@ struct Libmlx5 {
     _sges: Box<[ibv_sge]>,
     wcs: [ibv_wc; 64],
     next_poll: bool,
+    /// Whether the program writes each SGE right before it posts it, as most programs do.
+    writes_sges: bool,
 }
 
-pub(super) fn make(objects: &Objects, next_poll: bool) -> Box<dyn Subject> {
+pub(super) fn make(objects: &Objects, next_poll: bool, writes_sges: bool) -> Box<dyn Subject> {
     let Objects { shape, memory, .. } = *objects;
     assert!(shape.queues <= 2, "{} queues", shape.queues);
     assert!(shape.queues == 1 || shape.sges == 1, "several SGEs on several queues");
@@ -57,6 +59,7 @@ pub(super) fn make(objects: &Objects, next_poll: bool) -> Box<dyn Subject> {
         _sges: sges,
         wcs: [ibv_wc::default(); 64],
         next_poll,
+        writes_sges,
     };
     libmlx5.prepare(1);
     for index in 0..libmlx5.wrs.len() {
@@ -76,6 +79,9 @@ impl Lists for Libmlx5 {
 
     #[inline(always)]
     fn post_list(&self, first: *mut ibv_recv_wr) {
+        if self.writes_sges {
+            self.write_sges(first);
+        }
         self.post_to(0, first);
     }
 
@@ -99,6 +105,27 @@ impl Lists for Libmlx5 {
 }
 
 impl Libmlx5 {
+    /// Stores the SGEs of a list again, field by field.
+    #[inline(always)]
+    fn write_sges(&self, mut wr: *mut ibv_recv_wr) {
+        // SAFETY: a list of work requests that stay, each with its SGEs.
+        while let Some(request) = unsafe { wr.as_ref() } {
+            for i in 0..request.num_sge as usize {
+                // SAFETY: as above.
+                let sge = unsafe { &mut *request.sg_list.add(i) };
+                for field in [&mut sge.length, &mut sge.lkey] {
+                    let value = *field;
+                    // SAFETY: a field of the SGE.
+                    unsafe { ptr::from_mut(field).write_volatile(value) }
+                }
+                let addr = sge.addr;
+                // SAFETY: as above.
+                unsafe { (&raw mut sge.addr).write_volatile(addr) }
+            }
+            wr = request.next;
+        }
+    }
+
     #[inline(always)]
     fn post_to(&self, queue: usize, first: *mut ibv_recv_wr) {
         let mut bad = ptr::null_mut();

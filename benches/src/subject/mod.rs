@@ -147,8 +147,10 @@ pub fn make(world: &World, operation: &Operation, name: Name) -> (Objects, Box<d
         Name::Replaced => safe::make(world, &objects, safe::Way::Replace),
         Name::Shared(givers) => shared::make(world, &objects, givers, true),
         Name::Mutex(givers) => shared::make(world, &objects, givers, false),
-        Name::Libmlx5(_) | Name::DropIn(Calls::PollCq) => libmlx5::make(&objects, false),
-        Name::Libmlx5NextPoll(_) | Name::DropIn(Calls::NextPoll) => libmlx5::make(&objects, true),
+        Name::Libmlx5(locks) => libmlx5::make(&objects, false, locks == Locks::Default),
+        Name::Libmlx5NextPoll(locks) => libmlx5::make(&objects, true, locks == Locks::Default),
+        Name::DropIn(Calls::PollCq) => libmlx5::make(&objects, false, true),
+        Name::DropIn(Calls::NextPoll) => libmlx5::make(&objects, true, true),
         Name::Libmlx5SrqOps(_) => unreachable!("drives tag lists"),
         Name::Sender | Name::PostSend(_) | Name::WrBuilders(_) | Name::DropIn(_) => {
             unreachable!("sends")
@@ -190,7 +192,7 @@ pub fn make_of_frames(
         return (Box::new(feed), Box::new(frames::Frames { receiver, _rule }));
     }
     let (objects, feed) = crate::frames::objects(world, shape, name.locks(), striding);
-    (Box::new(feed), libmlx5::make(&objects, false))
+    (Box::new(feed), libmlx5::make(&objects, false, false))
 }
 
 /// A completion that no subject should see.
