@@ -154,12 +154,12 @@ pub(crate) struct ReceiveSide<Q> {
     pub(crate) _slots: Box<[Slot<u64>]>,
 }
 
-/// What a program may do with a queue of receives.
+/// State of a queue of receives. The program may post to it only if it is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiveState {
-    /// The queue pair is in RESET: posting is an error.
+    /// The queue pair is in RESET.
     Reset,
-    /// The program may post. An SRQ is always ready.
+    /// The queue pair has left RESET. An SRQ is always ready.
     Ready,
     /// libmlx5 destroys the queue pair, and with it the WQEs.
     Dying,
