@@ -109,20 +109,17 @@ impl Libmlx5 {
     #[inline(always)]
     fn write_sges(&self, mut wr: *mut ibv_recv_wr) {
         // SAFETY: a list of work requests that stay, each with its SGEs.
-        while let Some(request) = unsafe { wr.as_ref() } {
-            for i in 0..request.num_sge as usize {
-                // SAFETY: as above.
-                let sge = unsafe { &mut *request.sg_list.add(i) };
-                for field in [&mut sge.length, &mut sge.lkey] {
-                    let value = *field;
-                    // SAFETY: a field of the SGE.
-                    unsafe { ptr::from_mut(field).write_volatile(value) }
+        unsafe {
+            while let Some(request) = wr.as_ref() {
+                for i in 0..request.num_sge as usize {
+                    let sge = request.sg_list.add(i);
+                    let ibv_sge { addr, length, lkey } = *sge;
+                    (&raw mut (*sge).addr).write_volatile(addr);
+                    (&raw mut (*sge).length).write_volatile(length);
+                    (&raw mut (*sge).lkey).write_volatile(lkey);
                 }
-                let addr = sge.addr;
-                // SAFETY: as above.
-                unsafe { (&raw mut sge.addr).write_volatile(addr) }
+                wr = request.next;
             }
-            wr = request.next;
         }
     }
 

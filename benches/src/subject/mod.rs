@@ -140,6 +140,8 @@ pub fn make(world: &World, operation: &Operation, name: Name) -> (Objects, Box<d
         return safe::make_compressed(world, operation.shape, safe::Way::Lend);
     }
     let objects = world.objects(operation.shape, name.locks());
+    // The drop-in and its reference: the program is an ordinary one.
+    let writes_sges = name.locks() == Locks::Default;
     let subject = match name {
         Name::Ring => ring::make(&objects, spare, operation.form),
         Name::Lending => safe::make(world, &objects, safe::Way::Lend),
@@ -147,10 +149,12 @@ pub fn make(world: &World, operation: &Operation, name: Name) -> (Objects, Box<d
         Name::Replaced => safe::make(world, &objects, safe::Way::Replace),
         Name::Shared(givers) => shared::make(world, &objects, givers, true),
         Name::Mutex(givers) => shared::make(world, &objects, givers, false),
-        Name::Libmlx5(locks) => libmlx5::make(&objects, false, locks == Locks::Default),
-        Name::Libmlx5NextPoll(locks) => libmlx5::make(&objects, true, locks == Locks::Default),
-        Name::DropIn(Calls::PollCq) => libmlx5::make(&objects, false, true),
-        Name::DropIn(Calls::NextPoll) => libmlx5::make(&objects, true, true),
+        Name::Libmlx5(_) | Name::DropIn(Calls::PollCq) => {
+            libmlx5::make(&objects, false, writes_sges)
+        }
+        Name::Libmlx5NextPoll(_) | Name::DropIn(Calls::NextPoll) => {
+            libmlx5::make(&objects, true, writes_sges)
+        }
         Name::Libmlx5SrqOps(_) => unreachable!("drives tag lists"),
         Name::Sender | Name::PostSend(_) | Name::WrBuilders(_) | Name::DropIn(_) => {
             unreachable!("sends")

@@ -191,6 +191,7 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
             if slot.state != SlotState::Free {
                 return Err(PostError::Full);
             }
+            debug_assert_eq!(self.waiting, 0, "[waiting-blocked]");
             prefetch::for_write::<{ prefetch::AHEAD }, _>(segments.as_ptr());
             write(segments, self.wqes.max_sge);
             *slot = Slot::posted(data, index as u16);
@@ -211,6 +212,7 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
                 if slot.state != SlotState::Free {
                     break;
                 }
+                debug_assert_eq!(self.waiting, 0, "[waiting-blocked]");
                 prefetch::for_write::<{ prefetch::AHEAD }, _>(segments.as_ptr());
                 let Some(data) = write(segments, self.wqes.max_sge) else { break };
                 *slot = Slot::posted(data, head as u16);

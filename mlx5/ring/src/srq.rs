@@ -263,6 +263,7 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
 
     #[inline(always)]
     unsafe fn post_each(&mut self, mut write: impl FnMut(NonNull<DataSegment>, u32) -> Option<T>) {
+        // As `usize`: a `u32` would be extended for each address.
         let (mut head, tail) = (self.head as usize, self.tail as usize);
         let mut count = 0;
         while head != tail {
