@@ -1,6 +1,7 @@
 //! `ibv_post_recv` and `ibv_post_srq_recv`.
 
 use core::ffi::c_int;
+use core::hint;
 use core::mem::offset_of;
 use core::ptr;
 use core::slice;
@@ -36,7 +37,7 @@ pub(crate) unsafe fn sges<'a>(list: *const ibv_sge, count: c_int) -> &'a [Sge] {
     }
     // SAFETY: `list` has `count` entries, and both types have one layout.
     unsafe {
-        core::hint::assert_unchecked(!list.is_null());
+        hint::assert_unchecked(!list.is_null());
         slice::from_raw_parts(list.cast(), count as usize)
     }
 }
@@ -77,7 +78,7 @@ unsafe fn post_one<Q: Receives>(
     wr: *const ibv_recv_wr,
 ) -> bool {
     // SAFETY: [verbs] the list can be read, and its buffers belong to the device until the WQEs complete. Every WQE has room
-    // for one segment.
+    // for one segment. A queue has at most 65,536 receives, so the count of those that were posted is ahead of the doorbell's.
     unsafe {
         // The compiler moves no load to before the lock, so the list is read first.
         let one = wr.as_ref().filter(|one| one.next.is_null()).and_then(|one| single(one));
@@ -90,6 +91,8 @@ unsafe fn post_one<Q: Receives>(
         if side.queue.post_with(wr_id, write).is_err() {
             return false;
         }
+        // A receive was posted just now.
+        hint::assert_unchecked(side.queue.needs_doorbell());
         side.queue.ring_doorbell();
         count.add(1);
         true

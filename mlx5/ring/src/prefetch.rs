@@ -7,6 +7,9 @@ use core::arch::asm;
 /// is a hint in vain.
 pub(crate) const AHEAD: usize = 1024;
 
+/// Bytes of a cache line.
+pub(crate) const LINE: usize = 64;
+
 /// The line `OFFSET` bytes after `at` will be written. There may be anything.
 ///
 /// The offset is part of the instruction, and takes no register.

@@ -257,6 +257,8 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
             self.wqes.slots.get_mut(slot).set(data, SlotState::Posted);
             self.advance(slot);
             prefetch::for_write::<{ prefetch::AHEAD }, _>(segments.as_ptr());
+            // A WQE of several SGEs has a second line.
+            prefetch::for_write::<{ prefetch::AHEAD + prefetch::LINE }, _>(segments.as_ptr());
         }
         Ok(slot)
     }
