@@ -13,7 +13,7 @@ use rdma_core_sys::{IBV_WC_GENERAL_ERR, IBV_WC_SUCCESS, ibv_wc, ibv_wc_status};
 
 use crate::context;
 use crate::lock::{Guard, Lock};
-use crate::objects::{Cq, CqSide, Qp, ReceiveSide, ReceiveState, RqSide, SendSide, SrqSide};
+use crate::objects::{Cq, CqSide, Qp, ReceiveSide, RqSide, SendSide, SrqSide};
 use crate::poll;
 
 /// Result of a CQE.
@@ -22,8 +22,7 @@ pub(crate) enum Outcome {
     Done { wr_id: u64, status: ibv_wc_status },
     /// The program need not know: a receive that met a page fault was posted again.
     Hidden,
-    /// It is taken later: another thread builds a batch on its queue; or libmlx5 destroys its queue pair, and the CQE brings
-    /// bytes for a WQE.
+    /// It is taken later: another thread builds a batch on its queue.
     Waits,
     /// No request of this process is over.
     Stray,
@@ -197,9 +196,6 @@ impl<Q: Receives> Side for ReceiveSide<Q> {
 
     #[inline(never)]
     unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Outcome {
-        if self.state == ReceiveState::Dying && cqe.kind() == CqeKind::Inline {
-            return Outcome::Waits;
-        }
         let queue = &mut self.queue;
         // SAFETY: `cqe` is of this queue. Verbs programs post memory of their own.
         let (slot, status) = match unsafe { complete(queue, cqe) } {
@@ -266,7 +262,6 @@ impl Side for SendSide {
     unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Outcome {
         let status = match cqe.opcode() {
             CqeOpcode::Requester if cqe.is_plain_requester() => IBV_WC_SUCCESS,
-            CqeOpcode::Requester if self.is_dying => return Outcome::Waits,
             // SAFETY: `cqe` is of this queue. Verbs programs post memory of their own.
             CqeOpcode::Requester if unsafe { self.queue.scatter_inline(cqe) } => IBV_WC_SUCCESS,
             CqeOpcode::Requester => IBV_WC_GENERAL_ERR,

@@ -112,6 +112,13 @@ impl Context {
     }
 }
 
+/// Returns `true` if a context has a record.
+pub(crate) fn is_open(ibv: *mut ibv_context) -> bool {
+    let contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: a context leaves the list before it is freed.
+    contexts.iter().any(|context| unsafe { (*(*context as *const Context)).ibv } == ibv)
+}
+
 pub(crate) unsafe extern "C" fn free_context(ibv: *mut ibv_context) {
     // SAFETY: [verbs] the context is closed: no code uses it or finds the record, which came from a box, any more.
     unsafe {

@@ -1,6 +1,7 @@
 //! Modification and destruction of objects, which libmlx5 does: the rings follow.
 
 use core::ffi::c_int;
+use core::mem::zeroed;
 use core::ptr;
 use std::sync::atomic::Ordering;
 
@@ -14,7 +15,7 @@ use rdma_core_sys::{
 
 use crate::builder::functions;
 use crate::context::{self, Context};
-use crate::objects::{CqSide, NO_QP, Path, Qp, ReceiveState};
+use crate::objects::{CqSide, NO_QP, Path, Qp};
 
 pub(crate) unsafe extern "C" fn modify_qp(
     qp: *mut ibv_qp,
@@ -28,19 +29,24 @@ pub(crate) unsafe extern "C" fn modify_qp(
         let Some(record) = record.filter(|_| mask & IBV_QP_STATE as c_int != 0) else {
             return (context.original.modify_qp)(qp, attr, mask);
         };
-        let state = (*attr).qp_state;
-        let error = if record.status.path() == Path::Doorbell && state == IBV_QPS_RESET {
+        let (path, state) = (record.status.path(), (*attr).qp_state);
+        let error = if path == Path::Doorbell && state == IBV_QPS_RESET {
             reset(context, record, attr, mask)
         } else {
             (context.original.modify_qp)(qp, attr, mask)
         };
+        if path == Path::Undecided {
+            // Another thread may decide just now, and have read the state of before: it goes on when it has stored that.
+            drop(context.undecided());
+        }
         functions::replace_after_modify(record);
-        if error == 0 && state == IBV_QPS_INIT {
+        if error == 0 && matches!(state, IBV_QPS_RESET | IBV_QPS_INIT) {
             if let Some(side) = &mut *record.receive.lock() {
-                side.state = ReceiveState::Ready;
+                side.is_ready = state == IBV_QPS_INIT;
             }
-        } else if error == 0 && state == IBV_QPS_RTS {
-            record.can_send.store(true, Ordering::Relaxed);
+        }
+        if error == 0 && matches!(state, IBV_QPS_RESET | IBV_QPS_RTS) {
+            record.can_send.store(state == IBV_QPS_RTS, Ordering::Relaxed);
         }
         error
     }
@@ -63,7 +69,7 @@ unsafe fn reset(context: &Context, record: &Qp, attr: *mut ibv_qp_attr, mask: c_
     // batch may wait for the CQ.
     remove_completions(record);
     if let Some(side) = &mut *record.receive.lock() {
-        side.state = ReceiveState::Reset;
+        side.is_ready = false;
         side.queue.reset(|_| {});
     }
     // SAFETY: [batch] this thread has no reference to the queue.
@@ -76,29 +82,12 @@ unsafe fn reset(context: &Context, record: &Qp, attr: *mut ibv_qp_attr, mask: c_
     0
 }
 
-/// Removes the CQEs of a queue pair that is in RESET or destroyed from its CQs.
+/// Removes the CQEs of a queue pair that is in RESET from its CQs.
 fn remove_completions(record: &Qp) {
     for cq in record.cqs().into_iter().flatten() {
         if let Some(side) = &mut *cq.side.lock() {
             side.forget(record);
             side.publish(cq);
-        }
-    }
-}
-
-/// Sets whether libmlx5 destroys the queue pair: meanwhile pollers leave its WQEs alone.
-///
-/// # Safety
-/// This thread has no reference to the queues, and the queue pair exists.
-unsafe fn set_dying(qp: &Qp, is_dying: bool) {
-    // SAFETY: this thread has no reference to the queues, and the queue pair exists.
-    unsafe {
-        if let Some(side) = &mut *qp.send.lock_or_reenter() {
-            side.is_dying = is_dying;
-        }
-        if let Some(side) = &mut *qp.receive.lock() {
-            side.state =
-                if is_dying { ReceiveState::Dying } else { ReceiveState::of((*qp.ibv).state) };
         }
     }
 }
@@ -111,19 +100,24 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         let Some(record) = context.qps.get(number).filter(|record| record.ibv == qp) else {
             return destroy(qp);
         };
-        // No decision includes it from here on. No lock is held in the kernel, which may wait until a thread that polls has
-        // acknowledged an event.
+        // No decision includes it from here on.
         let was_undecided = context.leave_undecided(record);
-        set_dying(record, true);
+        if record.status.path() == Path::Doorbell {
+            // Once it is destroyed, a new queue pair may have its number, and its WQEs are gone.
+            let mut attr = ibv_qp_attr { qp_state: IBV_QPS_RESET, ..zeroed() };
+            if modify_qp(qp, &mut attr, IBV_QP_STATE as c_int) != 0 {
+                // The device is gone, and completes nothing more.
+                remove_completions(record);
+            }
+        }
+        // No lock is held in the kernel, which may wait until a thread that polls has acknowledged an event.
         let error = destroy(qp);
         if error != 0 {
-            set_dying(record, false);
             if was_undecided {
                 context.undecided().push(record);
             }
             return error;
         }
-        remove_completions(record);
         let _undecided = context.undecided();
         context.qps.remove(number, record);
         0
@@ -131,7 +125,7 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
 }
 
 impl CqSide {
-    /// Removes the CQEs of a queue pair that is in RESET or destroyed.
+    /// Removes the CQEs of a queue pair that is in RESET.
     fn forget(&mut self, qp: &Qp) {
         if ptr::eq(self.last, qp) {
             (self.last, self.last_qpn) = (ptr::null(), NO_QP);
@@ -195,8 +189,11 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
     // SAFETY: [verbs].
     unsafe {
         let context = context::of((*pd).context);
-        context.has_windows.store(true, Ordering::Relaxed);
-        (context.original.alloc_mw)(pd, kind)
+        let window = (context.original.alloc_mw)(pd, kind);
+        if !window.is_null() {
+            context.has_windows.store(true, Ordering::Relaxed);
+        }
+        window
     }
 }
 

@@ -222,7 +222,11 @@ unsafe fn record_qp(
     uncovered: Option<&'static str>,
     original: Option<Box<ibv_qp_ex>>,
 ) -> *mut ibv_qp {
-    if qp.is_null() {
+    // SAFETY: `qp` was made just now, or is null.
+    let has_cqs =
+        unsafe { qp.as_ref() }.is_some_and(|qp| !(qp.send_cq.is_null() && qp.recv_cq.is_null()));
+    if !has_cqs {
+        // One for RSS posts nothing, and has the number 0, as all of its kind.
         return qp;
     }
     // SAFETY: `qp` was made just now in `context`, so no other code uses it.

@@ -3,6 +3,7 @@
 use core::mem::{MaybeUninit, zeroed};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
+use std::collections::BTreeSet;
 
 use mlx5_ring::arm::{CqDoorbell, Place};
 use mlx5_ring::cq::{self, CompletionQueue};
@@ -22,8 +23,7 @@ use crate::context::Context;
 use crate::extended;
 use crate::log;
 use crate::objects::{
-    Cq, CqSide, NO_QP, Path, Qp, ReceiveState, Request, RqSide, SendLimits, SendSide, Srq, SrqSide,
-    Status,
+    Cq, CqSide, NO_QP, Path, Qp, Request, RqSide, SendLimits, SendSide, Srq, SrqSide, Status,
 };
 
 const NOT_RINGS: &str = "a queue whose layout doorbell does not know";
@@ -35,16 +35,14 @@ struct Group<'a> {
     qps: Vec<&'a Qp>,
     cqs: Vec<&'a Cq>,
     srqs: Vec<&'a Srq>,
+    /// The addresses of all of them.
+    known: BTreeSet<usize>,
     /// Why it stays with libmlx5.
     uncovered: Option<&'static str>,
 }
 
-fn add<'a, T>(list: &mut Vec<&'a T>, object: &'a T) -> bool {
-    let is_new = !list.iter().any(|known| core::ptr::eq(*known, object));
-    if is_new {
-        list.push(object);
-    }
-    is_new
+fn address<T>(record: &T) -> usize {
+    core::ptr::from_ref(record) as usize
 }
 
 impl<'a> Group<'a> {
@@ -63,19 +61,20 @@ impl<'a> Group<'a> {
     }
 
     fn add_cq(&mut self, cq: &'a Cq) {
-        if self.meets(&cq.status) {
-            add(&mut self.cqs, cq);
+        if self.meets(&cq.status) && self.known.insert(address(cq)) {
+            self.cqs.push(cq);
         }
     }
 
     fn add_srq(&mut self, srq: &'a Srq) {
-        if self.meets(&srq.status) {
-            add(&mut self.srqs, srq);
+        if self.meets(&srq.status) && self.known.insert(address(srq)) {
+            self.srqs.push(srq);
         }
     }
 
     fn add_qp(&mut self, qp: &'a Qp) {
-        if self.meets(&qp.status) && add(&mut self.qps, qp) {
+        if self.meets(&qp.status) && self.known.insert(address(qp)) {
+            self.qps.push(qp);
             qp.cqs().into_iter().flatten().for_each(|cq| self.add_cq(cq));
             if let Some(srq) = qp.srq() {
                 self.add_srq(srq);
@@ -84,9 +83,8 @@ impl<'a> Group<'a> {
     }
 
     fn touches(&self, qp: &Qp) -> bool {
-        let same = |cq: &&Cq| qp.cqs().into_iter().flatten().any(|own| core::ptr::eq(own, *cq));
-        self.cqs.iter().any(same)
-            || self.srqs.iter().any(|srq| qp.srq().is_some_and(|own| core::ptr::eq(own, *srq)))
+        qp.cqs().into_iter().flatten().any(|cq| self.known.contains(&address(cq)))
+            || qp.srq().is_some_and(|srq| self.known.contains(&address(srq)))
     }
 
     /// Adds all of `undecided` that is connected.
@@ -213,6 +211,14 @@ fn init(obj: &mut mlx5dv_obj, kind: u32) -> Result<(), &'static str> {
     }
 }
 
+/// Allocates memory for the slots or records of a queue: the first post of a program that has no more memory must not end it.
+fn memory<T>(count: u32, value: impl FnMut() -> T) -> Result<Box<[T]>, &'static str> {
+    let mut memory = Vec::new();
+    memory.try_reserve_exact(count as usize).map_err(|_| "there is no memory for its ring")?;
+    memory.resize_with(count as usize, value);
+    Ok(memory.into_boxed_slice())
+}
+
 fn pointer<T, U>(pointer: *mut T) -> Result<NonNull<U>, &'static str> {
     NonNull::new(pointer.cast()).ok_or(NOT_RINGS)
 }
@@ -276,10 +282,10 @@ fn srq_side(record: &Srq) -> Result<SrqSide, &'static str> {
     layout.check().map_err(|_| NOT_RINGS)?;
     // SAFETY: `dbrec` is the doorbell record of the SRQ, which no code uses.
     unsafe { check_unused(layout.dbrec, 1) }?;
-    let mut slots = vec![Slot::FREE; layout.slots() as usize].into_boxed_slice();
+    let mut slots = memory(layout.slots(), || Slot::FREE)?;
     // SAFETY: nothing was posted to the SRQ, and all posts come to this library. There is a slot for each WQE, and they stay.
     let queue = unsafe { SharedReceiveQueue::new(layout, NonNull::from(&mut *slots).cast()) };
-    Ok(SrqSide { queue: queue.map_err(|_| NOT_RINGS)?, state: ReceiveState::Ready, _slots: slots })
+    Ok(SrqSide { queue: queue.map_err(|_| NOT_RINGS)?, is_ready: true, _slots: slots })
 }
 
 type QpSides = (Option<SendSide>, Option<RqSide>);
@@ -309,13 +315,13 @@ fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
             stride: out.rq.stride,
         };
         layout.check().map_err(|_| NOT_RINGS)?;
-        let mut slots = vec![Slot::FREE; layout.wqe_cnt as usize].into_boxed_slice();
+        let mut slots = memory(layout.wqe_cnt, || Slot::FREE)?;
         // SAFETY: nothing was posted to the queue pair, and all posts come to this library. There is a slot for each WQE, and
         // they stay.
         let queue = unsafe { ReceiveQueue::new(layout, NonNull::from(&mut *slots).cast()) };
         Some(RqSide {
             queue: queue.map_err(|_| NOT_RINGS)?,
-            state: ReceiveState::of(state),
+            is_ready: state != IBV_QPS_RESET,
             _slots: slots,
         })
     };
@@ -334,8 +340,7 @@ fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
     layout.check().map_err(|_| NOT_RINGS)?;
     // libmlx5 may let other queues share the register, under a lock that it keeps to itself.
     let config = Config { max_wqe_blocks: layout.wqe_cnt, blue_flame: BlueFlame::Never };
-    let mut records: Box<[MaybeUninit<Record<Request>>]> =
-        Box::new_uninit_slice(layout.wqe_cnt as usize);
+    let mut records = memory(layout.wqe_cnt, MaybeUninit::<Record<Request>>::uninit)?;
     let storage = NonNull::from(&mut *records).cast();
     // SAFETY: [exclusive] nothing was posted to the queue pair, and all posts come to this library; there is a record for
     // each block, and they stay. `scatter_inline` copies data that comes in CQEs. [register] no WQE is copied to it.
@@ -351,7 +356,6 @@ fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
     let send = SendSide {
         queue: queue.without_asking(),
         limits,
-        is_dying: false,
         has_atomics: has_atomics(context),
         posted: 0,
         retired: 0,

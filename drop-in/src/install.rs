@@ -39,8 +39,10 @@ extern "C" fn at_load() {
     let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let is_preloaded = preload.to_string_lossy().contains("libdoorbell_drop_in");
     IS_PRELOADED.store(is_preloaded, Ordering::Relaxed);
-    // SAFETY: `in_child` reads and writes atomics and tries locks, which a child may do.
-    unsafe { libc::pthread_atfork(None, None, Some(log::in_child)) };
+    if log::is_on() {
+        // SAFETY: `in_child` reads and writes atomics and tries locks, which a child may do.
+        unsafe { libc::pthread_atfork(None, None, Some(log::in_child)) };
+    }
 }
 
 #[used]
@@ -162,9 +164,8 @@ fn is_libmlx5(function: Word) -> bool {
 /// # Safety
 /// `ibv` is a context of libibverbs.
 pub(crate) unsafe fn is_installed(ibv: *mut ibv_context) -> bool {
-    // SAFETY: `ibv` is a context.
-    unsafe { (*ibv).ops.post_send }
-        .is_some_and(|post| post as usize == send::post_send as *const () as usize)
+    // A program may put a function of its own in the place of one of them.
+    context::is_open(ibv)
 }
 
 /// Returns the field at an offset of the extended context, by its distance from the public one.

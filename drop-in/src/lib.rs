@@ -30,9 +30,9 @@
 //!
 //! # Safety
 //! Records of objects (`objects`) live from the creation of the verbs object to its destruction. Verbs forbids to use an
-//! object while it is destroyed. The WQEs of a queue pair are libmlx5's and go with it: from the time that libmlx5 begins to
-//! destroy it, pollers do not touch them. Its CQEs are removed from its CQs before its record goes, under the locks of those
-//! CQs, so a poller that holds such a lock finds the record of each CQE or none. `SAFETY` comments call this
+//! object while it is destroyed. The WQEs of a queue pair are libmlx5's and go with it, and its number may be that of a new
+//! one at once. So the queue pair is taken to RESET before, and its CQEs are removed from its CQs under the locks of those: a
+//! poller that holds such a lock finds the record of each CQE. `SAFETY` comments call this
 //! `[record-lives]`. `[verbs]` is what every verbs function asks for: valid objects, lists that can be read, results that can
 //! be written. It is the contract of a function without a section about safety: libibverbs calls it for the program.
 

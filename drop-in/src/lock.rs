@@ -5,6 +5,8 @@ use core::hint;
 use core::mem;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 /// A value for one thread at a time.
 pub(crate) struct Lock<T> {
@@ -133,10 +135,15 @@ impl<T> Lock<T> {
     }
 }
 
-/// Pauses between two attempts. The kernel may have suspended the thread that holds the lock.
+/// Pauses between two attempts. The kernel may have suspended the thread that holds the lock, for this one if its priority is
+/// higher: then only sleeping lets the other run.
 fn pause(rounds: &mut u32) {
     *rounds += 1;
-    if *rounds % 64 == 0 { yield_now() } else { hint::spin_loop() }
+    match *rounds {
+        rounds if rounds % 64 != 0 => hint::spin_loop(),
+        ..=1024 => yield_now(),
+        _ => thread::sleep(Duration::from_micros(10)),
+    }
 }
 
 /// Lets another thread run. `std::thread::yield_now` may unwind as far as the compiler knows, so calls at the end of a function
@@ -201,7 +208,6 @@ impl<T> Drop for Guard<'_, T> {
 mod tests {
     use super::*;
     use std::sync::mpsc;
-    use std::thread;
 
     #[test]
     fn one_thread_at_a_time() {

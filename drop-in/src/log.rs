@@ -55,7 +55,7 @@ impl Count {
     }
 }
 
-fn is_on() -> bool {
+pub(crate) fn is_on() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();
     *ON.get_or_init(|| {
         std::env::var_os("DOORBELL_LOG").is_some_and(|value| !value.is_empty() && value != "0")

@@ -12,7 +12,7 @@ use mlx5_ring::slots::Slot;
 use mlx5_ring::sq::{Record, SendQueue};
 use mlx5_ring::srq::SharedReceiveQueue;
 use mlx5_wire::be::Be32;
-use rdma_core_sys::{IBV_QPS_RESET, ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_ex, ibv_qp_state, ibv_srq};
+use rdma_core_sys::{ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_ex, ibv_srq};
 
 use crate::builder::Draft;
 use crate::lock::Lock;
@@ -149,27 +149,10 @@ pub(crate) struct Qp {
 /// A queue of receives; each slot has the caller's `wr_id`.
 pub(crate) struct ReceiveSide<Q> {
     pub(crate) queue: Q,
-    pub(crate) state: ReceiveState,
+    /// Whether the program may post. A queue pair in RESET is not ready, and an SRQ always is.
+    pub(crate) is_ready: bool,
     /// The memory that the queue points to.
     pub(crate) _slots: Box<[Slot<u64>]>,
-}
-
-/// State of a queue of receives. The program may post to it only if it is ready.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReceiveState {
-    /// The queue pair is in RESET.
-    Reset,
-    /// The queue pair has left RESET. An SRQ is always ready.
-    Ready,
-    /// libmlx5 destroys the queue pair, and with it the WQEs.
-    Dying,
-}
-
-impl ReceiveState {
-    /// Returns the state of a receive queue whose queue pair is in `state`.
-    pub(crate) const fn of(state: ibv_qp_state) -> Self {
-        if state == IBV_QPS_RESET { Self::Reset } else { Self::Ready }
-    }
 }
 
 /// The receive queue of a queue pair.
@@ -197,8 +180,6 @@ pub(crate) struct SendLimits {
 pub(crate) struct SendSide {
     pub(crate) queue: SendQueue<Request>,
     pub(crate) limits: SendLimits,
-    /// Whether libmlx5 destroys the queue pair, and with it the WQEs.
-    pub(crate) is_dying: bool,
     pub(crate) has_atomics: bool,
     /// Running count of requests that were posted, and of those that are over.
     pub(crate) posted: u32,

@@ -17,7 +17,7 @@ use crate::decide;
 use crate::find;
 use crate::lock::{Guard, Lock};
 use crate::log::{Count, LIBMLX5};
-use crate::objects::{Path, ReceiveSide, ReceiveState};
+use crate::objects::{Path, ReceiveSide};
 
 const _: () = {
     assert!(size_of::<Sge>() == size_of::<ibv_sge>());
@@ -84,7 +84,7 @@ unsafe fn post_one<Q: Receives>(
         let one = wr.as_ref().filter(|one| one.next.is_null()).and_then(|one| single(one));
         let Some((wr_id, sge)) = one else { return false };
         let Some(mut guard) = lock.try_lock() else { return false };
-        let Some(side) = guard.as_mut().filter(|side| side.state == ReceiveState::Ready) else {
+        let Some(side) = guard.as_mut().filter(|side| side.is_ready) else {
             return false;
         };
         let write = |segments, capacity| sge::scatter_one(segments, capacity, sge);
@@ -156,7 +156,7 @@ unsafe fn post<Q: Receives>(
     let side = guard.as_mut()?;
     // SAFETY: [verbs] the list can be read, and its buffers belong to the device until the WQEs complete; `bad_wr` is writable.
     unsafe {
-        if side.state != ReceiveState::Ready {
+        if !side.is_ready {
             *bad_wr = wr;
             return Some(libc::EINVAL);
         }

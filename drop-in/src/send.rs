@@ -162,6 +162,14 @@ unsafe fn bytes<'a>(sge: &Sge) -> &'a [u8] {
     unsafe { slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) }
 }
 
+/// Returns where an atomic writes the eight bytes that it brings, whatever its only SGE says; libmlx5 leaves an empty one out.
+pub(crate) fn result_of_atomic(list: &[Sge]) -> Result<Sge, c_int> {
+    match list {
+        [sge] if sge.length != 0 => Ok(Sge { length: 8, ..*sge }),
+        _ => Err(libc::EINVAL),
+    }
+}
+
 /// Returns the errno of libmlx5.
 #[cold]
 pub(crate) fn errno(why: PostError) -> c_int {

@@ -81,8 +81,9 @@ impl<T> Table<T> {
 
     /// Returns all records.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        let pages = self.pages.iter().map(|page| page.load(Ordering::Acquire));
         // SAFETY: a page goes with the table.
-        let pages = self.pages.iter().map(|page| unsafe { &*page.load(Ordering::Acquire) });
+        let pages = pages.filter(|page| *page != empty()).map(|page| unsafe { &*page });
         // SAFETY: a record goes once no code uses it, which `remove` asks for.
         pages.flatten().filter_map(|record| unsafe { record.load(Ordering::Acquire).as_ref() })
     }
@@ -105,9 +106,9 @@ impl<T> Drop for Table<T> {
             let page = *page.get_mut();
             if page != empty() {
                 // SAFETY: the page came from a box, and no other code has the table.
-                for record in unsafe { *Box::from_raw(page) } {
+                for record in unsafe { Box::from_raw(page) }.iter_mut() {
                     // SAFETY: no other code has the table, so none uses the record.
-                    unsafe { drop_record(record.into_inner()) }
+                    unsafe { drop_record(*record.get_mut()) }
                 }
             }
         }

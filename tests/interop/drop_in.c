@@ -401,25 +401,133 @@ static void destroyed_at_first_post(void)
 	end(p);
 }
 
+/* Uses a new queue pair that has the number of one that another thread destroys, while an extended poll is open. A library may
+ * keep the number until the poll has ended. */
+static void number_reused(void)
+{
+	enum { MANY = 150 };
+	struct ibv_qp *unused[MANY], *again = NULL;
+	pthread_t thread;
+	struct pair *p = make(2);
+	struct ibv_poll_cq_attr poll = { 0 };
+	struct ibv_cq_init_attr_ex attr = { .cqe = 4 };
+	struct ibv_cq_ex *ex = ibv_create_cq_ex(p->context, &attr);
+	check(ex != NULL, "ibv_create_cq_ex");
+	struct ibv_cq *cq = ibv_cq_ex_to_cq(ex);
+	struct ibv_qp *qp = create(p->pd, cq, NULL, 1), *doomed = create(p->pd, cq, NULL, 1);
+	uint32_t number = doomed->qp_num;
+	to_init(qp);
+	connect_to(qp, qp->qp_num);
+	check(!post_recv(qp, 1, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+	check(!post_send(qp, 2, p->memory[0], SIZE, p->mr), "ibv_post_send");
+	while (ibv_start_poll(ex, &poll))
+		;
+	check(!pthread_create(&thread, NULL, destroy, doomed), "pthread_create");
+	usleep(100000);
+	/* The device gives a number away again once many are free. */
+	for (int i = 0; i < MANY; i++)
+		unused[i] = create(p->pd, p->cq, NULL, 1);
+	for (int i = 0; i < MANY; i++)
+		destroy(unused[i]);
+	for (int i = 0; i < MANY; i++) {
+		unused[i] = create(p->pd, again ? p->cq : cq, NULL, 1);
+		if (unused[i]->qp_num == number)
+			again = unused[i];
+	}
+	if (again) {
+		to_init(again);
+		connect_to(again, number);
+		check(!post_recv(again, 3, p->memory[3], SIZE, p->mr), "ibv_post_recv");
+		check(!post_send(again, 4, p->memory[2], SIZE, p->mr), "ibv_post_send");
+		usleep(100000);
+	}
+	uint64_t ids = ex->wr_id;
+	ibv_end_poll(ex);
+	check(!pthread_join(thread, NULL), "pthread_join");
+	for (int over = 1; over < (again ? 4 : 2); over++)
+		ids += wait_for(cq).wr_id;
+	check(ids == (again ? 10 : 3), "each request once");
+	for (int i = 0; i < MANY; i++)
+		destroy(unused[i]);
+	destroy(qp);
+	check(!ibv_destroy_cq(cq), "ibv_destroy_cq");
+	end(p);
+}
+
 static void destroyed(void)
 {
 	destroyed_with_event(0);
 	destroyed_with_event(1);
 	destroyed_in_poll();
 	destroyed_at_first_post();
+	number_reused();
+}
+
+static struct ibv_qp *queried;
+
+/* Takes the place of the function of libibverbs through which libmlx5 asks the kernel. The answer comes late. */
+int ibv_cmd_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *made,
+		     void *command, size_t size)
+{
+	int (*real)(struct ibv_qp *, struct ibv_qp_attr *, int, struct ibv_qp_init_attr *, void *, size_t) =
+		dlsym(RTLD_NEXT, "ibv_cmd_query_qp");
+	int error = real(qp, attr, mask, made, command, size);
+	if (qp == queried)
+		usleep(50000);
+	return error;
+}
+
+static void *post_first(void *of)
+{
+	struct pair *p = of;
+	check(!post_recv(p->to, 1, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+	return NULL;
+}
+
+/* Brings a queue pair from one state to the next and uses it, while another thread posts to another one of its CQ for the first
+ * time. */
+static void started(void)
+{
+	for (int connected = 0; connected < 2; connected++) {
+		pthread_t thread;
+		struct pair *p = make(4);
+		struct ibv_qp *qp = create(p->pd, p->cq, NULL, 1);
+		if (connected)
+			to_init(qp);
+		queried = qp;
+		check(!pthread_create(&thread, NULL, post_first, p), "pthread_create");
+		usleep(20000);
+		if (!connected)
+			to_init(qp);
+		connect_to(qp, qp->qp_num);
+		check(!pthread_join(thread, NULL), "pthread_join");
+		queried = NULL;
+		check(!post_recv(qp, 1, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+		check(!post_send(qp, 2, p->memory[0], SIZE, p->mr), "ibv_post_send");
+		check(wait_for(p->cq).wr_id + wait_for(p->cq).wr_id == 3, "each request once");
+		destroy(qp);
+		end(p);
+	}
+}
+
+/* A program that asks for a memory window, which this device does not have, and then creates another queue pair. */
+static void windows(void)
+{
+	struct pair *p = make(2);
+	play(p, 2);
+	check(!ibv_alloc_mw(p->pd, IBV_MW_TYPE_1), "ibv_alloc_mw: it fails");
+	destroy(create(p->pd, p->cq, NULL, 1));
+	play(p, 2);
+	end(p);
 }
 
 static struct pair *refusing;
-static uint64_t polled_ids;
-static int polled;
 
 static void poll_once(struct pair *p)
 {
 	struct ibv_wc wc;
 	int count = ibv_poll_cq(p->cq, 1, &wc);
 	check(count == 0 || (count == 1 && wc.status == IBV_WC_SUCCESS), "ibv_poll_cq");
-	if (count)
-		polled++, polled_ids += wc.wr_id;
 }
 
 /* Takes the place of the function of libibverbs through which libmlx5 asks the kernel. */
@@ -433,7 +541,8 @@ int ibv_cmd_destroy_qp(struct ibv_qp *qp)
 	return EBUSY;
 }
 
-/* Polls the CQ of a queue pair while the kernel refuses to destroy it. No completion is lost, with bytes in the CQE or not. */
+/* Polls the CQ of a queue pair while the kernel refuses to destroy it, with bytes in the CQE or not. The queue pair can be used
+ * again. */
 static void refused(void)
 {
 	struct pair *p = make(2);
@@ -444,12 +553,14 @@ static void refused(void)
 		memset(out, i + 2, SIZE);
 		check(!post_recv(p->to, 1, in, SIZE, p->mr), "ibv_post_recv");
 		check(!post_send(p->from, 2, out, SIZE, p->mr), "ibv_post_send");
-		polled = 0, polled_ids = 0, refusing = p;
-		check(ibv_destroy_qp(qps[i % 2]) == EBUSY && polled < 3, "ibv_destroy_qp: EBUSY");
+		refusing = p;
+		check(ibv_destroy_qp(qps[i % 2]) == EBUSY, "ibv_destroy_qp: EBUSY");
 		refusing = NULL;
-		while (polled < 2)
-			poll_once(p);
-		check(polled_ids == 3 && !memcmp(in, out, SIZE), "the message");
+		struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
+		for (int j = 0; j < 2; j++)
+			check(!ibv_modify_qp(qps[j], &attr, IBV_QP_STATE), "ibv_modify_qp to RESET");
+		join_pair(p);
+		play(p, 2);
 	}
 	play(p, 50);
 	end(p);
@@ -659,7 +770,7 @@ static void exits(void) { interrupted(exit_0); }
 
 static const struct { const char *name; void (*run)(void); } modes[] = {
 	{ "fork", forked }, { "contexts", contexts }, { "threads", threads }, { "resize", resize },
-	{ "destroy", destroyed }, { "refuse", refused }, { "batch", batch },
+	{ "destroy", destroyed }, { "refuse", refused }, { "batch", batch }, { "start", started }, { "windows", windows },
 	{ "contended-batch", contended_batch }, { "reset-by-another", reset_by_another },
 	{ "receive-only", receive_only },
 	{ "reset-in-batch", reset_in_batch },

@@ -182,6 +182,8 @@ fn a_program_does_what_seems_unlikely() {
         "contended-batch",
         "reset-by-another",
         "receive-only",
+        "start",
+        "windows",
     ];
     for mode in modes {
         succeed_twice(&[&program, Path::new(mode)]);

@@ -13,7 +13,7 @@ use super::{ADDRESS, PAYLOAD, batch};
 use crate::av;
 use crate::objects::{Request, SendLimits, SendSide};
 use crate::receive::sges;
-use crate::send::errno;
+use crate::send::{errno, result_of_atomic};
 
 /// Adds a part, which `put` writes, to the open WQE, and closes the WQE if it was the last one.
 ///
@@ -158,8 +158,7 @@ unsafe fn add_list(qp: *mut ibv_qp_ex, list: &[Sge]) {
                 return Err(libc::ENOMEM);
             }
             let put = if wqe.is_atomic() {
-                let [sge] = list else { return Err(libc::EINVAL) };
-                queue.put(wqe, Payload::gather(&[Sge { length: 8, ..*sge }]))
+                queue.put(wqe, Payload::gather(&[result_of_atomic(list)?]))
             } else {
                 queue.put(wqe, Payload::gather(list))
             };
@@ -214,10 +213,12 @@ unsafe fn add_inline(qp: *mut ibv_qp_ex, bytes: &[u8]) {
             if bytes.len() > limits.inline as usize {
                 return Err(libc::ENOMEM);
             }
-            if wqe.is_read() {
-                return Err(libc::EINVAL);
-            }
-            queue.put(wqe, Payload::inline(&[bytes])).map_err(errno)
+            let put = match (wqe.is_read(), bytes) {
+                (false, _) => queue.put(wqe, Payload::inline(&[bytes])),
+                (true, []) if !wqe.is_atomic() => queue.put(wqe, Payload::gather(&[])),
+                (true, _) => return Err(libc::EINVAL),
+            };
+            put.map_err(errno)
         });
     }
 }

@@ -76,7 +76,6 @@ fn queue_pair(device: NonNull<Device>) -> Qp {
     let side = SendSide {
         queue: queue.without_asking(),
         limits,
-        is_dying: false,
         has_atomics: false,
         posted: 0,
         retired: 0,

@@ -12,7 +12,7 @@ use rdma_core_sys::{
     IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_send_wr,
 };
 
-use super::{bytes, errno, flags_of};
+use super::{bytes, errno, flags_of, result_of_atomic};
 use crate::av;
 use crate::objects::{Qp, Request, SendLimits, SendSide, Transport};
 use crate::receive::sges;
@@ -169,7 +169,9 @@ unsafe fn post_payload(
                 IBV_WR_RDMA_WRITE_WITH_IMM => {
                     posting.write(remote, payload, Some(imm), flags, data)
                 }
-                _ if qp.transport != Transport::Rc || !payload.inline.is_empty() => {
+                _ if qp.transport != Transport::Rc
+                    || payload.inline.iter().any(|piece| !piece.is_empty()) =>
+                {
                     return Err(libc::EINVAL);
                 }
                 IBV_WR_RDMA_READ => posting.read(remote, list, flags, data),
@@ -179,9 +181,7 @@ unsafe fn post_payload(
                 IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
                     let atomic = &wr.wr.atomic;
                     let at = Remote { addr: atomic.remote_addr, rkey: atomic.rkey };
-                    // The device writes eight bytes, whatever the entry says.
-                    let [sge] = list else { return Err(libc::EINVAL) };
-                    let result = Sge { length: 8, ..*sge };
+                    let result = result_of_atomic(list)?;
                     if wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD {
                         posting.fetch_add(at, atomic.compare_add, result, flags, data)
                     } else {
