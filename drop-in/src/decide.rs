@@ -153,9 +153,6 @@ fn decide<'a>(context: &'a Context, seed: impl FnOnce(&mut Group<'a>), path: imp
         log::say(format_args!("QP {:#x}: {who} ({why})", qp.qpn));
         if refused.is_some() {
             functions::restore(qp);
-        } else {
-            // SAFETY: [record-lives] doorbell drives the queue pair.
-            unsafe { functions::take_over(qp) };
         }
         qp.status.set(path);
     }
@@ -196,7 +193,14 @@ fn adopt(context: &Context, group: &Group<'_>) -> Result<(), &'static str> {
         *srq.side.lock() = Some(side);
     }
     for (qp, (send, receive)) in group.qps.iter().zip(qps) {
-        *qp.send.lock() = send;
+        let mut guard = qp.send.lock();
+        if send.is_some() {
+            // A batch that finds the queue finds these functions.
+            // SAFETY: [record-lives] doorbell drives the queue pair; `guard` holds the lock.
+            unsafe { functions::take_over(qp) };
+        }
+        *guard = send;
+        drop(guard);
         *qp.receive.lock() = receive;
     }
     Ok(())

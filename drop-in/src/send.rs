@@ -96,15 +96,17 @@ unsafe extern "C" fn post_undecided(
     // SAFETY: [verbs], [record-lives].
     unsafe {
         let context = context::of((*qp).context);
-        if let Some(record) = context.qps.get((*qp).qp_num) {
+        let record = context.qps.get((*qp).qp_num);
+        if let Some(record) = record {
             if record.status.path() == Path::Undecided {
                 decide::for_qp(context, record);
-                if record.send.lock().is_some() {
-                    return post_send(qp, wr, bad_wr);
-                }
+            }
+            // Another thread may have decided.
+            if record.send.lock().is_some() {
+                return post_contended(record, wr, bad_wr);
             }
         }
-        if context.qps.get((*qp).qp_num).is_none() && !create::note_foreign_qp(context, qp) {
+        if record.is_none() && !create::note_foreign_qp(context, qp) {
             *bad_wr = wr;
             return libc::EOPNOTSUPP;
         }

@@ -33,7 +33,7 @@ void *__tsan_memmove(void *to, const void *from, size_t size) { return memmove(t
 void *__tsan_memset(void *to, int byte, size_t size) { return memset(to, byte, size); }
 #endif
 
-enum { SIZE = 32, DEPTH = 32, THREADS = 4, EACH = 500 };
+enum { SIZE = 32, DEPTH = 32, THREADS = 4, EACH = 500, ROUNDS = 2000 };
 
 /* Two connected queue pairs on one CQ, and their objects. */
 struct pair {
@@ -70,13 +70,13 @@ static struct pair *make(unsigned depth)
 }
 
 /* Creates a queue pair with `ibv_wr_*` that sends to itself. */
-static struct ibv_qp_ex *create_ex(struct pair *p, struct ibv_cq *cq)
+static struct ibv_qp_ex *create_ex(struct pair *p, struct ibv_cq *cq, unsigned depth)
 {
 	struct ibv_qp_init_attr_ex attr = {
 		.send_cq = cq, .recv_cq = cq, .pd = p->pd, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
-		.cap = { .max_send_wr = 2, .max_recv_wr = 2, .max_send_sge = 1, .max_recv_sge = 1 },
+		.cap = { .max_send_wr = depth, .max_recv_wr = depth, .max_send_sge = 1, .max_recv_sge = 1 },
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-		.send_ops_flags = IBV_QP_EX_WITH_SEND,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE,
 	};
 	struct ibv_qp *qp = ibv_create_qp_ex(p->context, &attr);
 	check(qp != NULL, "ibv_create_qp_ex");
@@ -193,7 +193,7 @@ static void attached_extended(int at)
 	struct ibv_cq_init_attr_ex cq_attr = { .cqe = 4, .wc_flags = IBV_WC_EX_WITH_BYTE_LEN };
 	struct ibv_cq_ex *cq = ibv_create_cq_ex(p->context, &cq_attr);
 	check(cq != NULL, "ibv_create_cq_ex");
-	struct ibv_qp_ex *ex = create_ex(p, ibv_cq_ex_to_cq(cq));
+	struct ibv_qp_ex *ex = create_ex(p, ibv_cq_ex_to_cq(cq), 2);
 	struct ibv_qp *qp = &ex->qp_base;
 	for (int i = 0; i < 50; i++) {
 		if (i == at)
@@ -463,6 +463,7 @@ static void destroyed(void)
 	number_reused();
 }
 
+static pthread_barrier_t barrier;
 static struct ibv_qp *queried;
 
 /* Takes the place of the function of libibverbs through which libmlx5 asks the kernel. The answer comes late. */
@@ -508,6 +509,55 @@ static void started(void)
 		destroy(qp);
 		end(p);
 	}
+}
+
+static struct ibv_qp_ex *fresh;
+
+/* Posts to a new queue pair in each round, by one interface or the other. */
+static void *post_to_fresh(void *by_builder)
+{
+	struct ibv_send_wr *bad, write = { .opcode = IBV_WR_RDMA_WRITE };
+	for (int i = 0; i < ROUNDS; i++) {
+		pthread_barrier_wait(&barrier);
+		if (by_builder) {
+			ibv_wr_start(fresh);
+			fresh->wr_id = 0;
+			fresh->wr_flags = 0;
+			ibv_wr_rdma_write(fresh, 0, 0);
+			ibv_wr_set_sge_list(fresh, 0, NULL);
+			check(!ibv_wr_complete(fresh), "ibv_wr_complete");
+		} else {
+			check(!ibv_post_send(&fresh->qp_base, &write, &bad), "ibv_post_send");
+		}
+		pthread_barrier_wait(&barrier);
+	}
+	return NULL;
+}
+
+/* Threads post to one queue pair for the first time at once. */
+static void posted_at_once(void)
+{
+	pthread_t threads[THREADS];
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
+	struct pair *p = make(THREADS);
+	check(!pthread_barrier_init(&barrier, NULL, THREADS + 1), "pthread_barrier_init");
+	for (size_t i = 0; i < THREADS; i++)
+		check(!pthread_create(threads + i, NULL, post_to_fresh, i % 2 ? p : NULL), "pthread_create");
+	for (int i = 0; i < ROUNDS; i++) {
+		struct ibv_cq *cq = ibv_create_cq(p->context, THREADS, NULL, NULL, 0);
+		check(cq != NULL, "ibv_create_cq");
+		fresh = create_ex(p, cq, THREADS);
+		check(!ibv_modify_qp(&fresh->qp_base, &attr, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS), "ibv_modify_qp");
+		pthread_barrier_wait(&barrier);
+		pthread_barrier_wait(&barrier);
+		for (int over = 0; over < THREADS; over++)
+			wait_for(cq);
+		destroy(&fresh->qp_base);
+		check(!ibv_destroy_cq(cq), "ibv_destroy_cq");
+	}
+	for (size_t i = 0; i < THREADS; i++)
+		check(!pthread_join(threads[i], NULL), "pthread_join");
+	end(p);
 }
 
 /* A program that asks for a memory window, which this device does not have, and then creates another queue pair. */
@@ -570,7 +620,7 @@ static void refused(void)
 static void batch(void)
 {
 	struct pair *p = make(2);
-	struct ibv_qp_ex *ex = create_ex(p, p->cq);
+	struct ibv_qp_ex *ex = create_ex(p, p->cq, 2);
 	struct ibv_qp *qp = &ex->qp_base;
 	int over = 0;
 	/* Outside of a batch, before the first one: it has no effect. */
@@ -624,7 +674,7 @@ static void contended_batch(void)
 	contended = attr.channel ? ibv_create_cq_ex(p->context, &attr) : NULL;
 	check(contended != NULL, "ibv_create_cq_ex");
 	struct ibv_cq *cq = ibv_cq_ex_to_cq(contended);
-	struct ibv_qp_ex *ex = create_ex(p, cq);
+	struct ibv_qp_ex *ex = create_ex(p, cq, 2);
 	struct ibv_qp *qp = &ex->qp_base;
 	for (int i = 0; i < 10; i++) {
 		pthread_t thread;
@@ -676,7 +726,7 @@ static void reset_by_another(void)
 	struct ibv_cq_init_attr_ex attr = { .cqe = 2 };
 	struct ibv_cq_ex *cq = ibv_create_cq_ex(p->context, &attr);
 	check(cq != NULL, "ibv_create_cq_ex");
-	struct ibv_qp_ex *ex = create_ex(p, ibv_cq_ex_to_cq(cq));
+	struct ibv_qp_ex *ex = create_ex(p, ibv_cq_ex_to_cq(cq), 2);
 	struct ibv_qp *qp = &ex->qp_base;
 	ibv_wr_start(ex);
 	check(!pthread_create(&thread, NULL, reset, qp), "pthread_create");
@@ -726,7 +776,7 @@ static void receive_only(void)
 static void reset_in_batch(void)
 {
 	struct pair *p = make(2);
-	struct ibv_qp_ex *ex = create_ex(p, p->cq);
+	struct ibv_qp_ex *ex = create_ex(p, p->cq, 2);
 	struct ibv_qp *qp = &ex->qp_base;
 	for (int i = 0; i < 10; i++) {
 		ibv_wr_start(ex);
@@ -770,7 +820,7 @@ static void exits(void) { interrupted(exit_0); }
 
 static const struct { const char *name; void (*run)(void); } modes[] = {
 	{ "fork", forked }, { "contexts", contexts }, { "threads", threads }, { "resize", resize },
-	{ "destroy", destroyed }, { "refuse", refused }, { "batch", batch }, { "start", started }, { "windows", windows },
+	{ "destroy", destroyed }, { "refuse", refused }, { "batch", batch }, { "start", started }, { "first", posted_at_once }, { "windows", windows },
 	{ "contended-batch", contended_batch }, { "reset-by-another", reset_by_another },
 	{ "receive-only", receive_only },
 	{ "reset-in-batch", reset_in_batch },

@@ -183,6 +183,7 @@ fn a_program_does_what_seems_unlikely() {
         "reset-by-another",
         "receive-only",
         "start",
+        "first",
         "windows",
     ];
     for mode in modes {

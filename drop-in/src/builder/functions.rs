@@ -70,10 +70,10 @@ pub(crate) unsafe fn replace(qp: *mut ibv_qp, record: &Qp) {
 /// latest, they are libmlx5's: a call outside of a batch finds the queue that they post to.
 ///
 /// # Safety
-/// [record-lives] doorbell drives the queue pair.
+/// [record-lives] doorbell drives the queue pair, and this thread holds the lock of its send queue.
 pub(crate) unsafe fn take_over(record: &Qp) {
     let original = record.original.lock().unwrap_or_else(PoisonError::into_inner);
-    if original.is_none() || record.send.lock().is_none() {
+    if original.is_none() {
         return;
     }
     // SAFETY: [record-lives] libmlx5 has room for the functions of `ibv_wr_*` in each queue pair.
