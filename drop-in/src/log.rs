@@ -36,7 +36,10 @@ impl Counts {
     }
 
     pub(crate) fn add_polls(&self, count: u64) {
-        self.polls.fetch_add(count, Ordering::Relaxed);
+        // Threads that find nothing do not write to one line.
+        if count != 0 {
+            self.polls.fetch_add(count, Ordering::Relaxed);
+        }
     }
 }
 
