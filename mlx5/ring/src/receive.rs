@@ -295,29 +295,39 @@ pub enum Completion {
 /// `cqe` is of this queue, whose WQEs were posted under the [contract of posting](ReceiveRing#contract-of-posting).
 #[inline]
 pub unsafe fn complete<Q: ReceiveRing>(queue: &mut Q, cqe: Cqe<'_>) -> Completion {
-    let payload = match cqe.kind() {
-        CqeKind::Send | CqeKind::Written | CqeKind::Failed => None,
-        CqeKind::Inline => match cqe.inline_payload() {
-            // Only a CQE of 128 bytes has room for 64 bytes of payload.
-            None => return Completion::Stray,
-            payload => payload,
-        },
+    match cqe.kind() {
+        CqeKind::Send | CqeKind::Written | CqeKind::Failed => {}
+        CqeKind::Inline => {
+            // SAFETY: `cqe` is of this queue.
+            if !unsafe { scatter(queue, cqe) } {
+                return Completion::Stray;
+            }
+        }
         CqeKind::NotAReceive => return Completion::NotAReceive,
         // A block was expanded when it was found: a title here is none.
         CqeKind::Pending | CqeKind::Impossible | CqeKind::Compressed => return Completion::Stray,
-    };
-    let Some(slot) = queue.complete(cqe.wqe_counter()) else {
-        return Completion::Stray;
-    };
-    if cqe.kind() == CqeKind::Failed {
-        return Completion::Failed(slot);
     }
-    if let Some(payload) = payload {
-        let len = payload.len().min(cqe.byte_count() as usize);
-        // SAFETY: the slot was posted under the contract that its addresses are this process's, and has completed.
-        unsafe { inline::scatter(&payload[..len], queue.wqes().segments(slot), queue.max_sge()) };
+    match queue.complete(cqe.wqe_counter()) {
+        None => Completion::Stray,
+        Some(slot) if cqe.kind() == CqeKind::Failed => Completion::Failed(slot),
+        Some(slot) => Completion::Message(slot),
     }
-    Completion::Message(slot)
+}
+
+/// Copies the payload inside `cqe`, which has some, to the buffers of the WQE that it names. Returns `false` if the device does
+/// not have such a WQE, or the CQ has no such form.
+///
+/// # Safety
+/// As [`complete`].
+#[inline(always)]
+pub unsafe fn scatter<Q: ReceiveRing>(queue: &Q, cqe: Cqe<'_>) -> bool {
+    // Only a CQE of 128 bytes has room for 64 bytes of payload.
+    let Some(payload) = cqe.inline_payload() else { return false };
+    let Some(slot) = queue.posted_slot(cqe.wqe_counter()) else { return false };
+    let len = payload.len().min(cqe.byte_count() as usize);
+    // SAFETY: the slot was posted under the contract that its addresses are this process's, and has completed.
+    unsafe { inline::scatter(&payload[..len], queue.wqes().segments(slot), queue.max_sge()) };
+    true
 }
 
 #[cfg(test)]
