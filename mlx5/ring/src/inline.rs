@@ -33,7 +33,11 @@ pub(crate) unsafe fn scatter(
 /// # Safety
 /// As [`scatter`].
 #[inline(never)]
-unsafe fn scatter_each(mut payload: &[u8], segments: NonNull<DataSegment>, max_sge: u32) -> &[u8] {
+pub(crate) unsafe fn scatter_each(
+    mut payload: &[u8],
+    segments: NonNull<DataSegment>,
+    max_sge: u32,
+) -> &[u8] {
     for i in 0..max_sge as usize {
         // SAFETY: the WQE has `max_sge` segments.
         let segment = unsafe { segments.add(i).read() };

@@ -295,23 +295,31 @@ pub enum Completion {
 /// `cqe` is of this queue, whose WQEs were posted under the [contract of posting](ReceiveRing#contract-of-posting).
 #[inline]
 pub unsafe fn complete<Q: ReceiveRing>(queue: &mut Q, cqe: Cqe<'_>) -> Completion {
-    match cqe.kind() {
-        CqeKind::Send | CqeKind::Written | CqeKind::Failed => {}
-        CqeKind::Inline => {
-            // SAFETY: `cqe` is of this queue.
-            if !unsafe { scatter(queue, cqe) } {
-                return Completion::Stray;
-            }
-        }
+    let payload = match cqe.kind() {
+        CqeKind::Send | CqeKind::Written | CqeKind::Failed => None,
+        CqeKind::Inline => match cqe.inline_payload() {
+            // Only a CQE of 128 bytes has room for 64 bytes of payload.
+            None => return Completion::Stray,
+            payload => payload,
+        },
         CqeKind::NotAReceive => return Completion::NotAReceive,
         // A block was expanded when it was found: a title here is none.
         CqeKind::Pending | CqeKind::Impossible | CqeKind::Compressed => return Completion::Stray,
+    };
+    let Some(slot) = queue.complete(cqe.wqe_counter()) else {
+        return Completion::Stray;
+    };
+    if cqe.kind() == CqeKind::Failed {
+        return Completion::Failed(slot);
     }
-    match queue.complete(cqe.wqe_counter()) {
-        None => Completion::Stray,
-        Some(slot) if cqe.kind() == CqeKind::Failed => Completion::Failed(slot),
-        Some(slot) => Completion::Message(slot),
+    if let Some(payload) = payload {
+        let len = payload.len().min(cqe.byte_count() as usize);
+        // SAFETY: the slot was posted under the contract that its addresses are this process's, and has completed.
+        unsafe {
+            inline::scatter_each(&payload[..len], queue.wqes().segments(slot), queue.max_sge())
+        };
     }
+    Completion::Message(slot)
 }
 
 /// Copies the payload inside `cqe`, which has some, to the buffers of the WQE that it names. Returns `false` if the device does
