@@ -34,6 +34,8 @@ pub enum Form {
     Failures,
     /// In compressed blocks, of the checksum format.
     Compressed,
+    /// With immediate data.
+    Immediate,
     /// With a payload of 32 bytes in the CQE itself.
     Inline32,
     /// With a payload of 64 bytes before the CQE, in entries of 128 bytes.
@@ -44,9 +46,17 @@ impl Form {
     /// How the CQE of a message names it.
     const fn format(self) -> CqeFormat {
         match self {
-            Self::Plain | Self::Failures | Self::Compressed => CqeFormat::Plain,
+            Self::Plain | Self::Failures | Self::Compressed | Self::Immediate => CqeFormat::Plain,
             Self::Inline32 => CqeFormat::Inline32,
             Self::Inline64 => CqeFormat::Inline64,
+        }
+    }
+
+    /// Opcode of the CQE of a message.
+    const fn opcode(self) -> CqeOpcode {
+        match self {
+            Self::Immediate => CqeOpcode::ResponderSendImm,
+            _ => CqeOpcode::ResponderSend,
         }
     }
 }
@@ -183,7 +193,8 @@ impl Adapter {
         unsafe { self.cq.buf.add(offset) }
     }
 
-    fn write_send(&mut self, taken: Taken, len: u32, format: CqeFormat) {
+    fn write_send(&mut self, taken: Taken, len: u32, form: Form) {
+        let format = form.format();
         let mut bytes = self.titles[taken.qp].to_bytes();
         let payload = [self.written as u8; 64];
         match format {
@@ -197,7 +208,7 @@ impl Adapter {
         let mut cqe = Cqe64::from_bytes(&bytes);
         cqe.byte_cnt = Be32::new(len);
         cqe.wqe_counter = Be16::new(taken.wqe_counter);
-        self.write(cqe, CqeOpcode::ResponderSend, format);
+        self.write(cqe, form.opcode(), format);
         self.producer_index = self.producer_index.wrapping_add(1);
     }
 
@@ -281,7 +292,7 @@ impl Complete for Adapter {
                     sum.add(taken.addr, if failed { 0 } else { len.into() });
                 }
                 match (lens.len(), failed) {
-                    (1, false) => self.write_send(block[0], lens[0], form.format()),
+                    (1, false) => self.write_send(block[0], lens[0], form),
                     (1, true) => self.write_flushed(block[0]),
                     _ => self.write_block(block[0], &lens),
                 }

@@ -145,7 +145,9 @@ impl Case {
         if shape.sges != 1 {
             label += &format!(", {} SGEs", shape.sges);
         }
-        if shape.queues != 1 {
+        if shape.queues != 1 && shape.kind == Kind::Rq {
+            label += &format!(", {} QPs in turn", shape.queues);
+        } else if shape.queues != 1 {
             label += &format!(", {} queues in turn", shape.queues);
         } else if shape.qps != 1 {
             label += &format!(", {} QPs", shape.qps);
@@ -157,6 +159,7 @@ impl Case {
             Form::Plain => "",
             Form::Failures => ", 1 % failures",
             Form::Compressed => ", compressed",
+            Form::Immediate => ", immediate",
             Form::Inline32 => ", 32 bytes inline",
             Form::Inline64 => ", 64 bytes inline",
         };
@@ -342,8 +345,14 @@ fn drop_in() -> Vec<Case> {
             let poll = Case::new(kind, What::Poll, doorbell).against(reference);
             cases.extend([poll.clone(), poll.clone().batch(1)]);
             if kind == Kind::Srq {
-                cases.push(poll.random());
+                cases.push(poll.clone().random());
             }
+            cases.push(poll.clone().form(Form::Immediate));
+            cases.push(poll.clone().form(Form::Inline32));
+            cases.push(match kind {
+                Kind::Rq => poll.queues(BATCH).slots(SLOTS / BATCH),
+                _ => poll.qps(BATCH),
+            });
             cases.push(Case::new(kind, What::Nothing, doorbell).against(reference));
         }
         let (doorbell, reference) = polls[0];

@@ -75,9 +75,9 @@ pub struct Shape {
     pub slots: u32,
     /// SGEs of each receive.
     pub sges: u32,
-    /// QPs that complete on the CQ, 1 with [`Kind::Rq`]. They take the queues in turn.
+    /// QPs that complete on the CQ, as many as queues with [`Kind::Rq`]. They take the queues in turn.
     pub qps: u32,
-    /// SRQs that complete on the CQ, 1 with [`Kind::Rq`].
+    /// SRQs or receive queues that complete on the CQ.
     pub queues: u32,
     /// Bytes of an entry of the CQ, 64 or 128.
     pub cqe_size: u16,
@@ -230,7 +230,7 @@ impl World {
         let queues = match shape.kind {
             // The device itself works on queues of frames.
             Kind::Frames { .. } => Vec::new(),
-            Kind::Rq => vec![Queue::Rq(self.rq_layout(qps[0]))],
+            Kind::Rq => qps.iter().map(|&qp| Queue::Rq(self.rq_layout(qp))).collect(),
             _ => srqs.iter().map(|&srq| Queue::Srq(self.srq_layout(srq))).collect(),
         };
         let (cq_layout, arm) = self.cq_layout(cq);

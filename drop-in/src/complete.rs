@@ -4,7 +4,7 @@ use core::ffi::c_int;
 
 use mlx5_ring::completion::{Cqe, CqeKind};
 use mlx5_ring::cq::CompletionQueue;
-use mlx5_ring::receive::{Completion, ReceiveRing, complete};
+use mlx5_ring::receive::{ReceiveRing, scatter};
 use mlx5_ring::rq::ReceiveQueue;
 use mlx5_ring::srq::SharedReceiveQueue;
 use mlx5_wire::be::Be32;
@@ -26,6 +26,14 @@ pub(crate) enum Outcome {
     Waits,
     /// No request of this process is over.
     Stray,
+}
+
+impl Outcome {
+    /// Returns the result of a CQE that ends the request with this `wr_id`, if there is one.
+    #[inline(always)]
+    fn of(wr_id: Option<u64>, status: ibv_wc_status) -> Self {
+        wr_id.map_or(Self::Stray, |wr_id| Self::Done { wr_id, status })
+    }
 }
 
 /// A queue whose requests are over with a CQE.
@@ -58,23 +66,25 @@ pub(crate) trait Side: Sized {
     /// # Safety
     /// `cqe` is of this queue.
     unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Outcome;
-
-    /// Writes the fields that libmlx5 writes beside those of every completion.
-    fn fill(wc: &mut ibv_wc, cqe: Cqe<'_>);
 }
 
 impl CqSide {
-    /// Returns the queue pair of a CQE of the CQ of `record`.
+    /// Returns the queue pair of `cqe`, which is of the CQ of `record`.
     #[inline(always)]
-    pub(crate) fn qp<'a>(&mut self, record: &'a Cq, qpn: u32) -> Option<&'a Qp> {
-        if Be32::new(qpn) != self.last_qpn {
-            // SAFETY: [record-lives] the CQ of `record` exists.
-            let context = unsafe { context::of((*record.ibv).context) };
-            self.last = context.qps.get(qpn)?;
-            self.last_qpn = Be32::new(qpn);
+    pub(crate) fn qp<'a>(&mut self, record: &'a Cq, cqe: Cqe<'_>) -> Option<&'a Qp> {
+        match self.same_qp(cqe) {
+            Some(qp) => Some(qp),
+            None => self.other_qp(record, cqe.qpn()),
         }
-        // SAFETY: [record-lives] `last` is that of a queue pair of this CQ.
-        unsafe { self.last.as_ref() }
+    }
+
+    /// Returns the queue pair with this number, which is not that of the CQE before.
+    #[inline(always)]
+    pub(crate) fn other_qp<'a>(&mut self, record: &'a Cq, qpn: u32) -> Option<&'a Qp> {
+        // SAFETY: [record-lives] the CQ of `record` exists.
+        let qp = unsafe { context::of((*record.ibv).context) }.qps.get(qpn)?;
+        (self.last, self.last_qpn) = (qp, Be32::new(qpn));
+        Some(qp)
     }
 
     /// Returns the queue pair of `cqe` if it is that of the CQE before.
@@ -98,17 +108,38 @@ impl CqSide {
         Some((cqe, wr_id?))
     }
 
-    /// As [`complete_plain_receive`](Self::complete_plain_receive), of a send.
+    /// Ends the request that `cqe`, which [`is_plain`] and of the CQ of `record`, names, unless another thread uses the queue;
+    /// returns its `wr_id`.
     #[inline(always)]
-    pub(crate) fn complete_plain_send(&mut self) -> Option<(Cqe<'_>, u64)> {
-        let cqe = self.ring.peek_requester()?;
-        let wr_id = complete_plain_one::<SendSide>(self.same_qp(cqe)?, cqe)?;
-        Some((cqe, wr_id))
+    pub(crate) fn complete_plain(&mut self, record: &Cq, cqe: Cqe<'_>) -> Option<u64> {
+        let qp = self.qp(record, cqe)?;
+        if SendSide::has(cqe.kind()) {
+            complete_plain_one::<SendSide>(qp, cqe)
+        } else if qp.srq.is_some() {
+            complete_plain_one::<SrqSide>(qp, cqe)
+        } else {
+            complete_plain_one::<RqSide>(qp, cqe)
+        }
+    }
+
+    /// As [`complete_plain`](Self::complete_plain), of a receive whose payload is in the CQE.
+    #[inline(always)]
+    pub(crate) fn complete_inline(&mut self, record: &Cq, cqe: Cqe<'_>) -> Option<u64> {
+        let qp = self.qp(record, cqe)?;
+        // SAFETY: `cqe` is of the queue that is locked.
+        unsafe {
+            if qp.srq.is_some() {
+                SrqSide::of(qp)?.try_lock()?.as_mut()?.complete_inline(cqe)
+            } else {
+                RqSide::of(qp)?.try_lock()?.as_mut()?.complete_inline(cqe)
+            }
+        }
     }
 
     /// Ends the request that `cqe`, which is of the CQ of `record`, names.
+    #[inline(always)]
     pub(crate) fn complete(&mut self, record: &Cq, cqe: Cqe<'_>) -> Outcome {
-        let Some(qp) = self.qp(record, cqe.qpn()) else { return Outcome::Stray };
+        let Some(qp) = self.qp(record, cqe) else { return Outcome::Stray };
         if SendSide::has(cqe.kind()) {
             complete_one::<SendSide>(qp, cqe)
         } else if qp.srq.is_some() {
@@ -119,12 +150,23 @@ impl CqSide {
     }
 }
 
+/// Returns `true` if a request has succeeded, and left nothing in the CQE but immediate data or a key.
+#[inline(always)]
+pub(crate) fn is_plain(cqe: Cqe<'_>) -> bool {
+    match cqe.kind() {
+        CqeKind::Send | CqeKind::Written => true,
+        CqeKind::NotAReceive => cqe.is_plain_requester(),
+        _ => false,
+    }
+}
+
 /// Ends the request that a CQE of the most common form names, unless the queue is in use: then the caller has to wait for it.
 #[inline(always)]
 pub(crate) fn complete_plain_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Option<u64> {
     S::of(qp)?.try_lock()?.as_mut()?.complete_plain(cqe)
 }
 
+#[inline(always)]
 fn complete_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Outcome {
     let Some(lock) = S::of(qp) else { return Outcome::Stray };
     let Some(mut guard) = S::lock(lock) else { return Outcome::Waits };
@@ -194,33 +236,39 @@ impl<Q: Receives> Side for ReceiveSide<Q> {
         poll::fill_message(wc, cqe);
     }
 
-    #[inline(never)]
+    #[inline(always)]
     unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Outcome {
-        let queue = &mut self.queue;
-        // SAFETY: `cqe` is of this queue. Verbs programs post memory of their own.
-        let (slot, status) = match unsafe { complete(queue, cqe) } {
-            Completion::Message(slot) => (slot, IBV_WC_SUCCESS),
-            Completion::Failed(slot) if Q::HIDES_PAGE_FAULTS && cqe.is_odp_page_fault() => {
+        match cqe.kind() {
+            CqeKind::Send | CqeKind::Written => {
+                Outcome::of(self.complete_plain(cqe), IBV_WC_SUCCESS)
+            }
+            // SAFETY: `cqe` is of this queue.
+            CqeKind::Inline => Outcome::of(unsafe { self.complete_inline(cqe) }, IBV_WC_SUCCESS),
+            CqeKind::Failed if Q::HIDES_PAGE_FAULTS && cqe.is_odp_page_fault() => {
+                let Some(slot) = self.queue.complete(cqe.wqe_counter()) else {
+                    return Outcome::Stray;
+                };
                 // To the program its buffer still belongs to the device.
                 // SAFETY: the slot is held, and its buffer is as it was posted.
-                unsafe { queue.recycle(slot) };
-                queue.ring_doorbell();
-                return Outcome::Hidden;
+                unsafe { self.queue.recycle(slot) };
+                self.queue.ring_doorbell();
+                Outcome::Hidden
             }
-            Completion::Failed(slot) => (slot, cqe.syndrome().status()),
-            Completion::NotAReceive | Completion::Stray => return Outcome::Stray,
-        };
-        // SAFETY: the slot is held.
-        unsafe {
-            let wr_id = queue.data(slot);
-            queue.release(slot);
-            Outcome::Done { wr_id, status }
+            CqeKind::Failed => Outcome::of(self.complete_plain(cqe), cqe.syndrome().status()),
+            _ => Outcome::Stray,
         }
     }
+}
 
+impl<Q: Receives> ReceiveSide<Q> {
+    /// Ends the receive that `cqe` names, whose payload is in the CQE; returns its `wr_id`.
+    ///
+    /// # Safety
+    /// `cqe` is of this queue.
     #[inline(always)]
-    fn fill(wc: &mut ibv_wc, cqe: Cqe<'_>) {
-        poll::fill_receive(wc, cqe);
+    unsafe fn complete_inline(&mut self, cqe: Cqe<'_>) -> Option<u64> {
+        // SAFETY: `cqe` is of this queue. Verbs programs post memory of their own.
+        if unsafe { scatter(&self.queue, cqe) } { self.complete_plain(cqe) } else { None }
     }
 }
 
@@ -258,7 +306,7 @@ impl Side for SendSide {
         poll::fill_sent(wc, cqe);
     }
 
-    #[inline(never)]
+    #[inline(always)]
     unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Outcome {
         let status = match cqe.opcode() {
             CqeOpcode::Requester if cqe.is_plain_requester() => IBV_WC_SUCCESS,
@@ -268,14 +316,6 @@ impl Side for SendSide {
             CqeOpcode::RequesterError => cqe.syndrome().status(),
             _ => return Outcome::Stray,
         };
-        match self.complete_plain(cqe) {
-            Some(wr_id) => Outcome::Done { wr_id, status },
-            None => Outcome::Stray,
-        }
-    }
-
-    #[inline(always)]
-    fn fill(wc: &mut ibv_wc, cqe: Cqe<'_>) {
-        poll::fill_send(wc, cqe);
+        Outcome::of(self.complete_plain(cqe), status)
     }
 }

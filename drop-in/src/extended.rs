@@ -4,11 +4,11 @@ use core::ffi::{c_int, c_uint};
 use core::mem;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use mlx5_ring::completion::Cqe;
+use mlx5_ring::completion::{Cqe, CqeKind};
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys::{IBV_WC_SUCCESS, ibv_cq_ex, ibv_poll_cq_attr, ibv_wc_opcode, ibv_wc_status};
 
-use crate::complete::Outcome;
+use crate::complete::{Outcome, is_plain};
 use crate::context;
 use crate::decide;
 use crate::find;
@@ -153,19 +153,19 @@ unsafe fn start_locked(guard: Guard<'_, Option<CqSide>>, cq: *mut ibv_cq_ex, rec
         }
         // Until `end_poll`.
         mem::forget(guard);
-        if is_taken { 0 } else { start_sent(cq, record) }
+        if is_taken { 0 } else { start_other(cq, record) }
     }
 }
 
-/// Starts a poll of a CQ whose next completion is no plain receive.
+/// Starts a poll of a CQ whose next completion is no plain receive of the queue pair of the completion before.
 ///
 /// # Safety
 /// As [`take`].
 #[inline(never)]
-unsafe extern "C" fn start_sent(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
+unsafe extern "C" fn start_other(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
     // SAFETY: as in `take`; nothing refers to the ring.
     unsafe {
-        let error = take_sent(cq, record);
+        let error = take_other(cq, record);
         if error != 0 {
             end(record);
         }
@@ -245,25 +245,25 @@ unsafe fn end(record: &Cq) {
 #[inline(always)]
 unsafe fn take(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
     // SAFETY: this thread holds the lock, and `cq` is the CQ of `record`.
-    unsafe { if record.held().take_plain_receive(cq) { 0 } else { take_sent(cq, record) } }
+    unsafe { if record.held().take_plain_receive(cq) { 0 } else { take_other(cq, record) } }
 }
 
-/// As [`take`], if the next completion is no plain receive.
+/// As [`take`], if the next completion is no plain receive of the queue pair of the completion before.
 ///
 /// # Safety
 /// As [`take`].
 // A call at the end of a function that cannot unwind is a jump: `next_poll` has no registers to save.
 #[inline(never)]
-unsafe extern "C" fn take_sent(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
+unsafe extern "C" fn take_other(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
     // SAFETY: as in `take`; the consumer index is published when the program has read the completion.
     unsafe {
         let side = record.held();
-        if let Some((cqe, wr_id)) = side.complete_plain_send() {
-            let cqe = cqe.detach();
-            side.show(cq, cqe, wr_id, IBV_WC_SUCCESS);
-            return 0;
-        }
-        take_any(cq, record)
+        let Some(cqe) = side.ring.peek() else { return libc::ENOENT };
+        let cqe: Cqe<'static> = cqe.detach();
+        let wr_id = if is_plain(cqe) { side.complete_plain(record, cqe) } else { None };
+        let Some(wr_id) = wr_id else { return take_any(cq, record) };
+        side.show(cq, cqe, wr_id, IBV_WC_SUCCESS);
+        0
     }
 }
 
@@ -279,6 +279,12 @@ unsafe extern "C" fn take_any(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
         loop {
             let Some(cqe) = side.ring.peek() else { return libc::ENOENT };
             let cqe: Cqe<'static> = cqe.detach();
+            if cqe.kind() == CqeKind::Inline {
+                if let Some(wr_id) = side.complete_inline(record, cqe) {
+                    side.show(cq, cqe, wr_id, IBV_WC_SUCCESS);
+                    return 0;
+                }
+            }
             match side.complete(record, cqe) {
                 Outcome::Done { wr_id, status } => {
                     side.show(cq, cqe, wr_id, status);

@@ -2,7 +2,6 @@
 
 use core::ffi::c_int;
 use core::mem;
-use core::ptr;
 use core::sync::atomic::Ordering;
 
 use mlx5_ring::completion::{Cqe, CqeKind};
@@ -14,13 +13,13 @@ use rdma_core_sys::{
     IBV_WC_WITH_INV, ibv_cq, ibv_wc, ibv_wc_opcode, ibv_wc_status,
 };
 
-use crate::complete::{Outcome, Side, complete_plain_one};
+use crate::complete::{Outcome, Side, complete_plain_one, is_plain};
 use crate::context;
 use crate::decide;
 use crate::find;
-use crate::lock::{Guard, Lock};
+use crate::lock::Guard;
 use crate::log::LIBMLX5;
-use crate::objects::{Cq, CqSide, Path, Qp, RqSide, SendSide, SrqSide};
+use crate::objects::{Cq, CqSide, Path, RqSide, SendSide, SrqSide};
 
 /// The value that libmlx5 returns for a CQE of no request.
 pub(crate) const STRAY: c_int = -2;
@@ -66,33 +65,44 @@ unsafe fn poll_locked(
         if count <= 0 {
             return 0;
         }
-        let next = side.ring.peek_send().map(|cqe| side.same_qp(cqe));
+        let qp = side.ring.peek_send().and_then(|cqe| side.same_qp(cqe));
         mem::forget(guard);
-        match next {
-            None => poll_sent(record, count, wc),
-            Some(None) => poll_any(record, count, wc, count),
-            Some(Some(qp)) if qp.srq.is_some() => poll_one::<SrqSide>(record, count, wc),
-            Some(Some(_)) => poll_one::<RqSide>(record, count, wc),
+        match qp {
+            None => poll_other(record, count, wc),
+            Some(qp) if qp.srq.is_some() => poll_one::<SrqSide>(record, count, wc),
+            Some(_) => poll_one::<RqSide>(record, count, wc),
         }
     }
 }
 
-/// Polls a CQ whose next completion, if there is one, is no receive of the most common form; returns what `ibv_poll_cq` returns.
+/// Polls a CQ whose next completion, if there is one, is no receive of the most common form of the queue pair of the completion
+/// before; returns what `ibv_poll_cq` returns.
 ///
 /// # Safety
 /// As [`poll_any`], with `count` for `left`.
 #[inline(never)]
-unsafe extern "C" fn poll_sent(record: &Cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: this thread holds the lock, and has no reference to the value; `wc` is writable.
+unsafe extern "C" fn poll_other(record: &Cq, count: c_int, wc: *mut ibv_wc) -> c_int {
+    // SAFETY: this thread holds the lock, and has no reference to the value; `wc` is writable; no CQE is taken.
     unsafe {
         let side = record.held();
-        if side.ring.peek_requester().is_some_and(|cqe| side.same_qp(cqe).is_some()) {
-            return poll_one::<SendSide>(record, count, wc);
+        if let Some(cqe) = side.ring.peek_requester() {
+            let cqe: Cqe<'static> = cqe.detach();
+            if side.qp(record, cqe).is_some() {
+                return poll_one::<SendSide>(record, count, wc);
+            }
         }
         if side.ring.is_empty() {
             // All that was taken before is published.
             drop(record.side.regain());
             return 0;
+        }
+        if let Some(cqe) = side.ring.peek_send() {
+            let cqe: Cqe<'static> = cqe.detach();
+            match side.qp(record, cqe) {
+                Some(qp) if qp.srq.is_some() => return poll_one::<SrqSide>(record, count, wc),
+                Some(_) => return poll_one::<RqSide>(record, count, wc),
+                None => {}
+            }
         }
         poll_any(record, count, wc, count)
     }
@@ -144,9 +154,40 @@ unsafe extern "C" fn poll_any(record: &Cq, left: c_int, wc: *mut ibv_wc, count: 
         let _guard = record.side.regain();
         let side = record.held();
         let mut room = Room { next: wc, left };
-        let run = side.take_others(record, &mut room);
-        // After other completions a stray CQE stays: the next poll finds it again.
-        let is_stray = matches!(run, Run::Stray) && room.left == count;
+        let mut is_stray = false;
+        while room.left > 0 {
+            let Some(cqe) = side.ring.peek() else { break };
+            // The consumer index is published when the poll ends.
+            let (cqe, wc): (Cqe<'static>, _) = (cqe.detach(), &mut *room.next);
+            let wr_id = if is_plain(cqe) {
+                side.complete_plain(record, cqe)
+            } else if cqe.kind() == CqeKind::Inline {
+                side.complete_inline(record, cqe)
+            } else {
+                None
+            };
+            if let Some(wr_id) = wr_id {
+                fill(wc, wr_id, IBV_WC_SUCCESS, side.last_qpn.get());
+                if SendSide::has(cqe.kind()) {
+                    fill_sent(wc, cqe)
+                } else {
+                    fill_received(wc, cqe)
+                }
+                side.ring.advance_inline();
+                room.advance();
+                continue;
+            }
+            match side.take_any(record, wc) {
+                Outcome::Done { .. } => room.advance(),
+                Outcome::Hidden => {}
+                Outcome::Waits => break,
+                Outcome::Stray => {
+                    // After other completions a stray CQE stays: the next poll finds it again.
+                    is_stray = room.left == count;
+                    break;
+                }
+            }
+        }
         if is_stray {
             side.ring.advance();
         }
@@ -195,7 +236,7 @@ unsafe extern "C" fn poll_plain<S: Side>(
     unsafe {
         let side = record.held();
         let mut room = Room { next: wc, left };
-        if side.take_plain::<S>(&mut room) || side.ring.is_empty() {
+        if side.take_plain::<S>(record, &mut room) || side.ring.is_empty() {
             let _guard = record.side.regain();
             return side.end(record, room, count);
         }
@@ -229,144 +270,65 @@ impl CqSide {
         true
     }
 
-    /// Takes completions for as long as they are of the most common form and of a queue `S` of the queue pair of the completion
-    /// before. Returns `true` if there is no room any more.
+    /// Takes completions for as long as they are of the most common form and of a queue `S`. Returns `true` if there is no room
+    /// any more.
     ///
     /// # Safety
-    /// `room` is writable.
+    /// `record` is that of this CQ, and `room` is writable.
     #[inline(always)]
-    unsafe fn take_plain<S: Side>(&mut self, room: &mut Room) -> bool {
+    unsafe fn take_plain<S: Side>(&mut self, record: &Cq, room: &mut Room) -> bool {
         // SAFETY: [record-lives] `last` is null or that of a queue pair of this CQ.
-        let Some(lock) = (unsafe { self.last.as_ref() }).and_then(S::of) else { return false };
-        let Some(mut guard) = lock.try_lock() else { return false };
-        let Some(side) = guard.as_mut() else { return false };
-        let (qpn, qpn_of_cqe) = (self.last_qpn.get(), self.last_qpn);
-        while room.left > 0 {
-            let Some(cqe) = S::peek_plain(&self.ring) else { return false };
-            // SAFETY: the consumer index is published when the poll ends.
-            let cqe = unsafe { cqe.detach() };
-            if Be32::new(cqe.qpn()) != qpn_of_cqe {
-                return false;
-            }
-            let Some(wr_id) = side.complete_plain(cqe) else { return false };
-            // SAFETY: `room` is writable for one more.
-            let wc = unsafe { &mut *room.next };
-            fill(wc, wr_id, IBV_WC_SUCCESS, qpn);
-            S::fill_plain(wc, cqe);
-            self.ring.advance_inline();
-            room.advance();
-        }
-        true
-    }
-
-    /// Takes completions of any form; returns how the last run ended.
-    ///
-    /// # Safety
-    /// `record` is that of this CQ, and `room` is writable.
-    #[inline(never)]
-    unsafe fn take_others(&mut self, record: &Cq, room: &mut Room) -> Run {
-        while room.left > 0 {
-            let Some(cqe) = self.ring.peek() else { break };
-            let (kind, qpn) = (cqe.kind(), cqe.qpn());
-            let run = match self.qp(record, qpn) {
-                None => Run::Stray,
-                // SAFETY: `record` is that of this CQ, and `room` is writable.
-                Some(qp) => unsafe {
-                    if SendSide::has(kind) {
-                        self.take_run::<SendSide>(record, qp, room)
-                    } else if qp.srq.is_some() {
-                        self.take_run::<SrqSide>(record, qp, room)
-                    } else {
-                        self.take_run::<RqSide>(record, qp, room)
-                    }
-                },
-            };
-            if !matches!(run, Run::Over) {
-                return run;
-            }
-        }
-        Run::Over
-    }
-
-    /// Takes the next CQE, which is of `qp`, and those that follow, for as long as they are of the same queue, under one
-    /// lock.
-    ///
-    /// # Safety
-    /// `record` is that of this CQ, and `room` is writable.
-    #[inline(always)]
-    unsafe fn take_run<S: Side>(&mut self, record: &Cq, qp: &Qp, room: &mut Room) -> Run {
-        let Some(lock) = S::of(qp) else { return Run::Stray };
-        let Some(mut guard) = S::lock(lock) else { return Run::Waits };
-        let Some(side) = &mut *guard else { return Run::Stray };
-        let mut qpn = qp.qpn;
-        while room.left > 0 {
-            // SAFETY: `room` is writable for one more.
-            let wc = unsafe { &mut *room.next };
-            // SAFETY: the consumer index is published when the poll ends.
-            let plain = S::peek_plain(&self.ring).map(|cqe| unsafe { cqe.detach() });
-            if let Some(cqe) = plain {
-                if cqe.qpn() != qpn {
-                    qpn = cqe.qpn();
-                    if !self.is_next_in(record, lock) {
-                        return Run::Over;
-                    }
+        let Some(mut qp) = (unsafe { self.last.as_ref() }) else { return false };
+        'queues: loop {
+            let Some(lock) = S::of(qp) else { return false };
+            let Some(mut guard) = lock.try_lock() else { return false };
+            let Some(side) = guard.as_mut() else { return false };
+            let (qpn, qpn_of_cqe) = (self.last_qpn.get(), self.last_qpn);
+            while room.left > 0 {
+                let Some(cqe) = S::peek_plain(&self.ring) else { return false };
+                // SAFETY: the consumer index is published when the poll ends.
+                let cqe = unsafe { cqe.detach() };
+                let next_qpn = cqe.qpn();
+                if Be32::new(next_qpn) != qpn_of_cqe {
+                    let Some(next) = self.other_qp(record, next_qpn) else { return false };
+                    qp = next;
+                    continue 'queues;
                 }
-                if let Some(wr_id) = side.complete_plain(cqe) {
-                    fill(wc, wr_id, IBV_WC_SUCCESS, qpn);
-                    S::fill_plain(wc, cqe);
-                    self.ring.advance();
-                    room.advance();
-                    continue;
-                }
+                let Some(wr_id) = side.complete_plain(cqe) else { return false };
+                // SAFETY: `room` is writable for one more.
+                let wc = unsafe { &mut *room.next };
+                fill(wc, wr_id, IBV_WC_SUCCESS, qpn);
+                S::fill_plain(wc, cqe);
+                self.ring.advance_inline();
+                room.advance();
             }
-            // SAFETY: `side` is that of `lock`, and `record` that of this CQ.
-            match unsafe { self.take_any(record, lock, side, wc) } {
-                Some(Outcome::Done { .. }) => room.advance(),
-                Some(Outcome::Hidden) => {}
-                Some(Outcome::Waits) => return Run::Waits,
-                Some(Outcome::Stray) => return Run::Stray,
-                None => return Run::Over,
-            }
+            return true;
         }
-        Run::Over
     }
 
-    /// Returns `true` if the next CQE is of a queue pair with this queue.
-    fn is_next_in<S: Side>(&mut self, record: &Cq, queue: &Lock<Option<S>>) -> bool {
-        let Some(qpn) = self.ring.peek().map(|cqe| cqe.qpn()) else { return false };
-        self.qp(record, qpn).and_then(S::of).is_some_and(|other| ptr::eq(other, queue))
-    }
-
-    /// Takes the next CQE, of any form, and writes its completion to `wc`. Returns `None` if there is none, or it is of another
-    /// queue.
+    /// Takes the next CQE, of any form, and writes its completion, if there is one, to `wc`.
     ///
     /// # Safety
-    /// `side` is that of `queue`, and `record` that of this CQ.
+    /// It has arrived, and `record` is that of this CQ.
     #[inline(never)]
-    unsafe fn take_any<S: Side>(
-        &mut self,
-        record: &Cq,
-        queue: &Lock<Option<S>>,
-        side: &mut S,
-        wc: &mut ibv_wc,
-    ) -> Option<Outcome> {
-        // SAFETY: the consumer index is published when the poll ends.
-        let cqe = self.ring.peek().map(|cqe| unsafe { cqe.detach() })?;
-        if !S::has(cqe.kind()) || !self.is_next_in(record, queue) {
-            return None;
-        }
-        // SAFETY: `is_next_in` says that `cqe` is of this queue.
-        let outcome = unsafe { side.complete(cqe) };
+    unsafe fn take_any(&mut self, record: &Cq, wc: &mut ibv_wc) -> Outcome {
+        // SAFETY: it has arrived; the consumer index is published when the poll ends.
+        let cqe = unsafe { self.ring.peek_again().detach() };
+        let outcome = self.complete(record, cqe);
         match outcome {
             Outcome::Done { wr_id, status } => {
                 fill(wc, wr_id, status, cqe.qpn());
-                S::fill(wc, cqe);
+                if SendSide::has(cqe.kind()) {
+                    fill_send(wc, cqe)
+                } else {
+                    fill_receive(wc, cqe)
+                }
                 self.ring.advance();
             }
             Outcome::Hidden => self.ring.advance(),
             Outcome::Waits | Outcome::Stray => {}
         }
-        Some(outcome)
+        outcome
     }
 
     /// Gives the CQEs that were taken back to the device, and counts them.
@@ -389,16 +351,6 @@ impl Room {
         self.next = self.next.wrapping_add(1);
         self.left -= 1;
     }
-}
-
-/// Where a run of completions of one queue ends.
-enum Run {
-    /// Where the completions or the room end, or those of another queue begin.
-    Over,
-    /// At a CQE that [waits](Outcome::Waits).
-    Waits,
-    /// At a CQE that completes no request.
-    Stray,
 }
 
 /// Writes what each completion says.
@@ -435,18 +387,26 @@ pub(crate) fn fill_receive(wc: &mut ibv_wc, cqe: Cqe<'_>) {
     if cqe.kind() == CqeKind::Failed {
         wc.wc_flags = 0;
         wc.vendor_err = cqe.vendor_err_synd().into();
-        return;
+    } else {
+        fill_received(wc, cqe);
     }
+}
+
+/// Writes what libmlx5 writes of a receive that succeeded.
+#[inline(always)]
+pub(crate) fn fill_received(wc: &mut ibv_wc, cqe: Cqe<'_>) {
     fill_message(wc, cqe);
-    let opcode = cqe.opcode();
-    wc.opcode = receive_opcode(opcode);
-    wc.wc_flags |= sent_with(opcode);
-    match opcode {
+    match cqe.opcode() {
         CqeOpcode::ResponderSend => {}
         CqeOpcode::ResponderSendInv => {
+            wc.wc_flags |= IBV_WC_WITH_INV;
             wc.__bindgen_anon_1.invalidated_rkey = cqe.imm_inval_pkey();
         }
-        _ => wc.__bindgen_anon_1.imm_data = cqe.imm_inval_pkey().to_be(),
+        opcode => {
+            wc.opcode = receive_opcode(opcode);
+            wc.wc_flags |= IBV_WC_WITH_IMM;
+            wc.__bindgen_anon_1.imm_data = cqe.imm_inval_pkey().to_be();
+        }
     }
 }
 

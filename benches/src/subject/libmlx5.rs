@@ -10,12 +10,15 @@ use super::{Subject, unexpected};
 use crate::sum::Sum;
 use crate::world::{BUFFER, Memory, Objects, Shape};
 
+/// Queues that complete on one CQ, at most.
+const MOST_QUEUES: usize = 32;
+
 /// `wr_id` of a buffer is the address of its work request.
 struct Libmlx5 {
     cq: *mut ibv_cq_ex,
     /// The SRQs, or none.
     srqs: Vec<*mut ibv_srq>,
-    qp: *mut ibv_qp,
+    qps: Vec<*mut ibv_qp>,
     /// A work queue in the place of the QP's receive queue, or null.
     wq: *mut ibv_wq,
     shape: Shape,
@@ -31,7 +34,7 @@ struct Libmlx5 {
 
 pub(super) fn make(objects: &Objects, next_poll: bool, writes_sges: bool) -> Box<dyn Subject> {
     let Objects { shape, memory, .. } = *objects;
-    assert!(shape.queues <= 2, "{} queues", shape.queues);
+    assert!(shape.queues <= MOST_QUEUES as u32, "{} queues", shape.queues);
     assert!(shape.queues == 1 || shape.sges == 1, "several SGEs on several queues");
     let sge = |i| ibv_sge {
         addr: memory.start + u64::from(i) * u64::from(BUFFER),
@@ -51,7 +54,7 @@ pub(super) fn make(objects: &Objects, next_poll: bool, writes_sges: bool) -> Box
     let mut libmlx5 = Libmlx5 {
         cq: objects.cq,
         srqs: objects.srqs.clone(),
-        qp: objects.qps[0],
+        qps: objects.qps.clone(),
         wq: objects.wq,
         shape,
         memory,
@@ -82,7 +85,11 @@ impl Lists for Libmlx5 {
         if self.writes_sges {
             self.write_sges(first);
         }
-        self.post_to(0, first);
+        let queue = match self.shape.queues {
+            1 => 0,
+            _ => queue_of(first, self.wrs.as_ptr(), self.shape),
+        };
+        self.post_to(queue, first);
     }
 
     #[inline(always)]
@@ -131,7 +138,7 @@ impl Libmlx5 {
             match self.srqs.get(queue) {
                 Some(&srq) => ibv_post_srq_recv(srq, first, &mut bad),
                 None if !self.wq.is_null() => ibv_post_wq_recv(self.wq, first, &mut bad),
-                None => ibv_post_recv(self.qp, first, &mut bad),
+                None => ibv_post_recv(self.qps[queue], first, &mut bad),
             }
         };
         if errno != 0 {
@@ -143,16 +150,21 @@ impl Libmlx5 {
     #[inline(always)]
     fn cycle_all<const QUEUES: usize>(&mut self, count: u32, batch: u32) -> Sum {
         let mut sum = Sum::default();
-        let second = self.wrs.as_ptr().addr() as u64
-            + (u64::from(self.shape.receives()) * size_of::<ibv_recv_wr>() as u64);
+        let (wrs, shape) = (self.wrs.as_ptr(), self.shape);
+        let second =
+            wrs.addr() as u64 + (u64::from(shape.receives()) * size_of::<ibv_recv_wr>() as u64);
         let mut left = count;
         while left > 0 {
             let mut first = [ptr::null_mut::<ibv_recv_wr>(); QUEUES];
             let mut last = first.each_mut().map(|first| &raw mut *first);
             left -= self.poll_batch(batch, |wr_id, len| {
                 sum.add(wr_id, len.into());
-                let queue = usize::from(QUEUES == 2 && wr_id >= second);
                 let wr: *mut ibv_recv_wr = ptr::with_exposed_provenance_mut(wr_id as usize);
+                let queue = match QUEUES {
+                    1 => 0,
+                    2 => usize::from(wr_id >= second),
+                    _ => queue_of(wr, wrs, shape),
+                };
                 // SAFETY: `last` points into `first` or into a work request; `wr` is a work request; all of them stay.
                 unsafe {
                     last[queue].write(wr);
@@ -195,6 +207,12 @@ impl Libmlx5 {
     }
 }
 
+/// Returns the queue of a work request, one of those from `wrs` on.
+#[inline(always)]
+fn queue_of(wr: *const ibv_recv_wr, wrs: *const ibv_recv_wr, shape: Shape) -> usize {
+    (wr.addr() - wrs.addr()) / size_of::<ibv_recv_wr>() / shape.receives() as usize
+}
+
 impl Subject for Libmlx5 {
     fn poll(&mut self, count: u32, batch: u32) -> Sum {
         self.poll_all(count, batch)
@@ -207,7 +225,8 @@ impl Subject for Libmlx5 {
     fn cycle(&mut self, count: u32, batch: u32) -> Sum {
         match self.shape.queues {
             1 => self.cycle_all::<1>(count, batch),
-            _ => self.cycle_all::<2>(count, batch),
+            2 => self.cycle_all::<2>(count, batch),
+            _ => self.cycle_all::<MOST_QUEUES>(count, batch),
         }
     }
 

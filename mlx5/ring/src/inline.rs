@@ -8,7 +8,32 @@ use mlx5_wire::data::DataSegment;
 ///
 /// # Safety
 /// `segments` has `max_sge` segments, and each up to the terminator names writable memory, apart from the payload.
+#[inline(always)]
 pub(crate) unsafe fn scatter(
+    payload: &[u8],
+    segments: NonNull<DataSegment>,
+    max_sge: u32,
+) -> &[u8] {
+    // SAFETY: the first of the caller's segments, if there is one, and then all of them.
+    unsafe {
+        // Most payloads fit into the first buffer.
+        if max_sge > 0 {
+            let first = segments.read();
+            if !first.is_terminator() && payload.len() <= first.byte_count.get() as usize {
+                copy(payload, first);
+                return &[];
+            }
+        }
+        scatter_each(payload, segments, max_sge)
+    }
+}
+
+/// As [`scatter`], buffer by buffer.
+///
+/// # Safety
+/// As [`scatter`].
+#[inline(never)]
+pub(crate) unsafe fn scatter_each(
     mut payload: &[u8],
     segments: NonNull<DataSegment>,
     max_sge: u32,
@@ -20,12 +45,22 @@ pub(crate) unsafe fn scatter(
             break;
         }
         let (chunk, left) = payload.split_at(payload.len().min(segment.byte_count.get() as usize));
-        let to = core::ptr::with_exposed_provenance_mut::<u8>(segment.addr.get() as usize);
         // SAFETY: the caller's segments name writable memory, apart from the payload; the chunk is no longer than the segment.
-        unsafe { to.copy_from_nonoverlapping(chunk.as_ptr(), chunk.len()) }
+        unsafe { copy(chunk, segment) };
         payload = left;
     }
     payload
+}
+
+/// Copies `chunk` to the buffer of `segment`.
+///
+/// # Safety
+/// `segment` names as many writable bytes, apart from the chunk.
+#[inline(always)]
+unsafe fn copy(chunk: &[u8], segment: DataSegment) {
+    let to = core::ptr::with_exposed_provenance_mut::<u8>(segment.addr.get() as usize);
+    // SAFETY: the caller's segment names as many writable bytes, apart from the chunk.
+    unsafe { to.copy_from_nonoverlapping(chunk.as_ptr(), chunk.len()) }
 }
 
 #[cfg(test)]
@@ -48,6 +83,7 @@ mod tests {
             }
         };
         assert_eq!(deliver(&ended, 0), [[0; 4]; 3]);
+        assert_eq!(deliver(&ended, 3), [*b"abc\0", [0; 4], [0; 4]]);
         assert_eq!(deliver(&ended, 4), [*b"abc\0", *b"d\0\0\0", [0; 4]]);
         assert_eq!(deliver(&ended, 10), [*b"abc\0", *b"de\0\0", [0; 4]]);
         assert_eq!(deliver(&whole, 10), [*b"bbc\0", *b"cdef", *b"a\0\0\0"]);

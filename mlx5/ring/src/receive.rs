@@ -315,9 +315,27 @@ pub unsafe fn complete<Q: ReceiveRing>(queue: &mut Q, cqe: Cqe<'_>) -> Completio
     if let Some(payload) = payload {
         let len = payload.len().min(cqe.byte_count() as usize);
         // SAFETY: the slot was posted under the contract that its addresses are this process's, and has completed.
-        unsafe { inline::scatter(&payload[..len], queue.wqes().segments(slot), queue.max_sge()) };
+        unsafe {
+            inline::scatter_each(&payload[..len], queue.wqes().segments(slot), queue.max_sge())
+        };
     }
     Completion::Message(slot)
+}
+
+/// Copies the payload inside `cqe`, which has some, to the buffers of the WQE that it names. Returns `false` if the device does
+/// not have such a WQE, or the CQ has no such form.
+///
+/// # Safety
+/// As [`complete`].
+#[inline(always)]
+pub unsafe fn scatter<Q: ReceiveRing>(queue: &Q, cqe: Cqe<'_>) -> bool {
+    // Only a CQE of 128 bytes has room for 64 bytes of payload.
+    let Some(payload) = cqe.inline_payload() else { return false };
+    let Some(slot) = queue.posted_slot(cqe.wqe_counter()) else { return false };
+    let len = payload.len().min(cqe.byte_count() as usize);
+    // SAFETY: the slot was posted under the contract that its addresses are this process's, and has completed.
+    unsafe { inline::scatter(&payload[..len], queue.wqes().segments(slot), queue.max_sge()) };
+    true
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ enum Limit {
 use Limit::{AtMost, Times};
 
 /// Operations of the safe layer on an SRQ unless stated otherwise; of programs under the drop-in last.
-const BOUNDS: [(&str, Limit); 67] = [
+const BOUNDS: [(&str, Limit); 79] = [
     ("SRQ cycle, lending batch", AtMost(79.0)),
     ("SRQ cycle, lending batch, random order", AtMost(86.0)),
     ("SRQ cycle, lending batch, 2 queues in turn", AtMost(101.0)),
@@ -59,9 +59,15 @@ const BOUNDS: [(&str, Limit); 67] = [
     // A program under the drop-in.
     ("RQ poll, drop-in", AtMost(64.0)),
     ("RQ poll, drop-in, batch 1", AtMost(108.0)),
+    ("RQ poll, drop-in, immediate", AtMost(114.0)),
+    ("RQ poll, drop-in, 32 bytes inline", AtMost(160.0)),
+    ("RQ poll, drop-in, 32 slots, 32 QPs in turn", AtMost(106.0)),
     ("RQ poll of nothing, drop-in", AtMost(35.0)),
     ("RQ poll, drop-in, extended", AtMost(61.0)),
     ("RQ poll, drop-in, extended, batch 1", AtMost(83.0)),
+    ("RQ poll, drop-in, extended, immediate", AtMost(80.0)),
+    ("RQ poll, drop-in, extended, 32 bytes inline", AtMost(175.0)),
+    ("RQ poll, drop-in, extended, 32 slots, 32 QPs in turn", AtMost(101.0)),
     ("RQ poll of nothing, drop-in, extended", AtMost(30.0)),
     ("RQ post, drop-in", AtMost(31.0)),
     ("RQ post, drop-in, batch 1", AtMost(59.0)),
@@ -69,10 +75,16 @@ const BOUNDS: [(&str, Limit); 67] = [
     ("SRQ poll, drop-in", AtMost(72.0)),
     ("SRQ poll, drop-in, batch 1", AtMost(121.0)),
     ("SRQ poll, drop-in, random order", AtMost(78.0)),
+    ("SRQ poll, drop-in, immediate", AtMost(121.0)),
+    ("SRQ poll, drop-in, 32 bytes inline", AtMost(172.0)),
+    ("SRQ poll, drop-in, 32 QPs", AtMost(116.0)),
     ("SRQ poll of nothing, drop-in", AtMost(35.0)),
     ("SRQ poll, drop-in, extended", AtMost(69.0)),
     ("SRQ poll, drop-in, extended, batch 1", AtMost(91.0)),
     ("SRQ poll, drop-in, extended, random order", AtMost(75.0)),
+    ("SRQ poll, drop-in, extended, immediate", AtMost(88.0)),
+    ("SRQ poll, drop-in, extended, 32 bytes inline", AtMost(180.0)),
+    ("SRQ poll, drop-in, extended, 32 QPs", AtMost(109.0)),
     ("SRQ poll of nothing, drop-in, extended", AtMost(30.0)),
     ("SRQ post, drop-in", AtMost(23.0)),
     ("SRQ post, drop-in, batch 1", AtMost(57.0)),
