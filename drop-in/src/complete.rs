@@ -108,8 +108,8 @@ impl CqSide {
         Some((cqe, wr_id?))
     }
 
-    /// Ends the request that `cqe`, which [`is_plain`] and of the CQ of `record`, names, unless another thread uses the queue;
-    /// returns its `wr_id`.
+    /// Ends the request of `cqe`, unless another thread uses the queue; returns its `wr_id`. `cqe` is of the CQ of `record`, and
+    /// [`is_plain`] is true for it.
     #[inline(always)]
     pub(crate) fn complete_plain(&mut self, record: &Cq, cqe: Cqe<'_>) -> Option<u64> {
         let qp = self.qp(record, cqe)?;

@@ -36,7 +36,7 @@ pub(crate) unsafe extern "C" fn modify_qp(
             (context.original.modify_qp)(qp, attr, mask)
         };
         if path == Path::Undecided {
-            // Another thread may decide just now, and have read the state of before: it goes on when it has stored that.
+            // Another thread may be deciding, and have read the old state: wait until it has stored that.
             drop(context.undecided());
         }
         functions::replace_after_modify(record);
