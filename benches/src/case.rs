@@ -373,6 +373,9 @@ fn drop_in() -> Vec<Case> {
             cycle(Request::Write),
             cycle(Request::Read),
             cycle(Request::Datagram),
+            cycle(Request::Send).sges(0),
+            cycle(Request::Inline).sges(4),
+            cycle(Request::Write).sges(8),
         ]);
     }
     cases

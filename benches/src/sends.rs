@@ -91,7 +91,13 @@ impl Objects {
             (made_by_doorbell.iter().map(QueuePair::as_raw).collect(), cq)
         } else {
             let cq: *mut ibv_cq = world.cq(2 * cq_capacity, 64, locks).cast();
-            let qp = || world.sending_qp(locks, cq, sends, inline, request == Request::Datagram);
+            let caps = ibv_qp_cap {
+                max_send_wr: sends,
+                max_send_sge: shape.sges.max(1),
+                max_inline_data: inline,
+                ..Default::default()
+            };
+            let qp = || world.sending_qp(locks, cq, caps, request == Request::Datagram);
             ((0..shape.qps).map(|_| qp()).collect(), cq)
         };
         let cq_layout = world.cq_layout(cq.cast()).0;
@@ -145,7 +151,11 @@ impl Completer {
             user: user(index).unwrap_or(0),
             blocks: user(index).map_or(0, |_| 1),
         });
-        let blocks = if request == Request::Datagram { 2 } else { 1 };
+        let blocks = match request {
+            Request::Datagram => 2,
+            Request::Write | Request::Read => (2 + objects.shape.sges).div_ceil(4),
+            Request::Send | Request::Inline => 1,
+        };
         let (cq, written) = (objects.cq_layout, objects.users.len() as u32);
         Self { cq, qps: taken.collect(), written, blocks, batch, next: 0 }
     }
@@ -194,13 +204,13 @@ impl World {
         &self,
         locks: crate::world::Locks,
         cq: *mut ibv_cq,
-        sends: u32,
-        inline: u32,
+        cap: ibv_qp_cap,
         datagrams: bool,
     ) -> *mut ibv_qp {
         let mut init = ibv_qp_init_attr_ex {
             send_cq: cq,
             recv_cq: cq,
+            cap,
             qp_type: if datagrams { IBV_QPT_UD } else { IBV_QPT_RC },
             comp_mask: IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
             pd: self.domain(locks),
@@ -210,8 +220,6 @@ impl World {
         if !datagrams {
             init.send_ops_flags |= u64::from(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ);
         }
-        (init.cap.max_send_wr, init.cap.max_send_sge) = (sends, 1);
-        init.cap.max_inline_data = inline;
         // SAFETY: an open context, live objects, an initialised structure.
         unsafe {
             let qp = made(ibv_create_qp_ex(self.pd.context().as_raw(), &mut init));

@@ -4,7 +4,7 @@ use core::ffi::c_int;
 
 use mlx5_ring::completion::{Cqe, CqeKind};
 use mlx5_ring::cq::CompletionQueue;
-use mlx5_ring::receive::{ReceiveRing, scatter};
+use mlx5_ring::receive::{ReceiveRing, complete_inline};
 use mlx5_ring::rq::ReceiveQueue;
 use mlx5_ring::srq::SharedReceiveQueue;
 use mlx5_wire::be::Be32;
@@ -38,6 +38,9 @@ impl Outcome {
 
 /// A queue whose requests are over with a CQE.
 pub(crate) trait Side: Sized {
+    /// Whether several queue pairs may have one such queue.
+    const IS_SHARED: bool;
+
     /// Returns the queue that `qp` posts to.
     fn of(qp: &Qp) -> Option<&Lock<Option<Self>>>;
 
@@ -60,6 +63,16 @@ pub(crate) trait Side: Sized {
 
     /// Writes the fields of such a CQE that libmlx5 writes beside those of every completion.
     fn fill_plain(wc: &mut ibv_wc, cqe: Cqe<'_>);
+
+    /// Ends the request that `cqe` names if it has succeeded, and returns its `wr_id`; `None` otherwise, and if no such request
+    /// is outstanding.
+    ///
+    /// # Safety
+    /// `cqe` is of this queue.
+    unsafe fn complete_succeeded(&mut self, cqe: Cqe<'_>) -> Option<u64>;
+
+    /// As [`fill_plain`](Self::fill_plain), of any request that has succeeded.
+    fn fill_succeeded(wc: &mut ibv_wc, cqe: Cqe<'_>);
 
     /// Ends the request that `cqe` names.
     ///
@@ -129,9 +142,9 @@ impl CqSide {
         // SAFETY: `cqe` is of the queue that is locked.
         unsafe {
             if qp.srq.is_some() {
-                SrqSide::of(qp)?.try_lock()?.as_mut()?.complete_inline(cqe)
+                SrqSide::of(qp)?.try_lock()?.as_mut()?.complete_succeeded(cqe)
             } else {
-                RqSide::of(qp)?.try_lock()?.as_mut()?.complete_inline(cqe)
+                RqSide::of(qp)?.try_lock()?.as_mut()?.complete_succeeded(cqe)
             }
         }
     }
@@ -179,8 +192,8 @@ fn complete_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Outcome {
 
 /// A queue of receives.
 pub(crate) trait Receives: ReceiveRing<Data = u64> + Sized {
-    /// Whether libmlx5 posts a receive again that has met an on-demand page fault.
-    const HIDES_PAGE_FAULTS: bool;
+    /// Whether it is an SRQ. Then libmlx5 posts a receive again that has met an on-demand page fault.
+    const IS_SHARED: bool;
 
     /// The errno of libmlx5 for a request that has too many SGEs and finds the queue full.
     const FULL_AND_TOO_MANY_SGES: c_int;
@@ -190,7 +203,7 @@ pub(crate) trait Receives: ReceiveRing<Data = u64> + Sized {
 }
 
 impl Receives for ReceiveQueue<u64> {
-    const HIDES_PAGE_FAULTS: bool = false;
+    const IS_SHARED: bool = false;
     const FULL_AND_TOO_MANY_SGES: c_int = libc::ENOMEM;
 
     #[inline(always)]
@@ -200,7 +213,7 @@ impl Receives for ReceiveQueue<u64> {
 }
 
 impl Receives for SharedReceiveQueue<u64> {
-    const HIDES_PAGE_FAULTS: bool = true;
+    const IS_SHARED: bool = true;
     const FULL_AND_TOO_MANY_SGES: c_int = libc::EINVAL;
 
     #[inline(always)]
@@ -210,6 +223,8 @@ impl Receives for SharedReceiveQueue<u64> {
 }
 
 impl<Q: Receives> Side for ReceiveSide<Q> {
+    const IS_SHARED: bool = Q::IS_SHARED;
+
     #[inline(always)]
     fn of(qp: &Qp) -> Option<&Lock<Option<Self>>> {
         Q::of(qp)
@@ -237,42 +252,43 @@ impl<Q: Receives> Side for ReceiveSide<Q> {
     }
 
     #[inline(always)]
-    unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Outcome {
+    unsafe fn complete_succeeded(&mut self, cqe: Cqe<'_>) -> Option<u64> {
         match cqe.kind() {
-            CqeKind::Send | CqeKind::Written => {
-                Outcome::of(self.complete_plain(cqe), IBV_WC_SUCCESS)
-            }
-            // SAFETY: `cqe` is of this queue.
-            CqeKind::Inline => Outcome::of(unsafe { self.complete_inline(cqe) }, IBV_WC_SUCCESS),
-            CqeKind::Failed if Q::HIDES_PAGE_FAULTS && cqe.is_odp_page_fault() => {
-                let Some(slot) = self.queue.complete(cqe.wqe_counter()) else {
-                    return Outcome::Stray;
-                };
-                // To the program its buffer still belongs to the device.
-                // SAFETY: the slot is held, and its buffer is as it was posted.
-                unsafe { self.queue.recycle(slot) };
-                self.queue.ring_doorbell();
-                Outcome::Hidden
-            }
-            CqeKind::Failed => Outcome::of(self.complete_plain(cqe), cqe.syndrome().status()),
-            _ => Outcome::Stray,
+            CqeKind::Send | CqeKind::Written => self.complete_plain(cqe),
+            // SAFETY: `cqe` is of this queue. Verbs programs post memory of their own. See `complete_plain`.
+            CqeKind::Inline => unsafe { complete_inline(&mut self.queue, cqe) },
+            _ => None,
         }
     }
-}
 
-impl<Q: Receives> ReceiveSide<Q> {
-    /// Ends the receive that `cqe` names, whose payload is in the CQE; returns its `wr_id`.
-    ///
-    /// # Safety
-    /// `cqe` is of this queue.
     #[inline(always)]
-    unsafe fn complete_inline(&mut self, cqe: Cqe<'_>) -> Option<u64> {
-        // SAFETY: `cqe` is of this queue. Verbs programs post memory of their own.
-        if unsafe { scatter(&self.queue, cqe) } { self.complete_plain(cqe) } else { None }
+    fn fill_succeeded(wc: &mut ibv_wc, cqe: Cqe<'_>) {
+        poll::fill_received(wc, cqe);
+    }
+
+    #[inline(always)]
+    unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Outcome {
+        if cqe.kind() != CqeKind::Failed {
+            // SAFETY: `cqe` is of this queue.
+            return Outcome::of(unsafe { self.complete_succeeded(cqe) }, IBV_WC_SUCCESS);
+        }
+        if Q::IS_SHARED && cqe.is_odp_page_fault() {
+            let Some(slot) = self.queue.complete(cqe.wqe_counter()) else {
+                return Outcome::Stray;
+            };
+            // To the program its buffer still belongs to the device.
+            // SAFETY: the slot is held, and its buffer is as it was posted.
+            unsafe { self.queue.recycle(slot) };
+            self.queue.ring_doorbell();
+            return Outcome::Hidden;
+        }
+        Outcome::of(self.complete_plain(cqe), cqe.syndrome().status())
     }
 }
 
 impl Side for SendSide {
+    const IS_SHARED: bool = false;
+
     #[inline(always)]
     fn of(qp: &Qp) -> Option<&Lock<Option<Self>>> {
         Some(&qp.send)
@@ -307,12 +323,30 @@ impl Side for SendSide {
     }
 
     #[inline(always)]
+    unsafe fn complete_succeeded(&mut self, cqe: Cqe<'_>) -> Option<u64> {
+        let is_sent = cqe.opcode() == CqeOpcode::Requester;
+        // SAFETY: `cqe` is of this queue. Verbs programs post memory of their own.
+        if cqe.is_plain_requester() || is_sent && unsafe { self.queue.scatter_inline(cqe) } {
+            self.complete_plain(cqe)
+        } else {
+            None
+        }
+    }
+
+    #[inline(always)]
+    fn fill_succeeded(wc: &mut ibv_wc, cqe: Cqe<'_>) {
+        poll::fill_sent(wc, cqe);
+    }
+
+    #[inline(always)]
     unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Outcome {
+        // SAFETY: `cqe` is of this queue.
+        if let Some(wr_id) = unsafe { self.complete_succeeded(cqe) } {
+            return Outcome::Done { wr_id, status: IBV_WC_SUCCESS };
+        }
         let status = match cqe.opcode() {
-            CqeOpcode::Requester if cqe.is_plain_requester() => IBV_WC_SUCCESS,
-            // SAFETY: `cqe` is of this queue. Verbs programs post memory of their own.
-            CqeOpcode::Requester if unsafe { self.queue.scatter_inline(cqe) } => IBV_WC_SUCCESS,
-            CqeOpcode::Requester => IBV_WC_GENERAL_ERR,
+            // Its payload had no place.
+            CqeOpcode::Requester if !cqe.is_plain_requester() => IBV_WC_GENERAL_ERR,
             CqeOpcode::RequesterError => cqe.syndrome().status(),
             _ => return Outcome::Stray,
         };

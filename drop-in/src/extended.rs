@@ -261,6 +261,24 @@ unsafe extern "C" fn take_other(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
         let Some(cqe) = side.ring.peek() else { return libc::ENOENT };
         let cqe: Cqe<'static> = cqe.detach();
         let wr_id = if is_plain(cqe) { side.complete_plain(record, cqe) } else { None };
+        let Some(wr_id) = wr_id else { return take_inline(cq, record) };
+        side.show(cq, cqe, wr_id, IBV_WC_SUCCESS);
+        0
+    }
+}
+
+/// As [`take`], if the next completion is most likely a receive whose payload is in the CQE.
+///
+/// # Safety
+/// As [`take`]; there is a completion.
+#[inline(never)]
+unsafe extern "C" fn take_inline(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
+    // SAFETY: as in `take_other`.
+    unsafe {
+        let side = record.held();
+        let cqe: Cqe<'static> = side.ring.peek_again().detach();
+        let inline = cqe.kind() == CqeKind::Inline;
+        let wr_id = if inline { side.complete_inline(record, cqe) } else { None };
         let Some(wr_id) = wr_id else { return take_any(cq, record) };
         side.show(cq, cqe, wr_id, IBV_WC_SUCCESS);
         0
@@ -279,12 +297,6 @@ unsafe extern "C" fn take_any(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
         loop {
             let Some(cqe) = side.ring.peek() else { return libc::ENOENT };
             let cqe: Cqe<'static> = cqe.detach();
-            if cqe.kind() == CqeKind::Inline {
-                if let Some(wr_id) = side.complete_inline(record, cqe) {
-                    side.show(cq, cqe, wr_id, IBV_WC_SUCCESS);
-                    return 0;
-                }
-            }
             match side.complete(record, cqe) {
                 Outcome::Done { wr_id, status } => {
                     side.show(cq, cqe, wr_id, status);

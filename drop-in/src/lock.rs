@@ -4,13 +4,17 @@ use core::cell::UnsafeCell;
 use core::hint;
 use core::mem;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+/// A thread holds the lock.
+const HELD: u32 = 1;
+
 /// A value for one thread at a time.
 pub(crate) struct Lock<T> {
-    held: AtomicBool,
+    /// [`HELD`] or 0.
+    held: AtomicU32,
     /// `false` if the program has promised to use it from one thread at a time.
     shared: bool,
     /// The thread that [keeps](Guard::keep) the lock for its next calls; 0 if there is none.
@@ -24,7 +28,7 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 impl<T> Lock<T> {
     pub(crate) const fn new(value: T, shared: bool) -> Self {
         Self {
-            held: AtomicBool::new(false),
+            held: AtomicU32::new(0),
             shared,
             keeper: AtomicUsize::new(0),
             value: UnsafeCell::new(value),
@@ -74,13 +78,14 @@ impl<T> Lock<T> {
 
     #[inline(always)]
     fn acquire(&self) -> bool {
-        !self.shared || !self.held.swap(true, Ordering::Acquire)
+        // `lock bts` sets a bit and tests it.
+        !self.shared || self.held.fetch_or(HELD, Ordering::Acquire) & HELD == 0
     }
 
     #[cold]
     fn wait(&self) {
         let mut rounds = 0_u32;
-        while self.held.load(Ordering::Relaxed) || !self.acquire() {
+        while self.held.load(Ordering::Relaxed) != 0 || !self.acquire() {
             pause(&mut rounds);
         }
     }
@@ -197,9 +202,9 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // A lock that is not shared always has `false`: storing it again costs less than a branch.
+        // A lock that is not shared always has 0: storing it again costs less than a branch.
         if !self.is_kept {
-            self.lock.held.store(false, Ordering::Release);
+            self.lock.held.store(0, Ordering::Release);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use core::ffi::c_int;
 use core::mem;
+use core::ptr;
 use core::sync::atomic::Ordering;
 
 use mlx5_ring::completion::{Cqe, CqeKind};
@@ -13,7 +14,7 @@ use rdma_core_sys::{
     IBV_WC_WITH_INV, ibv_cq, ibv_wc, ibv_wc_opcode, ibv_wc_status,
 };
 
-use crate::complete::{Outcome, Side, complete_plain_one, is_plain};
+use crate::complete::{Outcome, Side, complete_plain_one};
 use crate::context;
 use crate::decide;
 use crate::find;
@@ -158,26 +159,18 @@ unsafe extern "C" fn poll_any(record: &Cq, left: c_int, wc: *mut ibv_wc, count: 
         while room.left > 0 {
             let Some(cqe) = side.ring.peek() else { break };
             // The consumer index is published when the poll ends.
-            let (cqe, wc): (Cqe<'static>, _) = (cqe.detach(), &mut *room.next);
-            let wr_id = if is_plain(cqe) {
-                side.complete_plain(record, cqe)
-            } else if cqe.kind() == CqeKind::Inline {
-                side.complete_inline(record, cqe)
-            } else {
-                None
+            let cqe: Cqe<'static> = cqe.detach();
+            let before = room.left;
+            room = match side.qp(record, cqe) {
+                Some(_) if SendSide::has(cqe.kind()) => side.take::<SendSide>(record, room),
+                Some(qp) if qp.srq.is_some() => side.take::<SrqSide>(record, room),
+                Some(_) => side.take::<RqSide>(record, room),
+                None => room,
             };
-            if let Some(wr_id) = wr_id {
-                fill(wc, wr_id, IBV_WC_SUCCESS, side.last_qpn.get());
-                if SendSide::has(cqe.kind()) {
-                    fill_sent(wc, cqe)
-                } else {
-                    fill_received(wc, cqe)
-                }
-                side.ring.advance_inline();
-                room.advance();
+            if room.left != before {
                 continue;
             }
-            match side.take_any(record, wc) {
+            match side.take_any(record, &mut *room.next) {
                 Outcome::Done { .. } => room.advance(),
                 Outcome::Hidden => {}
                 Outcome::Waits => break,
@@ -191,8 +184,8 @@ unsafe extern "C" fn poll_any(record: &Cq, left: c_int, wc: *mut ibv_wc, count: 
         if is_stray {
             side.ring.advance();
         }
-        let polled = side.end(record, room, count);
-        if is_stray { STRAY } else { polled }
+        side.publish(record);
+        if is_stray { STRAY } else { count.wrapping_sub(room.left) }
     }
 }
 
@@ -235,23 +228,17 @@ unsafe extern "C" fn poll_plain<S: Side>(
     // SAFETY: this thread holds the lock, and has no reference to the value; `wc` is writable.
     unsafe {
         let side = record.held();
-        let mut room = Room { next: wc, left };
-        if side.take_plain::<S>(record, &mut room) || side.ring.is_empty() {
-            let _guard = record.side.regain();
-            return side.end(record, room, count);
+        let room = side.take_run::<S, true>(record, Room { next: wc, left });
+        if room.left == 0 || side.ring.is_empty() {
+            side.publish(record);
+            drop(record.side.regain());
+            return count.wrapping_sub(room.left);
         }
         poll_any(record, room.left, room.next, count)
     }
 }
 
 impl CqSide {
-    /// Ends a poll of `count` completions; returns how many were taken.
-    #[inline(always)]
-    fn end(&mut self, record: &Cq, room: Room, count: c_int) -> c_int {
-        self.publish(record);
-        count.wrapping_sub(room.left)
-    }
-
     /// Takes the next completion; returns `false` if another thread uses its queue, or no such request is outstanding.
     ///
     /// # Safety
@@ -270,39 +257,63 @@ impl CqSide {
         true
     }
 
-    /// Takes completions for as long as they are of the most common form and of a queue `S`. Returns `true` if there is no room
-    /// any more.
+    /// Takes completions for as long as they are of queues `S`, and of requests that have succeeded; returns the room that is
+    /// left.
     ///
     /// # Safety
-    /// `record` is that of this CQ, and `room` is writable.
+    /// As [`take_run`](Self::take_run).
+    #[inline(never)]
+    unsafe fn take<S: Side>(&mut self, record: &Cq, room: Room) -> Room {
+        // SAFETY: as for the caller.
+        unsafe { self.take_run::<S, false>(record, room) }
+    }
+
+    /// As [`take`](Self::take), with `PLAIN` for as long as they have the most common form.
+    ///
+    /// # Safety
+    /// `record` is that of this CQ, `room` is writable, and `last` is not null.
     #[inline(always)]
-    unsafe fn take_plain<S: Side>(&mut self, record: &Cq, room: &mut Room) -> bool {
-        // SAFETY: [record-lives] `last` is null or that of a queue pair of this CQ.
-        let Some(mut qp) = (unsafe { self.last.as_ref() }) else { return false };
+    unsafe fn take_run<S: Side, const PLAIN: bool>(&mut self, record: &Cq, mut room: Room) -> Room {
+        // SAFETY: [record-lives] `last` is that of a queue pair of this CQ.
+        let mut qp = unsafe { &*self.last };
         'queues: loop {
-            let Some(lock) = S::of(qp) else { return false };
-            let Some(mut guard) = lock.try_lock() else { return false };
-            let Some(side) = guard.as_mut() else { return false };
-            let (qpn, qpn_of_cqe) = (self.last_qpn.get(), self.last_qpn);
+            let Some(lock) = S::of(qp) else { return room };
+            let Some(mut guard) = lock.try_lock() else { return room };
+            let Some(side) = guard.as_mut() else { return room };
+            let (mut qpn, mut qpn_of_cqe) = (self.last_qpn.get(), self.last_qpn);
             while room.left > 0 {
-                let Some(cqe) = S::peek_plain(&self.ring) else { return false };
+                let cqe = if PLAIN { S::peek_plain(&self.ring) } else { self.ring.peek() };
+                let Some(cqe) = cqe else { return room };
                 // SAFETY: the consumer index is published when the poll ends.
                 let cqe = unsafe { cqe.detach() };
                 let next_qpn = cqe.qpn();
                 if Be32::new(next_qpn) != qpn_of_cqe {
-                    let Some(next) = self.other_qp(record, next_qpn) else { return false };
-                    qp = next;
-                    continue 'queues;
+                    let Some(next) = self.other_qp(record, next_qpn) else { return room };
+                    let is_same =
+                        S::IS_SHARED && S::of(next).is_some_and(|next| ptr::eq(next, lock));
+                    if !is_same {
+                        qp = next;
+                        continue 'queues;
+                    }
+                    (qpn, qpn_of_cqe) = (next_qpn, self.last_qpn);
                 }
-                let Some(wr_id) = side.complete_plain(cqe) else { return false };
-                // SAFETY: `room` is writable for one more.
-                let wc = unsafe { &mut *room.next };
+                // SAFETY: `cqe` is of this queue, and `room` is writable for one more.
+                let (wr_id, wc) = unsafe {
+                    let wr_id =
+                        if PLAIN { side.complete_plain(cqe) } else { side.complete_succeeded(cqe) };
+                    (wr_id, &mut *room.next)
+                };
+                let Some(wr_id) = wr_id else { return room };
                 fill(wc, wr_id, IBV_WC_SUCCESS, qpn);
-                S::fill_plain(wc, cqe);
+                if PLAIN {
+                    S::fill_plain(wc, cqe)
+                } else {
+                    S::fill_succeeded(wc, cqe)
+                }
                 self.ring.advance_inline();
                 room.advance();
             }
-            return true;
+            return room;
         }
     }
 

@@ -1,6 +1,7 @@
 //! `ibv_post_send`.
 
 use core::ffi::c_int;
+use core::hint;
 use core::ptr;
 use core::slice;
 use core::sync::atomic::Ordering;
@@ -151,6 +152,12 @@ const FLAGS: [Flags; 8] = {
     ]
 };
 
+/// Returns the number of inline bytes.
+#[inline(always)]
+fn inline_len(list: &[Sge]) -> u64 {
+    list.iter().map(|sge| u64::from(sge.length)).sum()
+}
+
 /// Returns inline data.
 ///
 /// # Safety
@@ -161,7 +168,10 @@ unsafe fn bytes<'a>(sge: &Sge) -> &'a [u8] {
         return &[];
     }
     // SAFETY: the memory of `sge` can be read.
-    unsafe { slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) }
+    unsafe {
+        hint::assert_unchecked(sge.addr != 0);
+        slice::from_raw_parts(sge.addr as *const u8, sge.length as usize)
+    }
 }
 
 /// Returns where an atomic writes the eight bytes that it brings, whatever its only SGE says; libmlx5 leaves an empty one out.

@@ -12,7 +12,7 @@ use rdma_core_sys::*;
 use super::{Calls, Name, Subject, unexpected};
 use crate::sends::{INLINE, Objects, datagram_segment, datagram_to};
 use crate::sum::Sum;
-use crate::world::{BUFFER, Request, World};
+use crate::world::{BUFFER, Request, Shape, World};
 
 /// Memory of the peer, which is never accessed.
 const REMOTE: RemoteRegion = RemoteRegion::new(0x1000_0000, 1 << 20, 0x1805);
@@ -40,7 +40,7 @@ pub(super) fn make(
         Name::Ring => of_request!(Ring, ring(world, objects)),
         Name::Sender => of_request!(Doorbell, doorbell(world, objects)),
         Name::PostSend(_) | Name::DropIn(Calls::PostSend) => {
-            of_request!(PostSend, lists(objects, request, batch))
+            Box::new(PostSend(lists(objects, request, batch)))
         }
         Name::WrBuilders(_) | Name::DropIn(Calls::WrBuilders) => {
             of_request!(Builders, builders(objects))
@@ -215,20 +215,20 @@ struct Lists {
 
 /// Work requests that lie ready, in lists of `batch`, of which the last asks for a completion.
 fn lists(objects: Objects, request: Request, batch: u32) -> Lists {
-    let (memory, slots) = (objects.memory, objects.shape.slots);
+    let (memory, Shape { slots, sges: pieces, .. }) = (objects.memory, objects.shape);
     let length = if request == Request::Inline { INLINE as u32 } else { BUFFER };
-    let mut sges: Box<[_]> = (0..slots)
+    let mut sges: Box<[_]> = (0..slots * pieces)
         .map(|i| ibv_sge {
-            addr: memory.start + u64::from(i) * u64::from(BUFFER),
-            length,
+            addr: memory.start + u64::from(i / pieces) * u64::from(BUFFER),
+            length: length / pieces,
             lkey: memory.lkey,
         })
         .collect();
-    let mut wrs: Box<[_]> = sges
-        .iter_mut()
-        .map(|sge| ibv_send_wr {
-            sg_list: sge,
-            num_sge: 1,
+    let mut wrs: Box<[_]> = (0..slots * pieces.max(1))
+        .step_by(pieces.max(1) as usize)
+        .map(|first| ibv_send_wr {
+            sg_list: sges.as_mut_ptr().wrapping_add(first as usize),
+            num_sge: pieces as i32,
             opcode: match request {
                 Request::Write => IBV_WR_RDMA_WRITE,
                 Request::Read => IBV_WR_RDMA_READ,
@@ -256,7 +256,7 @@ fn lists(objects: Objects, request: Request, batch: u32) -> Lists {
     Lists { objects, wrs, _sges: sges }
 }
 
-struct PostSend<const REQUEST: u8>(Lists);
+struct PostSend(Lists);
 
 /// Takes the completion of a batch.
 #[inline(always)]
@@ -268,7 +268,7 @@ fn take(cq: *mut ibv_cq) {
     }
 }
 
-impl<const REQUEST: u8> Subject for PostSend<REQUEST> {
+impl Subject for PostSend {
     fn poll(&mut self, _: u32, _: u32) -> Sum {
         unreachable!("posted and polled in one")
     }
@@ -323,6 +323,15 @@ impl<const REQUEST: u8> Subject for Builders<REQUEST> {
         let Building { objects, qps, to } = &mut self.0;
         let memory = objects.memory;
         let mut bytes = [7_u8; INLINE];
+        let pieces = objects.shape.sges as usize;
+        let mut bufs: Vec<_> = (0..pieces)
+            .map(|i| ibv_data_buf {
+                addr: bytes.as_mut_ptr().wrapping_add(i * INLINE / pieces).cast(),
+                length: INLINE / pieces,
+            })
+            .collect();
+        let length = BUFFER / pieces.max(1) as u32;
+        let mut sges = vec![ibv_sge { addr: 0, length, lkey: memory.lkey }; pieces];
         let mut sum = Sum::default();
         let mut next = 0;
         let mut addr = memory.start;
@@ -343,10 +352,16 @@ impl<const REQUEST: u8> Subject for Builders<REQUEST> {
                     if REQUEST > INLINED && REQUEST != WRITE && REQUEST != READ {
                         ibv_wr_set_ud_addr(qp, objects.ah, to.0, to.1);
                     }
-                    if REQUEST == INLINED {
-                        ibv_wr_set_inline_data(qp, bytes.as_mut_ptr().cast(), INLINE);
-                    } else {
-                        ibv_wr_set_sge(qp, memory.lkey, addr, BUFFER);
+                    match (REQUEST, pieces) {
+                        (INLINED, 1) => {
+                            ibv_wr_set_inline_data(qp, bytes.as_mut_ptr().cast(), INLINE)
+                        }
+                        (INLINED, _) => ibv_wr_set_inline_data_list(qp, pieces, bufs.as_mut_ptr()),
+                        (_, 1) => ibv_wr_set_sge(qp, memory.lkey, addr, BUFFER),
+                        _ => {
+                            sges.iter_mut().for_each(|sge| sge.addr = addr);
+                            ibv_wr_set_sge_list(qp, pieces, sges.as_mut_ptr());
+                        }
                     }
                 }
                 if ibv_wr_complete(qp) != 0 {

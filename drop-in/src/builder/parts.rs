@@ -1,11 +1,12 @@
 //! The parts of a WQE after its operation: address, SGEs and inline data.
 
 use core::ffi::{c_int, c_void};
+use core::iter;
 use core::mem;
 use core::slice;
 
 use mlx5_ring::sge::Sge;
-use mlx5_ring::sq::{Open, Payload, SendQueue};
+use mlx5_ring::sq::{Open, Payload, Pieces, SendQueue};
 use mlx5_wire::inline::{INLINE_SEG, InlineHeader};
 use rdma_core_sys::{ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge};
 
@@ -141,8 +142,24 @@ pub(super) unsafe extern "C" fn wr_set_sge_list(
     count: usize,
     list: *const ibv_sge,
 ) {
-    // SAFETY: [verbs] the program is in a batch and keeps [memory]; the list can be read.
-    unsafe { add_list(qp, sges(list, count.try_into().unwrap_or(c_int::MAX))) };
+    // SAFETY: [verbs] the program is in a batch and keeps [memory]; the list can be read; [ready]. A WQE that lacks a part is
+    // open.
+    unsafe {
+        let (_, side) = batch(qp);
+        let draft = &mut side.draft;
+        let list = sges(list, count.try_into().unwrap_or(c_int::MAX));
+        // The last part of most WQEs.
+        if draft.lacks == PAYLOAD && list.len() <= side.limits.sges as usize {
+            let wqe = draft.wqe.assume_init_ref();
+            let data = Request { wr_id: draft.wr_id, number: side.posted };
+            if !wqe.is_atomic() && side.queue.close_with_sges(wqe, list, data) {
+                side.posted = side.posted.wrapping_add(1);
+                draft.lacks = 0;
+                return;
+            }
+        }
+        add_list(qp, list);
+    }
 }
 
 /// Adds registered memory.
@@ -175,19 +192,38 @@ pub(super) unsafe extern "C" fn wr_set_inline_data(
     // SAFETY: [verbs] the program is in a batch, and the data can be read; [ready]. A WQE that lacks a part is open.
     unsafe {
         let (_, side) = batch(qp);
-        let draft = &mut side.draft;
-        // The last part of most WQEs.
-        if draft.lacks == PAYLOAD && length != 0 && length <= side.limits.inline as usize {
-            let wqe = draft.wqe.assume_init_ref();
-            if length + InlineHeader::SIZE <= wqe.room_in_block() && !wqe.is_read() {
-                let data = Request { wr_id: draft.wr_id, number: side.posted };
-                side.queue.close_with_inline(wqe, bytes(addr, length), data);
-                side.posted = side.posted.wrapping_add(1);
-                draft.lacks = 0;
-                return;
-            }
+        if length > side.limits.inline as usize
+            || !side.close_with_inline(length, iter::once(bytes(addr, length)))
+        {
+            add_piece(qp, addr, length);
         }
-        add_piece(qp, addr, length);
+    }
+}
+
+impl SendSide {
+    /// Closes the open WQE with the `len` inline bytes that `pieces` have together. Returns `false`, and has no effect, if it lacks
+    /// another part, or they do not fit into its first block.
+    ///
+    /// # Safety
+    /// [verbs] The program is in a batch; [ready]. The queue pair takes as many inline bytes.
+    #[inline(always)]
+    unsafe fn close_with_inline(&mut self, len: usize, pieces: impl Pieces) -> bool {
+        let Self { draft, queue, .. } = self;
+        if draft.lacks != PAYLOAD || len == 0 {
+            return false;
+        }
+        // SAFETY: a WQE that lacks a part is open; [ready].
+        unsafe {
+            let wqe = draft.wqe.assume_init_ref();
+            if len + InlineHeader::SIZE > wqe.room_in_block() || wqe.is_read() {
+                return false;
+            }
+            let data = Request { wr_id: draft.wr_id, number: self.posted };
+            queue.close_with_inline(wqe, len, pieces, data);
+        }
+        self.posted = self.posted.wrapping_add(1);
+        draft.lacks = 0;
+        true
     }
 }
 
@@ -235,6 +271,9 @@ pub(super) unsafe extern "C" fn wr_set_inline_data_list(
         let len = list.iter().fold(0_usize, |len, piece| len.saturating_add(piece.length));
         if len > side.limits.inline as usize {
             return side.draft.fail(libc::ENOMEM);
+        }
+        if side.close_with_inline(len, list.iter().map(|piece| bytes(piece.addr, piece.length))) {
+            return;
         }
         // The pieces are joined, because there may be any number of them.
         let mut all = mem::take(&mut side.draft.bytes);

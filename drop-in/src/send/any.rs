@@ -1,24 +1,19 @@
 //! Requests of any form.
 
 use core::ffi::c_int;
-use core::mem::MaybeUninit;
-use core::slice;
 
 use mlx5_ring::sge::Sge;
-use mlx5_ring::sq::{Flags, Immediate, Payload, Posting, Remote};
+use mlx5_ring::sq::{Flags, Immediate, Payload, Pieces, Posting, Remote};
 use rdma_core_sys::{
     IBV_SEND_INLINE, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_DRIVER1,
     IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
     IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_send_wr,
 };
 
-use super::{bytes, errno, flags_of, result_of_atomic};
+use super::{bytes, errno, flags_of, inline_len, result_of_atomic};
 use crate::av;
 use crate::objects::{Qp, Request, SendLimits, SendSide, Transport};
 use crate::receive::sges;
-
-/// Most pieces of inline data: a WQE has no room for more SGEs.
-const PIECES: usize = 64;
 
 impl SendSide {
     /// Posts requests of any form.
@@ -110,20 +105,14 @@ unsafe fn post_inline(
     data: Request,
     limits: &SendLimits,
 ) -> Result<(), c_int> {
-    let mut pieces = [const { MaybeUninit::<&[u8]>::uninit() }; PIECES];
-    let mut len = 0;
-    for (piece, sge) in pieces.get_mut(..list.len()).ok_or(libc::ENOMEM)?.iter_mut().zip(list) {
-        len += u64::from(sge.length);
-        // SAFETY: [verbs] inline data can be read during the call.
-        piece.write(unsafe { bytes(sge) });
-    }
-    if len > limits.inline.into() {
+    if inline_len(list) > limits.inline.into() {
         return Err(libc::ENOMEM);
     }
-    // SAFETY: the loop has written one piece for each entry.
-    let pieces = unsafe { slice::from_raw_parts(pieces.as_ptr().cast::<&[u8]>(), list.len()) };
+    // SAFETY: [verbs] inline data can be read during the call.
+    let pieces = list.iter().map(|sge| unsafe { bytes(sge) });
+    let payload = Payload { inline: pieces, sges: &[] };
     // SAFETY: [verbs]; `check` has passed the request. No READ or atomic has inline data.
-    unsafe { post_payload(posting, qp, wr, Payload::inline(pieces), &[], flags, data, false) }
+    unsafe { post_payload(posting, qp, wr, payload, &[], flags, data, false) }
 }
 
 /// Posts a request with its payload. `list` are the SGEs of a READ or an atomic.
@@ -132,11 +121,11 @@ unsafe fn post_inline(
 /// As [`post_one`].
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "inlined: what one request is made of")]
-unsafe fn post_payload(
+unsafe fn post_payload<I: Pieces>(
     posting: &mut Posting<'_, Request>,
     qp: &Qp,
     wr: &ibv_send_wr,
-    payload: Payload<'_>,
+    payload: Payload<'_, I>,
     list: &[Sge],
     flags: Flags,
     data: Request,
@@ -170,7 +159,11 @@ unsafe fn post_payload(
                     posting.write(remote, payload, Some(imm), flags, data)
                 }
                 _ if qp.transport != Transport::Rc
-                    || payload.inline.iter().any(|piece| !piece.is_empty()) =>
+                    || payload
+                        .inline
+                        .clone()
+                        .into_iter()
+                        .any(|piece| !piece.as_ref().is_empty()) =>
                 {
                     return Err(libc::EINVAL);
                 }

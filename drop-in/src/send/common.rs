@@ -1,19 +1,18 @@
-//! Requests of the most common forms: one SGE, or inline data of one piece.
+//! Requests of the most common forms: SEND, RDMA WRITE and RDMA READ, of SGEs or of inline data.
 
 use core::ffi::c_int;
+use core::iter;
 use core::mem;
-use core::slice;
 
-use mlx5_ring::sge::Sge;
-use mlx5_ring::sq::{Immediate, Payload, Remote};
-use mlx5_wire::inline::INLINE_SEG;
+use mlx5_ring::sq::{Immediate, Payload, Pieces, Posting, Remote};
 use rdma_core_sys::{
     IBV_SEND_INLINE, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, ibv_send_wr,
 };
 
-use super::{bytes, flags_of};
+use super::{bytes, flags_of, inline_len};
 use crate::av;
 use crate::objects::{Qp, Request, SendSide, Transport};
+use crate::receive::sges;
 
 impl SendSide {
     /// Posts the requests of a list that are of one form, up to the first of another form, and the rest with
@@ -29,50 +28,35 @@ impl SendSide {
         mut wr: *mut ibv_send_wr,
         bad_wr: *mut *mut ibv_send_wr,
     ) -> c_int {
-        let (first, room) = (self.posted, self.room(qp));
-        let room = if self.limits.sges == 0 { 0 } else { room };
-        let longest = if ARE_INLINE { self.limits.inline } else { INLINE_SEG - 1 };
+        let (first, room, limits) = (self.posted, self.room(qp), self.limits);
         let mut posting = self.queue.posting();
         // SAFETY: [verbs] the list and its inline data can be read, and the program keeps [memory]. [ready] `room` is 0 before
-        // RTS. Fields of unions are those that the opcode names, or integers.
+        // RTS.
         unsafe {
             while let Some(request) = wr.as_ref() {
                 let number = self.posted;
-                let sge = request.sg_list.cast::<Sge>();
-                if request.num_sge != 1
+                let list = sges(request.sg_list, request.num_sge);
+                if list.len() > limits.sges as usize
                     || (request.send_flags & IBV_SEND_INLINE != 0) != ARE_INLINE
-                    || !(1..=longest).contains(&(*sge).length)
                     || number.wrapping_sub(first) == room
                 {
                     break;
                 }
-                let list = slice::from_ref(&*sge);
-                let pieces = [if ARE_INLINE { bytes(&*sge) } else { &[] }];
-                let payload =
-                    if ARE_INLINE { Payload::inline(&pieces) } else { Payload::gather(list) };
-                let flags = flags_of(request.send_flags, qp.signal_all);
                 let data = Request { wr_id: request.wr_id, number };
-                let posted = if ARE_DATAGRAMS {
-                    let ud = &request.wr.ud;
-                    let Some(av) = av::known(ud.ah) else { break };
-                    if request.opcode != IBV_WR_SEND {
-                        break;
-                    }
-                    let to = av.read_unaligned().to(ud.remote_qpn, ud.remote_qkey);
-                    posting.send_to(&to, payload, None, flags, data)
+                let posting = &mut posting;
+                let is_posted = if !ARE_INLINE {
+                    put::<ARE_DATAGRAMS, _>(posting, qp, request, Payload::gather(list), data)
+                } else if let [sge] = list {
+                    let payload = Payload { inline: iter::once(bytes(sge)), sges: &[] };
+                    sge.length <= limits.inline
+                        && put::<ARE_DATAGRAMS, _>(posting, qp, request, payload, data)
                 } else {
-                    let rdma = &request.wr.rdma;
-                    let remote = Remote { addr: rdma.remote_addr, rkey: rdma.rkey };
-                    match request.opcode {
-                        IBV_WR_SEND => posting.send(payload, Immediate::None, flags, data),
-                        IBV_WR_RDMA_WRITE => posting.write(remote, payload, None, flags, data),
-                        IBV_WR_RDMA_READ if !ARE_INLINE && qp.transport == Transport::Rc => {
-                            posting.read(remote, list, flags, data)
-                        }
-                        _ => break,
-                    }
+                    let inline = list.iter().map(|sge| bytes(sge));
+                    let payload = Payload { inline, sges: &[] };
+                    inline_len(list) <= limits.inline.into()
+                        && put::<ARE_DATAGRAMS, _>(posting, qp, request, payload, data)
                 };
-                if posted.is_err() {
+                if !is_posted {
                     break;
                 }
                 self.posted = number.wrapping_add(1);
@@ -87,4 +71,43 @@ impl SendSide {
             self.post_any(qp, wr, bad_wr)
         }
     }
+}
+
+/// Posts a request with its payload; returns `false`, and posts nothing, if it is of another form or is refused.
+///
+/// # Safety
+/// [verbs] the program keeps [memory]; [ready]. `posting` is of the send queue of `qp`, which is a UD queue pair if `IS_DATAGRAM`.
+#[inline(always)]
+unsafe fn put<const IS_DATAGRAM: bool, I: Pieces>(
+    posting: &mut Posting<'_, Request>,
+    qp: &Qp,
+    request: &ibv_send_wr,
+    payload: Payload<'_, I>,
+    data: Request,
+) -> bool {
+    let flags = flags_of(request.send_flags, qp.signal_all);
+    // SAFETY: [verbs] the program keeps [memory]; [ready]. Fields of unions are those that the opcode names, or integers.
+    let posted = unsafe {
+        if IS_DATAGRAM {
+            let ud = &request.wr.ud;
+            let Some(av) = av::known(ud.ah) else { return false };
+            if request.opcode != IBV_WR_SEND {
+                return false;
+            }
+            let to = av.read_unaligned().to(ud.remote_qpn, ud.remote_qkey);
+            posting.send_to(&to, payload, None, flags, data)
+        } else {
+            let rdma = &request.wr.rdma;
+            let remote = Remote { addr: rdma.remote_addr, rkey: rdma.rkey };
+            match request.opcode {
+                IBV_WR_SEND => posting.send(payload, Immediate::None, flags, data),
+                IBV_WR_RDMA_WRITE => posting.write(remote, payload, None, flags, data),
+                IBV_WR_RDMA_READ if !payload.has_inline() && qp.transport == Transport::Rc => {
+                    posting.read(remote, payload.sges, flags, data)
+                }
+                _ => return false,
+            }
+        }
+    };
+    posted.is_ok()
 }

@@ -386,11 +386,13 @@ impl<'a> Cqe<'a> {
     /// Returns the payload of an inline CQE: 32 or 64 bytes, of which the message may need fewer.
     #[inline]
     pub fn inline_payload(&self) -> Option<&'a [u8]> {
-        let (start, len) = match self.format() {
-            CqeFormat::Inline32 => (self.cqe, 32),
+        let (start, len) = if self.format() == CqeFormat::Inline32 {
+            (self.cqe, 32)
+        } else if self.format() == CqeFormat::Inline64 && self.size == 128 {
             // SAFETY: an entry of 128 bytes, whose first half stands before the CQE proper.
-            CqeFormat::Inline64 if self.size == 128 => (unsafe { self.cqe.sub(64) }, 64),
-            _ => return None,
+            (unsafe { self.cqe.sub(64) }, 64)
+        } else {
+            return None;
         };
         // SAFETY: inside the entry, which the device does not write during `'a`.
         Some(unsafe { slice::from_raw_parts(start.as_ptr(), len) })

@@ -1,28 +1,26 @@
 //! Payload that the device wrote into the CQE instead of the posted buffer (scatter-to-CQE).
 
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 
 use mlx5_wire::data::DataSegment;
 
 /// Copies `payload` to the buffers of a WQE, and returns what does not fit.
 ///
 /// # Safety
-/// `segments` has `max_sge` segments, and each up to the terminator names writable memory, apart from the payload.
+/// `segments` has `max_sge` segments, at least one, and each up to the terminator names writable memory, apart from the payload.
 #[inline(always)]
 pub(crate) unsafe fn scatter(
     payload: &[u8],
     segments: NonNull<DataSegment>,
     max_sge: u32,
 ) -> &[u8] {
-    // SAFETY: the first of the caller's segments, if there is one, and then all of them.
+    // SAFETY: the first of the caller's segments, and then all of them.
     unsafe {
         // Most payloads fit into the first buffer.
-        if max_sge > 0 {
-            let first = segments.read();
-            if !first.is_terminator() && payload.len() <= first.byte_count.get() as usize {
-                copy(payload, first);
-                return &[];
-            }
+        let first = segments.read();
+        if !first.is_terminator() && payload.len() <= first.byte_count.get() as usize {
+            copy_to(payload, first);
+            return &[];
         }
         scatter_each(payload, segments, max_sge)
     }
@@ -32,7 +30,7 @@ pub(crate) unsafe fn scatter(
 ///
 /// # Safety
 /// As [`scatter`].
-#[inline(never)]
+#[cold]
 pub(crate) unsafe fn scatter_each(
     mut payload: &[u8],
     segments: NonNull<DataSegment>,
@@ -46,7 +44,7 @@ pub(crate) unsafe fn scatter_each(
         }
         let (chunk, left) = payload.split_at(payload.len().min(segment.byte_count.get() as usize));
         // SAFETY: the caller's segments name writable memory, apart from the payload; the chunk is no longer than the segment.
-        unsafe { copy(chunk, segment) };
+        unsafe { copy_to(chunk, segment) };
         payload = left;
     }
     payload
@@ -57,10 +55,54 @@ pub(crate) unsafe fn scatter_each(
 /// # Safety
 /// `segment` names as many writable bytes, apart from the chunk.
 #[inline(always)]
-unsafe fn copy(chunk: &[u8], segment: DataSegment) {
-    let to = core::ptr::with_exposed_provenance_mut::<u8>(segment.addr.get() as usize);
+unsafe fn copy_to(chunk: &[u8], segment: DataSegment) {
+    let to = ptr::with_exposed_provenance_mut::<u8>(segment.addr.get() as usize);
     // SAFETY: the caller's segment names as many writable bytes, apart from the chunk.
-    unsafe { to.copy_from_nonoverlapping(chunk.as_ptr(), chunk.len()) }
+    unsafe { copy(chunk, to) }
+}
+
+/// Copies `bytes`, few of which need no call.
+///
+/// # Safety
+/// As many bytes at `to` are writable, apart from `bytes`.
+#[inline(always)]
+pub(crate) unsafe fn copy(bytes: &[u8], to: *mut u8) {
+    // SAFETY: the caller's `to` has room.
+    unsafe {
+        match bytes.len() {
+            33.. => copy_any(bytes, to),
+            // Two pieces, which may overlap.
+            16.. => copy_ends::<16>(bytes, to),
+            8.. => copy_ends::<8>(bytes, to),
+            4.. => copy_ends::<4>(bytes, to),
+            _ => copy_any(bytes, to),
+        }
+    }
+}
+
+/// As [`copy`], any number of bytes.
+///
+/// # Safety
+/// As [`copy`].
+// Cold, so that the caller keeps its values in registers.
+#[cold]
+unsafe fn copy_any(bytes: &[u8], to: *mut u8) {
+    // SAFETY: the caller's `to` has room.
+    unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+}
+
+/// As [`copy`], from `N` to twice as many bytes.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+unsafe fn copy_ends<const N: usize>(bytes: &[u8], to: *mut u8) {
+    let (from, last) = (bytes.as_ptr(), bytes.len() - N);
+    // SAFETY: both pieces are inside of the bytes.
+    unsafe {
+        to.copy_from_nonoverlapping(from, N);
+        to.add(last).copy_from_nonoverlapping(from.add(last), N);
+    }
 }
 
 #[cfg(test)]

@@ -161,12 +161,24 @@ pub trait ReceiveRing {
     /// `slot` is held.
     unsafe fn release(&mut self, slot: u32);
 
-    /// Completes the WQE that completes with `wqe_counter` and gives its slot back without its buffer; returns the caller's
-    /// value, or `None` when the device does not have such a WQE.
+    /// Completes a slot and gives it back without its buffer; returns the caller's value.
+    ///
+    /// # Safety
+    /// [`posted_slot`](Self::posted_slot) returned it, and nothing was done since. No buffer waits in the queue: none was
+    /// recycled out of order or loaded.
+    unsafe fn free(&mut self, slot: u32) -> Self::Data;
+
+    /// As [`free`](Self::free), the slot of the WQE that completes with `wqe_counter`; returns `None` when the device does not
+    /// have such a WQE.
     ///
     /// # Safety
     /// No buffer waits in the queue: none was recycled out of order or loaded.
-    unsafe fn complete_and_release(&mut self, wqe_counter: u16) -> Option<Self::Data>;
+    #[inline(always)]
+    unsafe fn complete_and_release(&mut self, wqe_counter: u16) -> Option<Self::Data> {
+        let slot = self.posted_slot(wqe_counter)?;
+        // SAFETY: the slot that was returned just now; the caller says that no buffer waits.
+        Some(unsafe { self.free(slot) })
+    }
 
     /// Hands everything posted to the device: stores the doorbell record if that changes it. Returns the number of receives
     /// that were handed over.
@@ -322,20 +334,22 @@ pub unsafe fn complete<Q: ReceiveRing>(queue: &mut Q, cqe: Cqe<'_>) -> Completio
     Completion::Message(slot)
 }
 
-/// Copies the payload inside `cqe`, which has some, to the buffers of the WQE that it names. Returns `false` if the device does
-/// not have such a WQE, or the CQ has no such form.
+/// As [`complete`], of a CQE that has the payload, and gives the slot back without its buffer; returns the caller's value, or
+/// `None` for a [stray](Completion::Stray) CQE.
 ///
 /// # Safety
-/// As [`complete`].
+/// As [`complete`]; no buffer waits in the queue.
 #[inline(always)]
-pub unsafe fn scatter<Q: ReceiveRing>(queue: &Q, cqe: Cqe<'_>) -> bool {
+pub unsafe fn complete_inline<Q: ReceiveRing>(queue: &mut Q, cqe: Cqe<'_>) -> Option<Q::Data> {
     // Only a CQE of 128 bytes has room for 64 bytes of payload.
-    let Some(payload) = cqe.inline_payload() else { return false };
-    let Some(slot) = queue.posted_slot(cqe.wqe_counter()) else { return false };
+    let payload = cqe.inline_payload()?;
+    let slot = queue.posted_slot(cqe.wqe_counter())?;
     let len = payload.len().min(cqe.byte_count() as usize);
-    // SAFETY: the slot was posted under the contract that its addresses are this process's, and has completed.
-    unsafe { inline::scatter(&payload[..len], queue.wqes().segments(slot), queue.max_sge()) };
-    true
+    // SAFETY: the slot was posted under the contract that its addresses are this process's, and has completed; no buffer waits.
+    unsafe {
+        inline::scatter(&payload[..len], queue.wqes().segments(slot), queue.max_sge());
+        Some(queue.free(slot))
+    }
 }
 
 #[cfg(test)]

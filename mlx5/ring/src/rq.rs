@@ -262,12 +262,11 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
     }
 
     #[inline(always)]
-    unsafe fn complete_and_release(&mut self, wqe_counter: u16) -> Option<T> {
+    unsafe fn free(&mut self, slot: u32) -> T {
         debug_assert!(self.waiting == 0);
-        let slot = self.posted_slot(wqe_counter)?;
         self.used -= 1;
         // SAFETY: a slot that was posted exists and has data.
-        Some(unsafe { self.wqes.slots.free(slot) })
+        unsafe { self.wqes.slots.free(slot) }
     }
 }
 

@@ -151,7 +151,7 @@ unsafe fn write(segment: NonNull<DataSegment>, value: DataSegment) {
 /// # Safety
 /// As [`write`].
 #[inline(always)]
-unsafe fn write_sge(segment: NonNull<DataSegment>, sge: &Sge) {
+pub(crate) unsafe fn write_sge(segment: NonNull<DataSegment>, sge: &Sge) {
     #[cfg(target_feature = "ssse3")]
     // SAFETY: both have 16 bytes; the caller's segment is aligned and writable.
     unsafe {

@@ -43,7 +43,7 @@ pub use completion::{Completed, Completion, Failure, Run};
 pub use open::Open;
 pub use posting::Posting;
 use posting::What;
-pub use request::{Flags, Immediate, Payload, PostError, Remote};
+pub use request::{Flags, Immediate, Payload, Pieces, PostError, Remote};
 
 /// Where a send queue is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_qp`.
 #[derive(Clone, Copy, Debug)]
@@ -327,12 +327,16 @@ impl<T: Copy> SendQueue<T> {
         self.ask_at = end.wrapping_add(self.ask_after);
     }
 
-    /// Takes note that no WQE starts at the blocks of a WQE after its first.
+    /// Takes note of the request of a WQE of `blocks` blocks from running index `start` on.
     #[inline(always)]
-    fn forget_middle(&mut self, start: u32, blocks: u32) {
-        for middle in 1..blocks {
-            // SAFETY: [exclusive] a record of the queue.
-            unsafe { self.record(start.wrapping_add(middle)).as_mut() }.blocks = 0;
+    fn note(&mut self, start: u32, blocks: u32, data: T) {
+        // SAFETY: [exclusive] records of the queue.
+        unsafe {
+            self.record(start).write(Record { blocks, data: MaybeUninit::new(data) });
+            // No WQE starts at the others.
+            for middle in 1..blocks {
+                self.record(start.wrapping_add(middle)).as_mut().blocks = 0;
+            }
         }
     }
 

@@ -321,12 +321,12 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
     }
 
     #[inline(always)]
-    unsafe fn complete_and_release(&mut self, wqe_counter: u16) -> Option<T> {
+    unsafe fn free(&mut self, slot: u32) -> T {
         debug_assert!(!self.is_loaded());
-        let slot = self.posted_slot(wqe_counter)?;
-        self.append(slot);
         // SAFETY: a slot that was posted exists and has data.
-        Some(unsafe { self.wqes.slots.free(slot) })
+        let data = unsafe { self.wqes.slots.free(slot) };
+        self.append(slot);
+        data
     }
 }
 

@@ -1,21 +1,20 @@
 //! Writing a WQE call by call, as `ibv_wr_*` does: what it does, then its payload and its address in any order, and its control
 //! segment last. Nothing of the queue changes before that.
 
-use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use mlx5_wire::be::Be64;
 use mlx5_wire::ctrl::{ControlSegment, SEND_WQE_BB, UNIT, UNITS_PER_BB};
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::datagram::DatagramSegment;
-use mlx5_wire::inline::InlineHeader;
+use mlx5_wire::inline::{INLINE_SEG, InlineHeader};
 use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
 
 use super::blocks::fetch_ahead;
-use super::request::{Flags, Immediate, Payload, PostError, Remote};
+use super::request::{Flags, Immediate, Payload, Pieces, PostError, Remote};
 use super::wqe::Writer;
-use super::{Record, SendQueue, What};
+use super::{SendQueue, What};
 use crate::sge::Sge;
 
 /// Units of an address.
@@ -222,26 +221,60 @@ impl<T: Copy> SendQueue<T> {
     pub unsafe fn close_with_next(&mut self, open: &Open, sge: Sge, data: T) {
         let start = self.posted();
         self.note(start, 2, data);
-        self.forget_middle(start, 2);
         let [block, next] = [start, start.wrapping_add(1)].map(|index| self.blocks.block(index));
         // SAFETY: the first unit of a free block.
         unsafe { Writer::unit_of(next, 0, DataSegment::from(sge).to_words()) };
         self.commit(open, block, 1, 2);
     }
 
-    /// Appends inline bytes in the first block of a WQE, and closes it.
+    /// Appends registered memory to a WQE, and closes it. Returns `false`, and has no effect, if there is no room, or if an SGE is
+    /// not of at least one byte and below 2 GiB: [`put`](Self::put) says why.
+    ///
+    /// # Safety
+    /// As [`close`](Self::close), and *memory*.
+    #[inline(always)]
+    pub unsafe fn close_with_sges(&mut self, open: &Open, sges: &[Sge], data: T) -> bool {
+        let units = open.units() + sges.len() as u32;
+        let blocks = units.div_ceil(UNITS_PER_BB);
+        if units > UNITS_PER_BB && units > self.max_units || blocks > self.free_blocks() {
+            return false;
+        }
+        let start = self.posted();
+        // SAFETY: the units are in free blocks.
+        let mut writer = unsafe { Writer::at(&self.blocks, start, open.units()) };
+        for sge in sges {
+            if !(1..INLINE_SEG).contains(&sge.length) {
+                return false;
+            }
+            // SAFETY: the WQE has as many units left as SGEs.
+            unsafe { writer.sge(sge) }
+        }
+        self.note(start, blocks, data);
+        let block = self.blocks.block(start);
+        self.commit(open, block, sges.len(), blocks);
+        fetch_ahead(block, blocks);
+        true
+    }
+
+    /// Appends the `len` inline bytes that `pieces` have together in the first block of a WQE, and closes it.
     ///
     /// # Safety
     /// As [`close`](Self::close); the block has room for the header and the bytes, of which there is at least one.
     #[inline(always)]
-    pub unsafe fn close_with_inline(&mut self, open: &Open, bytes: &[u8], data: T) {
+    pub unsafe fn close_with_inline(
+        &mut self,
+        open: &Open,
+        len: usize,
+        pieces: impl Pieces,
+        data: T,
+    ) {
         let (start, unit) = (self.posted(), open.units());
         self.has_inline = true;
         self.note(start, 1, data);
         let block = self.blocks.block(start);
-        self.commit(open, block, InlineHeader::units(bytes.len()), 1);
+        self.commit(open, block, InlineHeader::units(len), 1);
         // SAFETY: room of the block, which the device does not read before the doorbell.
-        unsafe { Writer::short_inline(block, unit, bytes) };
+        unsafe { Writer::inline_at(block.add(unit as usize * UNIT), len, pieces) };
         fetch_ahead(block, 1);
     }
 
@@ -252,7 +285,11 @@ impl<T: Copy> SendQueue<T> {
     ///
     /// # Safety
     /// *memory*, see [the module](super); `open` was opened since the queue was posted to last.
-    pub unsafe fn put(&mut self, open: &mut Open, payload: Payload<'_>) -> Result<(), PostError> {
+    pub unsafe fn put<I: Pieces>(
+        &mut self,
+        open: &mut Open,
+        payload: Payload<'_, I>,
+    ) -> Result<(), PostError> {
         let (inline, more) = payload.measure()?;
         let units = open.units() + more as u32;
         if units > UNITS_PER_BB && units > self.max_units {
@@ -262,10 +299,10 @@ impl<T: Copy> SendQueue<T> {
             return Err(PostError::Full);
         }
         let start = self.posted();
+        self.has_inline |= payload.has_inline();
         // SAFETY: the units are in free blocks, and were measured.
         unsafe { Writer::at(&self.blocks, start, open.units()).payload(payload, inline) };
         open.first += ControlSegment::UNIT * more as u64;
-        self.has_inline |= !payload.inline.is_empty();
         Ok(())
     }
 
@@ -279,15 +316,7 @@ impl<T: Copy> SendQueue<T> {
         let start = self.posted();
         let blocks = open.units().div_ceil(UNITS_PER_BB);
         self.note(start, blocks, data);
-        self.forget_middle(start, blocks);
         self.commit(open, self.blocks.block(start), 0, blocks);
-    }
-
-    /// Takes note of the request of a WQE of `blocks` blocks from running index `start` on.
-    #[inline(always)]
-    fn note(&mut self, start: u32, blocks: u32, data: T) {
-        // SAFETY: [exclusive] a record of the queue.
-        unsafe { self.record(start).write(Record { blocks, data: MaybeUninit::new(data) }) };
     }
 
     /// Writes the control segment of the next WQE, with `more` units, of `blocks` blocks from `block` on.

@@ -1,7 +1,5 @@
 //! Posting requests, many with one doorbell.
 
-use core::mem::MaybeUninit;
-
 use mlx5_wire::be::Be64;
 use mlx5_wire::ctrl::{ControlSegment, UNIT, UNITS_PER_BB};
 use mlx5_wire::datagram::DatagramSegment;
@@ -11,9 +9,9 @@ use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
 
 use super::blocks::fetch_ahead;
-use super::request::{Flags, Immediate, Payload, PostError, Remote};
+use super::request::{Flags, Immediate, Payload, Pieces, PostError, Remote};
 use super::wqe::Writer;
-use super::{BlueFlame, COPIED_BLOCKS, Record, SendQueue};
+use super::{BlueFlame, COPIED_BLOCKS, SendQueue};
 use crate::sge::Sge;
 
 /// Posts to a send queue; dropping it rings the doorbell once for all WQEs written.
@@ -68,9 +66,9 @@ impl<'a, T: Copy> Posting<'a, T> {
     /// # Safety
     /// *memory* and *ready*, see [the module](super).
     #[inline(always)]
-    pub unsafe fn send(
+    pub unsafe fn send<I: Pieces>(
         &mut self,
-        payload: Payload<'_>,
+        payload: Payload<'_, I>,
         immediate: Immediate,
         flags: Flags,
         data: T,
@@ -87,10 +85,10 @@ impl<'a, T: Copy> Posting<'a, T> {
     /// # Safety
     /// *memory* and *ready*, see [the module](super).
     #[inline(always)]
-    pub unsafe fn send_to(
+    pub unsafe fn send_to<I: Pieces>(
         &mut self,
         to: &DatagramSegment,
-        payload: Payload<'_>,
+        payload: Payload<'_, I>,
         immediate: Option<u32>,
         flags: Flags,
         data: T,
@@ -113,11 +111,11 @@ impl<'a, T: Copy> Posting<'a, T> {
     /// # Safety
     /// *memory* and *ready*, see [the module](super).
     #[inline(always)]
-    pub unsafe fn send_frame(
+    pub unsafe fn send_frame<I: Pieces>(
         &mut self,
         header: &[u8; INLINE_L2_HEADER],
         cs_flags: u8,
-        payload: Payload<'_>,
+        payload: Payload<'_, I>,
         flags: Flags,
         data: T,
     ) -> Result<(), PostError> {
@@ -134,10 +132,10 @@ impl<'a, T: Copy> Posting<'a, T> {
     /// # Safety
     /// *memory* and *ready*, see [the module](super).
     #[inline(always)]
-    pub unsafe fn write(
+    pub unsafe fn write<I: Pieces>(
         &mut self,
         to: Remote,
-        payload: Payload<'_>,
+        payload: Payload<'_, I>,
         immediate: Option<u32>,
         flags: Flags,
         data: T,
@@ -239,20 +237,20 @@ impl<'a, T: Copy> Posting<'a, T> {
     /// # Safety
     /// *memory* and *ready*, see [the module](super).
     #[inline(always)]
-    unsafe fn post<H: Copy>(
+    unsafe fn post<H: Copy, I: Pieces>(
         &mut self,
         what: What,
         head: &H,
-        payload: Payload<'_>,
+        payload: Payload<'_, I>,
         flags: Flags,
         data: T,
     ) -> Result<(), PostError> {
         // With one SGE the compiler knows the size of the WQE.
-        if let Payload { inline: [], sges: &[sge] } = payload {
-            if (1..INLINE_SEG).contains(&sge.length) {
+        if let &[sge] = payload.sges {
+            if !payload.has_inline() && (1..INLINE_SEG).contains(&sge.length) {
                 let units = 1 + size_of::<H>() / UNIT + 1;
                 // SAFETY: the segment is the unit that is left.
-                unsafe { self.start(what, head, units, flags, data)?.data(sge.into()) }
+                unsafe { self.start(what, head, units, flags, data)?.sge(&sge) }
                 return Ok(());
             }
         }
@@ -265,9 +263,9 @@ impl<'a, T: Copy> Posting<'a, T> {
                 PostError::TooLong if inline > 0 => PostError::InlineTooLong,
                 error => error,
             })?;
+            self.queue.has_inline |= payload.has_inline();
             wqe.payload(payload, inline);
         }
-        self.queue.has_inline |= !payload.inline.is_empty();
         Ok(())
     }
 
@@ -295,12 +293,10 @@ impl<'a, T: Copy> Posting<'a, T> {
         let first = ControlSegment::first_word(opcode.get(), start as u16, 0, units as u8);
         let first = Be64::new(first | queue.blocks.qpn);
         let second = Be64::new(ControlSegment::second_word(flags.bits(), imm));
-        // Before anything is written, so that the index is masked once.
-        let (block, record) = (queue.blocks.block(start), queue.record(start));
-        // SAFETY: [exclusive] a record of the queue, and free blocks, of which the device reads none before the doorbell.
+        let block = queue.blocks.block(start);
+        queue.note(start, blocks, data);
+        // SAFETY: [exclusive] free blocks, of which the device reads none before the doorbell.
         unsafe {
-            record.write(Record { blocks, data: MaybeUninit::new(data) });
-            queue.forget_middle(start, blocks);
             queue.blocks.advance(start, blocks);
             let writer = Writer::new(&queue.blocks, start, block, [first, second], head);
             queue.note_last(flags.contains(Flags::SIGNALED));

@@ -71,10 +71,10 @@ pub enum Immediate {
 }
 
 /// The bytes of a SEND or WRITE: those of `inline` and then those of `sges`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Payload<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct Payload<'a, I = &'a [&'a [u8]]> {
     /// Pieces that are copied to the WQE.
-    pub inline: &'a [&'a [u8]],
+    pub inline: I,
     /// Registered memory. An entry of length 0 is left out.
     pub sges: &'a [Sge],
 }
@@ -91,13 +91,32 @@ impl<'a> Payload<'a> {
     pub const fn inline(pieces: &'a [&'a [u8]]) -> Self {
         Self { inline: pieces, sges: &[] }
     }
+}
+
+impl Default for Payload<'_> {
+    fn default() -> Self {
+        Self::gather(&[])
+    }
+}
+
+/// Pieces that are copied to a WQE: they are asked for twice.
+pub trait Pieces: Clone + IntoIterator<Item: AsRef<[u8]>> {}
+
+impl<I: Clone + IntoIterator<Item: AsRef<[u8]>>> Pieces for I {}
+
+impl<I: Pieces> Payload<'_, I> {
+    /// Returns `true` if there are pieces that are copied, be they empty.
+    #[inline(always)]
+    pub fn has_inline(&self) -> bool {
+        self.inline.clone().into_iter().next().is_some()
+    }
 
     /// Returns the number of inline bytes, and of the units that the payload takes in a WQE.
     #[inline(always)]
     pub(super) fn measure(&self) -> Result<(usize, usize), PostError> {
         let mut len = 0_usize;
-        for piece in self.inline {
-            len = len.saturating_add(piece.len());
+        for piece in self.inline.clone() {
+            len = len.saturating_add(piece.as_ref().len());
         }
         if len > MAX_INLINE {
             return Err(PostError::InlineTooLong);

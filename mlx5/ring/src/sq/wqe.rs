@@ -4,10 +4,11 @@ use core::ptr::NonNull;
 
 use mlx5_wire::be::{Be32, Be64};
 use mlx5_wire::ctrl::{SEND_WQE_BB, UNIT, UNITS_PER_BB};
-use mlx5_wire::data::DataSegment;
 use mlx5_wire::inline::InlineHeader;
 
-use super::{BasicBlocks, Payload};
+use super::{BasicBlocks, Payload, Pieces};
+use crate::inline;
+use crate::sge::{Sge, write_sge};
 
 /// Writes to free blocks from the next one on. The device does not read them before the doorbell record covers
 /// them, which a barrier keeps after all of this.
@@ -59,19 +60,21 @@ impl Writer {
         }
     }
 
-    /// Writes an inline segment from unit `unit` of the block at `block` on.
+    /// Writes an inline segment of the `len` bytes that `pieces` have together.
     ///
     /// # Safety
-    /// The block is free and has room for the header and the bytes.
+    /// `to` is a unit of free blocks that have room for the header and the bytes before the end of the ring.
     #[inline(always)]
-    pub(super) unsafe fn short_inline(block: NonNull<u8>, unit: u32, bytes: &[u8]) {
-        let header = InlineHeader::new(bytes.len() as u32).byte_count;
-        // SAFETY: room of a free block; what is copied is not memory that a slice can borrow.
+    pub(super) unsafe fn inline_at(to: NonNull<u8>, len: usize, pieces: impl Pieces) {
+        // SAFETY: room of free blocks; what is copied is not memory that a slice can borrow.
         unsafe {
-            let to = block.add(unit as usize * UNIT);
-            to.cast::<Be32>().write_volatile(header);
-            let to = to.add(InlineHeader::SIZE);
-            NonNull::from(bytes).cast::<u8>().copy_to_nonoverlapping(to, bytes.len());
+            to.cast::<Be32>().write_volatile(InlineHeader::new(len as u32).byte_count);
+            let mut to = to.add(InlineHeader::SIZE);
+            for piece in pieces {
+                let piece = piece.as_ref();
+                inline::copy(piece, to.as_ptr());
+                to = to.add(piece.len());
+            }
         }
     }
 
@@ -103,15 +106,15 @@ impl Writer {
     /// # Safety
     /// The WQE has the units left that [`Payload::measure`] has returned with `inline`.
     #[inline(always)]
-    pub(super) unsafe fn payload(&mut self, payload: Payload<'_>, inline: usize) {
+    pub(super) unsafe fn payload<I: Pieces>(&mut self, payload: Payload<'_, I>, inline: usize) {
         // SAFETY: the caller's WQE has the units of these segments left.
         unsafe {
             if inline > 0 {
                 self.inline(payload.inline, inline);
             }
-            for &sge in payload.sges {
+            for sge in payload.sges {
                 if sge.length != 0 {
-                    self.data(sge.into());
+                    self.sge(sge);
                 }
             }
         }
@@ -125,18 +128,15 @@ impl Writer {
         }
     }
 
-    /// Writes a data segment.
+    /// Writes the data segment of `sge`.
     ///
     /// # Safety
     /// The WQE has a unit left.
     #[inline(always)]
-    pub(super) unsafe fn data(&mut self, segment: DataSegment) {
-        let [first, second] = segment.to_words();
-        let words = self.next.cast::<Be64>();
+    pub(super) unsafe fn sge(&mut self, sge: &Sge) {
         // SAFETY: the caller's WQE has a unit left, in a free block; a unit never reaches over the end of the ring.
         unsafe {
-            words.write_volatile(first);
-            words.add(1).write_volatile(second);
+            write_sge(self.next.cast(), sge);
             self.next = self.next.add(UNIT);
         }
         self.wrap();
@@ -147,7 +147,26 @@ impl Writer {
     /// # Safety
     /// The WQE has [`InlineHeader::units`] left for `len` bytes.
     #[inline(always)]
-    pub(super) unsafe fn inline(&mut self, pieces: &[&[u8]], len: usize) {
+    pub(super) unsafe fn inline(&mut self, pieces: impl Pieces, len: usize) {
+        let end = InlineHeader::SIZE + len;
+        // SAFETY: `next` is not after the end of the same ring. The caller's WQE has units left: free blocks.
+        unsafe {
+            if end > self.end.offset_from(self.next) as usize {
+                return self.inline_around_end(pieces, len);
+            }
+            Self::inline_at(self.next, len, pieces);
+            // The next segment starts at a unit.
+            self.next = self.next.add(end.next_multiple_of(UNIT));
+        }
+        self.wrap();
+    }
+
+    /// As [`inline`](Self::inline), where the segment goes on at the start of the ring.
+    ///
+    /// # Safety
+    /// As [`inline`](Self::inline).
+    #[cold]
+    unsafe fn inline_around_end(&mut self, pieces: impl Pieces, len: usize) {
         // SAFETY: the caller's WQE has units left: the first bytes of one, in a free block.
         unsafe {
             self.next.cast::<Be32>().write_volatile(InlineHeader::new(len as u32).byte_count);
@@ -155,20 +174,17 @@ impl Writer {
         }
         for piece in pieces {
             // SAFETY: the pieces are no more bytes than the header says.
-            unsafe { self.bytes(piece) }
+            unsafe { self.bytes(piece.as_ref()) }
         }
-        // The next segment starts at a unit.
-        let behind = InlineHeader::SIZE + len;
-        // SAFETY: at most the end of the last unit of the segment, inside of the ring or at its end.
-        self.next = unsafe { self.next.add(behind.next_multiple_of(UNIT) - behind) };
-        self.wrap();
+        let end = InlineHeader::SIZE + len;
+        // SAFETY: at most the end of the last unit of the segment, inside of the ring.
+        self.next = unsafe { self.next.add(end.next_multiple_of(UNIT) - end) };
     }
 
     /// Copies inline bytes, which go on at the start of the ring at any byte.
     ///
     /// # Safety
     /// The inline segment has as many bytes left.
-    #[inline(always)]
     unsafe fn bytes(&mut self, bytes: &[u8]) {
         let from = NonNull::from(bytes).cast::<u8>();
         // SAFETY: `next` is not after the end of the same ring.

@@ -1,5 +1,6 @@
 //! WQEs written call by call, in small queues: the same bytes as those that are posted at once.
 
+use core::iter;
 use core::mem::ManuallyDrop;
 use std::vec::Vec;
 
@@ -158,7 +159,7 @@ fn blue_flame_of_inline_data_alone() {
             unsafe {
                 match payload {
                     Payload { inline: [bytes], .. } if is_short => {
-                        queue.close_with_inline(&wqe, bytes, 0)
+                        queue.close_with_inline(&wqe, bytes.len(), iter::once(bytes), 0)
                     }
                     Payload { sges: &[sge], .. } if is_short => queue.close_with(&wqe, sge, 0),
                     _ => {

@@ -149,6 +149,7 @@ impl Request {
         }
         let inline = if open.is_read() { &[][..] } else { &self.inline };
         let pieces: Vec<&[u8]> = inline.iter().map(|piece| &piece[..]).collect();
+        let len = pieces.iter().map(|piece| piece.len()).sum::<usize>();
         let is_datagram = matches!(self.kind, Kind::SendTo(_));
         let is_addressed_last = is_datagram && self.lengths.len() % 2 == 0;
         // SAFETY: [memory] never touched; the device is a model. Nothing is posted since it was opened, and the parts fit
@@ -172,8 +173,11 @@ impl Request {
                     queue.close_with_next(&open, sge, data);
                     return Ok(());
                 }
-                (&[bytes], []) if !bytes.is_empty() && 4 + bytes.len() <= open.room_in_block() => {
-                    queue.close_with_inline(&open, bytes, data);
+                ([], _) if data % 2 == 0 && queue.close_with_sges(&open, &sges, data) => {
+                    return Ok(());
+                }
+                (_, []) if len > 0 && 4 + len <= open.room_in_block() => {
+                    queue.close_with_inline(&open, len, &pieces, data);
                     return Ok(());
                 }
                 _ => {}
