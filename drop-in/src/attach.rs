@@ -2,7 +2,6 @@
 
 use core::ffi::c_int;
 use core::mem::zeroed;
-use core::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use rdma_core_sys::{
@@ -167,7 +166,7 @@ impl Fresh<'_> {
                 Fresh::Srq(context, handle) => {
                     let _undecided = context.undecided();
                     if let Some(record) = context.srqs.get(handle) {
-                        find::set_srq(record.ibv, ptr::null());
+                        find::unset_srq(record);
                         context.srqs.remove(handle, record);
                     }
                 }

@@ -18,7 +18,6 @@ use crate::builder::functions;
 use crate::context::{self, Context};
 use crate::decide;
 use crate::extended;
-use crate::find;
 use crate::install::{self, Scope};
 use crate::lock::Lock;
 use crate::log::{self, Count};
@@ -164,12 +163,8 @@ pub(crate) unsafe fn record_srq(
         side: Lock::new(None, context.is_shared),
         posts: Count::default(),
     };
-    // SAFETY: `srq` is an SRQ of `context` that no code uses.
-    unsafe {
-        if let Some(record) = context.srqs.insert((*srq).handle, Box::new(record)) {
-            find::set_srq(srq, record);
-        }
-    }
+    // SAFETY: `srq` is an SRQ of `context`.
+    context.srqs.insert(unsafe { (*srq).handle }, Box::new(record));
 }
 
 pub(crate) unsafe extern "C" fn create_qp(

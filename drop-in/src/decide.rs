@@ -21,6 +21,7 @@ use rdma_core_sys::{
 use crate::builder::{Draft, functions};
 use crate::context::Context;
 use crate::extended;
+use crate::find;
 use crate::log;
 use crate::objects::{
     Cq, CqSide, NO_QP, Path, Qp, Request, RqSide, SendLimits, SendSide, Srq, SrqSide, Status,
@@ -191,6 +192,7 @@ fn adopt(context: &Context, group: &Group<'_>) -> Result<(), &'static str> {
     }
     for (srq, side) in group.srqs.iter().zip(srqs) {
         *srq.side.lock() = Some(side);
+        find::set_srq(srq);
     }
     for (qp, (send, receive)) in group.qps.iter().zip(qps) {
         let mut guard = qp.send.lock();

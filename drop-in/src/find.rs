@@ -5,9 +5,11 @@
 //! there: that of a CQ is [`start_poll`](extended::start_poll) if doorbell drives it, and that of a queue pair
 //! [`wr_start`](builder::wr_start) if libmlx5 does not drive it. Other records are found by number.
 //!
-//! An SRQ has no function pointers. A plain one has its record in the field of its XRC domain, which only SRQs for XRC have.
+//! An SRQ has no function pointers. A plain one that doorbell drives has its record in the field of its XRC domain, which only
+//! SRQs for XRC have, with [`OURS`].
 
 use core::ffi::c_void;
+use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use rdma_core_sys::{IBV_SRQT_BASIC, ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_ex, ibv_srq, ibv_srq_type};
@@ -76,29 +78,45 @@ pub(crate) unsafe fn qp<'a>(qp: *mut ibv_qp) -> Option<&'a Qp> {
     }
 }
 
-/// Puts the record of a plain SRQ where [`srq`] finds it, or takes it from there with null.
-///
-/// # Safety
-/// `srq` is an SRQ of libmlx5 that no code uses meanwhile, and `record` is null or its record.
-pub(crate) unsafe fn set_srq(srq: *mut ibv_srq, record: *const Srq) {
-    let srq = srq.cast::<VerbsSrq>();
-    // SAFETY: no code uses `srq`, which has the fields of libmlx5's SRQs.
+/// Bit 0 of the field of the XRC domain: an address has 0 there.
+const OURS: usize = 1;
+
+/// Puts the record of an SRQ that doorbell drives where [`srq`] finds it, if it is a plain one.
+pub(crate) fn set_srq(record: &Srq) {
+    let srq = record.ibv.cast::<VerbsSrq>();
+    // SAFETY: [record-lives] the SRQ exists, and has the fields of libmlx5's SRQs.
     unsafe {
         if (*srq).srq_type == IBV_SRQT_BASIC {
-            (*srq).xrcd = record.cast();
+            let place = ptr::from_ref(record).expose_provenance() | OURS;
+            (*(&raw const (*srq).xrcd).cast::<AtomicUsize>()).store(place, Ordering::Release);
         }
     }
 }
 
-/// Returns the record of a plain SRQ, whatever its path.
+/// Forgets the record of an SRQ.
+///
+/// # Safety
+/// No code uses the SRQ meanwhile.
+pub(crate) unsafe fn unset_srq(record: &Srq) {
+    // SAFETY: [record-lives] the SRQ exists, and has the fields of libmlx5's SRQs.
+    unsafe {
+        if srq(record.ibv).is_some() {
+            (*record.ibv.cast::<VerbsSrq>()).xrcd = ptr::null();
+        }
+    }
+}
+
+/// Returns the record of a plain SRQ that doorbell drives.
 ///
 /// # Safety
 /// [verbs] `srq` is an SRQ of libmlx5.
 #[inline(always)]
 pub(crate) unsafe fn srq<'a>(srq: *mut ibv_srq) -> Option<&'a Srq> {
     let srq = srq.cast::<VerbsSrq>();
-    // SAFETY: [record-lives] a plain SRQ has its record there, or null.
+    // SAFETY: [record-lives] such an SRQ has its record there.
     unsafe {
-        if (*srq).srq_type == IBV_SRQT_BASIC { (*srq).xrcd.cast::<Srq>().as_ref() } else { None }
+        let place = (*(&raw const (*srq).xrcd).cast::<AtomicUsize>()).load(Ordering::Acquire);
+        let is_ours = place & OURS != 0;
+        if is_ours { Some(&*ptr::with_exposed_provenance(place - OURS)) } else { None }
     }
 }

@@ -84,10 +84,14 @@ unsafe fn post_one<Q: Receives>(
         let one = wr.as_ref().filter(|one| one.next.is_null()).and_then(|one| single(one));
         let Some((wr_id, sge)) = one else { return false };
         let Some(mut guard) = lock.try_lock() else { return false };
+        if Q::IS_SHARED {
+            // The SRQ would not have had its record.
+            hint::assert_unchecked(guard.as_ref().is_some_and(|side| side.is_ready));
+        }
         let Some(side) = guard.as_mut().filter(|side| side.is_ready) else {
             return false;
         };
-        let write = |segments, capacity| sge::scatter_one(segments, capacity, sge);
+        let write = |segments, capacity| sge::scatter_fresh(segments, capacity, sge);
         if side.queue.post_with(wr_id, write).is_err() {
             return false;
         }

@@ -119,11 +119,7 @@ impl Libmlx5 {
         unsafe {
             while let Some(request) = wr.as_ref() {
                 for i in 0..request.num_sge as usize {
-                    let sge = request.sg_list.add(i);
-                    let ibv_sge { addr, length, lkey } = *sge;
-                    (&raw mut (*sge).addr).write_volatile(addr);
-                    (&raw mut (*sge).length).write_volatile(length);
-                    (&raw mut (*sge).lkey).write_volatile(lkey);
+                    write_sge(request.sg_list.add(i));
                 }
                 wr = request.next;
             }
@@ -204,6 +200,21 @@ impl Libmlx5 {
             ibv_end_poll(self.cq);
         }
         polled
+    }
+}
+
+/// Stores an SGE again, field by field.
+///
+/// # Safety
+/// `sge` can be written.
+#[inline(always)]
+pub(super) unsafe fn write_sge(sge: *mut ibv_sge) {
+    // SAFETY: the fields can be written.
+    unsafe {
+        let ibv_sge { addr, length, lkey } = *sge;
+        (&raw mut (*sge).addr).write_volatile(addr);
+        (&raw mut (*sge).length).write_volatile(length);
+        (&raw mut (*sge).lkey).write_volatile(lkey);
     }
 }
 

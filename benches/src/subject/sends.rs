@@ -9,6 +9,7 @@ use mlx5_ring::sq::{Completion, Flags, Immediate, Payload, Remote};
 use mlx5_wire::datagram::DatagramSegment;
 use rdma_core_sys::*;
 
+use super::libmlx5::write_sge;
 use super::{Calls, Name, Subject, unexpected};
 use crate::sends::{INLINE, Objects, datagram_segment, datagram_to};
 use crate::sum::Sum;
@@ -258,6 +259,23 @@ fn lists(objects: Objects, request: Request, batch: u32) -> Lists {
 
 struct PostSend(Lists);
 
+/// Stores the SGEs of a list again, field by field, as most programs do right before they post it.
+///
+/// # Safety
+/// `wr` is a list of work requests, whose SGEs can be written.
+#[inline(always)]
+unsafe fn write_sges(mut wr: *mut ibv_send_wr) {
+    // SAFETY: a list of work requests, each with its SGEs.
+    unsafe {
+        while let Some(request) = wr.as_ref() {
+            for i in 0..request.num_sge as usize {
+                write_sge(request.sg_list.add(i));
+            }
+            wr = request.next;
+        }
+    }
+}
+
 /// Takes the completion of a batch.
 #[inline(always)]
 fn take(cq: *mut ibv_cq) {
@@ -284,6 +302,10 @@ impl Subject for PostSend {
         for list in 0..count / batch {
             let mut bad = ptr::null_mut();
             let first = &raw mut wrs[(list * batch) as usize];
+            if objects.writes_sges {
+                // SAFETY: a list of work requests that stay, each with its SGEs.
+                unsafe { write_sges(first) };
+            }
             // SAFETY: a live queue pair, a list of work requests that names memory that stays.
             if unsafe { ibv_post_send(objects.qps[next], first, &mut bad) } != 0 {
                 unexpected();

@@ -70,8 +70,9 @@ pub(crate) unsafe fn copy(bytes: &[u8], to: *mut u8) {
     // SAFETY: the caller's `to` has room.
     unsafe {
         match bytes.len() {
-            33.. => copy_any(bytes, to),
+            65.. => copy_any(bytes, to),
             // Two pieces, which may overlap.
+            33.. => copy_ends::<32>(bytes, to),
             16.. => copy_ends::<16>(bytes, to),
             8.. => copy_ends::<8>(bytes, to),
             4.. => copy_ends::<4>(bytes, to),

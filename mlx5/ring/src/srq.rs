@@ -216,8 +216,9 @@ impl<T: Copy> SharedReceiveQueue<T> {
         debug_assert!(self.has_room(), "[last-free]");
         // SAFETY: [slot-index].
         let slot = unsafe { self.wqes.slots.get_mut(head) };
-        slot.state = SlotState::Posted;
+        // Read first: a load waits for a store to the same eight bytes.
         self.head = slot.index.into();
+        slot.state = SlotState::Posted;
         self.free -= 1;
         self.wqes.posted = self.wqes.posted.wrapping_add(1);
     }
@@ -254,8 +255,8 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
         unsafe {
             let segments = self.wqes.segments(slot);
             write(segments, self.wqes.max_sge);
-            self.wqes.slots.get_mut(slot).set(data, SlotState::Posted);
             self.advance(slot);
+            self.wqes.slots.get_mut(slot).set(data, SlotState::Posted);
             prefetch::for_write::<{ prefetch::AHEAD }, _>(segments.as_ptr());
             // A WQE of several SGEs has a second line.
             prefetch::for_write::<{ prefetch::AHEAD + prefetch::LINE }, _>(segments.as_ptr());
@@ -274,8 +275,9 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
                 let segments = self.wqes.segments(head as u32);
                 let Some(data) = write(segments, self.wqes.max_sge) else { break };
                 let slot = self.wqes.slots.get_mut(head as u32);
-                slot.set(data, SlotState::Posted);
+                // Read first, as in `advance`.
                 head = slot.index.into();
+                slot.set(data, SlotState::Posted);
             }
             count += 1;
         }
