@@ -13,7 +13,7 @@ use crate::context;
 use crate::decide;
 use crate::find;
 use crate::lock::Guard;
-use crate::log::LIBMLX5;
+use crate::log::{self, LIBMLX5};
 use crate::objects::{Cq, CqSide, Path};
 use crate::poll::{STRAY, UNSEEN, receive_flags, receive_opcode, request_opcode};
 
@@ -24,7 +24,7 @@ use crate::poll::{STRAY, UNSEEN, receive_flags, receive_opcode, request_opcode};
 pub(crate) unsafe fn replace(cq: *mut ibv_cq_ex, record: &Cq) {
     if record.original.as_ref().is_some_and(|original| original.read_tm_info.is_some()) {
         // SAFETY: no code uses `cq`, which is an extended CQ.
-        unsafe { (*cq).start_poll = Some(start_poll_of_libmlx5) };
+        unsafe { count_polls(&mut *cq) };
         return;
     }
     // SAFETY: no code uses `cq`; libmlx5 has room for the functions of an extended CQ in each CQ.
@@ -53,6 +53,13 @@ pub(crate) unsafe fn replace(cq: *mut ibv_cq_ex, record: &Cq) {
     cq.read_flow_tag = cq.read_flow_tag.and(Some(read_flow_tag));
 }
 
+/// Has an extended CQ whose first function is libmlx5's count its polls if anybody asks.
+fn count_polls(cq: &mut ibv_cq_ex) {
+    if log::is_on() {
+        cq.start_poll = Some(start_poll_of_libmlx5);
+    }
+}
+
 /// Lets the program poll a CQ that has its ring, and [`find::cq`] find its record.
 pub(crate) fn take_over(cq: &Cq) {
     // SAFETY: [record-lives] libmlx5 has room for the functions of an extended CQ in each CQ. Another thread may still call the
@@ -71,8 +78,9 @@ pub(crate) fn restore_cq(cq: &Cq) {
     unsafe {
         let original = cq.original.as_ref();
         let cq = &mut *cq.ibv.cast::<ibv_cq_ex>();
-        cq.start_poll = original.map(|_| start_poll_of_libmlx5 as _);
+        cq.start_poll = original.and_then(|original| original.start_poll);
         let Some(original) = original else { return };
+        count_polls(cq);
         cq.next_poll = original.next_poll;
         cq.end_poll = original.end_poll;
         cq.read_opcode = original.read_opcode;

@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use rdma_core_sys::{IBV_SRQT_BASIC, ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_ex, ibv_srq, ibv_srq_type};
 
 use crate::builder;
+use crate::context::{self, Original};
 use crate::extended;
 use crate::objects::{Cq, Qp, Srq};
 
@@ -75,6 +76,48 @@ pub(crate) unsafe fn qp<'a>(qp: *mut ibv_qp) -> Option<&'a Qp> {
         let wr_start = (*(&raw const (*qp).wr_start).cast::<AtomicUsize>()).load(Ordering::Relaxed);
         let is_ours = wr_start == builder::wr_start as *const () as usize;
         if is_ours { Some(&**place_in_qp(qp)) } else { None }
+    }
+}
+
+/// Returns the functions of libmlx5 for a queue pair that is left to it.
+///
+/// # Safety
+/// [verbs] `qp` is a queue pair of libmlx5.
+#[inline(always)]
+pub(crate) unsafe fn original_of_qp<'a>(qp: *mut ibv_qp) -> Option<&'a Original> {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let context = context::of((*qp).context);
+        let record = context.qps.get((*qp).qp_num)?;
+        record.status.is_left().then_some(&context.original)
+    }
+}
+
+/// As [`original_of_qp`], for an SRQ.
+///
+/// # Safety
+/// [verbs] `srq` is an SRQ of libmlx5.
+#[inline(always)]
+pub(crate) unsafe fn original_of_srq<'a>(srq: *mut ibv_srq) -> Option<&'a Original> {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let context = context::of((*srq).context);
+        let record = context.srqs.get((*srq).handle)?;
+        record.status.is_left().then_some(&context.original)
+    }
+}
+
+/// As [`original_of_qp`], for a CQ.
+///
+/// # Safety
+/// [verbs] `cq` is a CQ of libmlx5.
+#[inline(always)]
+pub(crate) unsafe fn original_of_cq<'a>(cq: *mut ibv_cq) -> Option<&'a Original> {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let context = context::of((*cq).context);
+        let record = context.cqs.get((*cq).handle)?;
+        record.status.is_left().then_some(&context.original)
     }
 }
 

@@ -39,6 +39,7 @@ extern "C" fn at_load() {
     let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let is_preloaded = preload.to_string_lossy().contains("libdoorbell_drop_in");
     IS_PRELOADED.store(is_preloaded, Ordering::Relaxed);
+    log::read_environment();
     if log::is_on() {
         // SAFETY: `in_child` reads and writes atomics and tries locks, which a child may do.
         unsafe { libc::pthread_atfork(None, None, Some(log::in_child)) };

@@ -1,9 +1,10 @@
 //! Lines of `DOORBELL_LOG=1`: the path of each object, and at exit the posts and polls by path.
 
+use core::ffi::c_int;
+use core::ptr;
 use std::fmt;
 use std::io::Write;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::context;
 
@@ -22,23 +23,28 @@ impl Counts {
         self.posts.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Adds the requests of a list from `from` to `end`; `next` returns the one after a request.
-    pub(crate) fn add_list<T>(
-        &self,
-        mut from: *mut T,
-        end: *mut T,
-        next: impl Fn(*mut T) -> *mut T,
-    ) {
-        while from != end {
-            self.add_posts(1);
-            from = next(from);
-        }
-    }
-
     pub(crate) fn add_polls(&self, count: u64) {
-        // Threads that find nothing do not write to one line.
-        if count != 0 {
-            self.polls.fetch_add(count, Ordering::Relaxed);
+        self.polls.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+/// Counts the requests that libmlx5 has posted with this result; `next` returns the one after a request.
+///
+/// # Safety
+/// `wr` is a list of which libmlx5 has posted all, or those before `bad_wr` if there is an error.
+pub(crate) unsafe fn count_posts<T>(
+    wr: *mut T,
+    bad_wr: *mut *mut T,
+    error: c_int,
+    next: impl Fn(&T) -> *mut T,
+) {
+    // SAFETY: the list can be read, and libmlx5 has set `bad_wr` if there is an error.
+    unsafe {
+        let end = if error == 0 { ptr::null_mut() } else { *bad_wr };
+        let mut posted = wr;
+        while posted != end {
+            LIBMLX5.add_posts(1);
+            posted = next(&*posted);
         }
     }
 }
@@ -58,11 +64,18 @@ impl Count {
     }
 }
 
+static IS_ON: AtomicBool = AtomicBool::new(false);
+
+/// Returns `true` if `DOORBELL_LOG` is on.
+#[inline(always)]
 pub(crate) fn is_on() -> bool {
-    static ON: OnceLock<bool> = OnceLock::new();
-    *ON.get_or_init(|| {
-        std::env::var_os("DOORBELL_LOG").is_some_and(|value| !value.is_empty() && value != "0")
-    })
+    IS_ON.load(Ordering::Relaxed)
+}
+
+/// Asks the environment whether `DOORBELL_LOG` is on.
+pub(crate) fn read_environment() {
+    let is_on = std::env::var_os("DOORBELL_LOG").is_some_and(|on| !on.is_empty() && on != "0");
+    IS_ON.store(is_on, Ordering::Relaxed);
 }
 
 /// Writes a line, if `DOORBELL_LOG` is on.

@@ -19,7 +19,7 @@ use crate::context;
 use crate::decide;
 use crate::find;
 use crate::lock::Guard;
-use crate::log::LIBMLX5;
+use crate::log::{self, LIBMLX5};
 use crate::objects::{Cq, CqSide, Path, RqSide, SendSide, SrqSide};
 
 /// The value that libmlx5 returns for a CQE of no request.
@@ -31,7 +31,12 @@ const ATOMIC_SIZE: u32 = 8;
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: [verbs], [record-lives]; doorbell drives the CQ that is found, and `guard` holds the lock of `record`.
     unsafe {
-        let Some(record) = find::cq(cq) else { return poll_undecided(cq, count, wc) };
+        let Some(record) = find::cq(cq) else {
+            return match find::original_of_cq(cq) {
+                Some(original) => (original.poll_cq)(cq, count, wc),
+                None => poll_undecided(cq, count, wc),
+            };
+        };
         match record.side.try_lock() {
             Some(guard) => poll_locked(guard, record, count, wc),
             None => poll_contended(record, count, wc),
@@ -135,7 +140,9 @@ unsafe extern "C" fn poll_undecided(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_
                 polled
             }
         };
-        LIBMLX5.add_polls(polled.try_into().unwrap_or(0));
+        if polled > 0 && log::is_on() {
+            LIBMLX5.add_polls(polled as u64);
+        }
         polled
     }
 }

@@ -3,7 +3,6 @@
 use core::ffi::c_int;
 use core::hint;
 use core::mem::offset_of;
-use core::ptr;
 use core::slice;
 
 use mlx5_ring::receive::PostError;
@@ -16,7 +15,7 @@ use crate::create;
 use crate::decide;
 use crate::find;
 use crate::lock::{Guard, Lock};
-use crate::log::{Count, LIBMLX5};
+use crate::log::{self, Count};
 use crate::objects::{Path, ReceiveSide};
 
 const _: () = {
@@ -49,7 +48,13 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        let is_posted = find::qp(qp).is_some_and(|qp| post_one(&qp.receive, &qp.receives, wr));
+        let Some(record) = find::qp(qp) else {
+            return match find::original_of_qp(qp) {
+                Some(original) => (original.post_recv)(qp, wr, bad_wr),
+                None => post_recv_slowly(qp, wr, bad_wr),
+            };
+        };
+        let is_posted = post_one(&record.receive, &record.receives, wr);
         if is_posted { 0 } else { post_recv_list(qp, wr, bad_wr) }
     }
 }
@@ -61,7 +66,13 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        let is_posted = find::srq(srq).is_some_and(|srq| post_one(&srq.side, &srq.posts, wr));
+        let Some(record) = find::srq(srq) else {
+            return match find::original_of_srq(srq) {
+                Some(original) => (original.post_srq_recv)(srq, wr, bad_wr),
+                None => post_srq_recv_slowly(srq, wr, bad_wr),
+            };
+        };
+        let is_posted = post_one(&record.side, &record.posts, wr);
         if is_posted { 0 } else { post_srq_recv_list(srq, wr, bad_wr) }
     }
 }
@@ -287,9 +298,11 @@ unsafe extern "C" fn post_recv_slowly(
             if record.status.path() == Path::Undecided {
                 decide::for_qp(context, record);
             }
-            let posted = post(record.receive.lock(), &record.receives, wr, bad_wr);
-            if let Some(error) = posted {
-                return error;
+            if record.status.path() == Path::Doorbell {
+                let posted = post(record.receive.lock(), &record.receives, wr, bad_wr);
+                if let Some(error) = posted {
+                    return error;
+                }
             }
         }
         if record.is_none() && !create::note_foreign_qp(context, qp) {
@@ -297,7 +310,9 @@ unsafe extern "C" fn post_recv_slowly(
             return libc::EOPNOTSUPP;
         }
         let error = (context.original.post_recv)(qp, wr, bad_wr);
-        LIBMLX5.add_list(wr, if error == 0 { ptr::null_mut() } else { *bad_wr }, |wr| (*wr).next);
+        if log::is_on() {
+            log::count_posts(wr, bad_wr, error, |wr| wr.next);
+        }
         error
     }
 }
@@ -319,13 +334,17 @@ unsafe extern "C" fn post_srq_recv_slowly(
             if record.status.path() == Path::Undecided {
                 decide::for_srq(context, record);
             }
-            let posted = post(record.side.lock(), &record.posts, wr, bad_wr);
-            if let Some(error) = posted {
-                return error;
+            if record.status.path() == Path::Doorbell {
+                let posted = post(record.side.lock(), &record.posts, wr, bad_wr);
+                if let Some(error) = posted {
+                    return error;
+                }
             }
         }
         let error = (context.original.post_srq_recv)(srq, wr, bad_wr);
-        LIBMLX5.add_list(wr, if error == 0 { ptr::null_mut() } else { *bad_wr }, |wr| (*wr).next);
+        if log::is_on() {
+            log::count_posts(wr, bad_wr, error, |wr| wr.next);
+        }
         error
     }
 }

@@ -2,7 +2,6 @@
 
 use core::ffi::c_int;
 use core::hint;
-use core::ptr;
 use core::slice;
 use core::sync::atomic::Ordering;
 
@@ -17,7 +16,7 @@ use crate::create;
 use crate::decide;
 use crate::find;
 use crate::lock::Guard;
-use crate::log::LIBMLX5;
+use crate::log;
 use crate::objects::{Path, Qp, SendSide, Transport};
 
 mod any;
@@ -30,7 +29,12 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: [verbs], [record-lives]; `guard` holds the lock of the send queue of `record`.
     unsafe {
-        let Some(record) = find::qp(qp) else { return post_undecided(qp, wr, bad_wr) };
+        let Some(record) = find::qp(qp) else {
+            return match find::original_of_qp(qp) {
+                Some(original) => (original.post_send)(qp, wr, bad_wr),
+                None => post_undecided(qp, wr, bad_wr),
+            };
+        };
         match record.send.try_lock() {
             Some(guard) => post_locked(guard, record, wr, bad_wr),
             None => post_contended(record, wr, bad_wr),
@@ -102,8 +106,7 @@ unsafe extern "C" fn post_undecided(
             if record.status.path() == Path::Undecided {
                 decide::for_qp(context, record);
             }
-            // Another thread may have decided.
-            if record.send.lock().is_some() {
+            if record.status.path() == Path::Doorbell && record.send.lock().is_some() {
                 return post_contended(record, wr, bad_wr);
             }
         }
@@ -112,7 +115,9 @@ unsafe extern "C" fn post_undecided(
             return libc::EOPNOTSUPP;
         }
         let error = (context.original.post_send)(qp, wr, bad_wr);
-        LIBMLX5.add_list(wr, if error == 0 { ptr::null_mut() } else { *bad_wr }, |wr| (*wr).next);
+        if log::is_on() {
+            log::count_posts(wr, bad_wr, error, |wr| wr.next);
+        }
         error
     }
 }
