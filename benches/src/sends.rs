@@ -19,7 +19,7 @@ use rdma_core_sys::*;
 use crate::adapter::{Complete, Form, Order};
 use crate::subject::Name;
 use crate::sum::Sum;
-use crate::world::{Locks, Memory, Request, Shape, World, made};
+use crate::world::{Memory, Request, Shape, World, made};
 
 /// Bytes that are copied.
 pub const INLINE: usize = 32;
@@ -45,8 +45,6 @@ pub struct Objects {
     pub ah: *mut ibv_ah,
     /// User index by which libmlx5 finds each queue pair.
     users: Vec<u32>,
-    /// Whether the program writes each SGE right before it posts it, as most programs do.
-    pub writes_sges: bool,
     /// The objects of doorbell.
     pub doorbell: Option<(Sender, Vec<QueuePair>, Receiver)>,
 }
@@ -117,8 +115,7 @@ impl Objects {
             }
         }
         let doorbell = has_sender.then_some((sender, made_by_doorbell, receiver));
-        let writes_sges = locks == Locks::Default;
-        Self { qps, cq, cq_layout, wqes, memory, shape, to, ah, users, writes_sges, doorbell }
+        Self { qps, cq, cq_layout, wqes, memory, shape, to, ah, users, doorbell }
     }
 }
 

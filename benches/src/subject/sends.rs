@@ -13,7 +13,7 @@ use super::libmlx5::write_sge;
 use super::{Calls, Name, Subject, unexpected};
 use crate::sends::{INLINE, Objects, datagram_segment, datagram_to};
 use crate::sum::Sum;
-use crate::world::{BUFFER, Request, Shape, World};
+use crate::world::{BUFFER, Locks, Request, Shape, World};
 
 /// Memory of the peer, which is never accessed.
 const REMOTE: RemoteRegion = RemoteRegion::new(0x1000_0000, 1 << 20, 0x1805);
@@ -41,10 +41,20 @@ pub(super) fn make(
         Name::Ring => of_request!(Ring, ring(world, objects)),
         Name::Sender => of_request!(Doorbell, doorbell(world, objects)),
         Name::PostSend(_) | Name::DropIn(Calls::PostSend) => {
-            Box::new(PostSend(lists(objects, request, batch)))
+            let writes_sges = name.locks() == Locks::Default;
+            let lists = lists(objects, request, batch);
+            if writes_sges {
+                Box::new(PostSend::<true>(lists))
+            } else {
+                Box::new(PostSend::<false>(lists))
+            }
         }
         Name::WrBuilders(_) | Name::DropIn(Calls::WrBuilders) => {
-            of_request!(Builders, builders(objects))
+            if objects.shape.sges == 1 {
+                of_request!(Builders, builders(objects))
+            } else {
+                of_request!(ListBuilders, builders(objects))
+            }
         }
         _ => unreachable!("sends nothing"),
     }
@@ -257,7 +267,7 @@ fn lists(objects: Objects, request: Request, batch: u32) -> Lists {
     Lists { objects, wrs, _sges: sges }
 }
 
-struct PostSend(Lists);
+struct PostSend<const WRITES_SGES: bool>(Lists);
 
 /// Stores the SGEs of a list again, field by field, as most programs do right before they post it.
 ///
@@ -286,7 +296,7 @@ fn take(cq: *mut ibv_cq) {
     }
 }
 
-impl Subject for PostSend {
+impl<const WRITES_SGES: bool> Subject for PostSend<WRITES_SGES> {
     fn poll(&mut self, _: u32, _: u32) -> Sum {
         unreachable!("posted and polled in one")
     }
@@ -302,7 +312,7 @@ impl Subject for PostSend {
         for list in 0..count / batch {
             let mut bad = ptr::null_mut();
             let first = &raw mut wrs[(list * batch) as usize];
-            if objects.writes_sges {
+            if WRITES_SGES {
                 // SAFETY: a list of work requests that stay, each with its SGEs.
                 unsafe { write_sges(first) };
             }
@@ -322,38 +332,37 @@ struct Building {
     objects: Objects,
     qps: Vec<*mut ibv_qp_ex>,
     to: (u32, u32),
+    bytes: Box<[u8; INLINE]>,
+    bufs: Vec<ibv_data_buf>,
+    sges: Vec<ibv_sge>,
 }
 
 fn builders(objects: Objects) -> Building {
     // SAFETY: live queue pairs that were created with the flags of their operations.
     let qps = objects.qps.iter().map(|&qp| unsafe { ibv_qp_to_qp_ex(qp) }).collect();
-    Building { to: datagram_to(&objects), objects, qps }
+    let mut bytes = Box::new([7_u8; INLINE]);
+    let pieces = objects.shape.sges as usize;
+    let pieces_of = |length: usize| length / pieces.max(1);
+    let buf = |i| ibv_data_buf {
+        addr: bytes.as_mut_ptr().wrapping_add(i * pieces_of(INLINE)).cast(),
+        length: pieces_of(INLINE),
+    };
+    let bufs = (0..pieces).map(buf).collect();
+    let length = pieces_of(BUFFER as usize) as u32;
+    let sges = vec![ibv_sge { addr: 0, length, lkey: objects.memory.lkey }; pieces];
+    Building { to: datagram_to(&objects), objects, qps, bytes, bufs, sges }
 }
 
+/// Requests of one SGE, or one piece of inline data.
 struct Builders<const REQUEST: u8>(Building);
+/// Requests of several, or of none.
+struct ListBuilders<const REQUEST: u8>(Building);
 
-impl<const REQUEST: u8> Subject for Builders<REQUEST> {
-    fn poll(&mut self, _: u32, _: u32) -> Sum {
-        unreachable!("posted and polled in one")
-    }
-
-    fn post(&mut self, _: u32) {
-        unreachable!("posted and polled in one")
-    }
-
-    fn cycle(&mut self, count: u32, batch: u32) -> Sum {
-        let Building { objects, qps, to } = &mut self.0;
+impl Building {
+    #[inline(always)]
+    fn cycle<const REQUEST: u8, const LISTS: bool>(&mut self, count: u32, batch: u32) -> Sum {
+        let Self { objects, qps, to, bytes, bufs, sges } = self;
         let memory = objects.memory;
-        let mut bytes = [7_u8; INLINE];
-        let pieces = objects.shape.sges as usize;
-        let mut bufs: Vec<_> = (0..pieces)
-            .map(|i| ibv_data_buf {
-                addr: bytes.as_mut_ptr().wrapping_add(i * INLINE / pieces).cast(),
-                length: INLINE / pieces,
-            })
-            .collect();
-        let length = BUFFER / pieces.max(1) as u32;
-        let mut sges = vec![ibv_sge { addr: 0, length, lkey: memory.lkey }; pieces];
         let mut sum = Sum::default();
         let mut next = 0;
         let mut addr = memory.start;
@@ -374,15 +383,17 @@ impl<const REQUEST: u8> Subject for Builders<REQUEST> {
                     if REQUEST > INLINED && REQUEST != WRITE && REQUEST != READ {
                         ibv_wr_set_ud_addr(qp, objects.ah, to.0, to.1);
                     }
-                    match (REQUEST, pieces) {
-                        (INLINED, 1) => {
+                    match (REQUEST, LISTS) {
+                        (INLINED, false) => {
                             ibv_wr_set_inline_data(qp, bytes.as_mut_ptr().cast(), INLINE)
                         }
-                        (INLINED, _) => ibv_wr_set_inline_data_list(qp, pieces, bufs.as_mut_ptr()),
-                        (_, 1) => ibv_wr_set_sge(qp, memory.lkey, addr, BUFFER),
-                        _ => {
+                        (INLINED, true) => {
+                            ibv_wr_set_inline_data_list(qp, bufs.len(), bufs.as_mut_ptr())
+                        }
+                        (_, false) => ibv_wr_set_sge(qp, memory.lkey, addr, BUFFER),
+                        (_, true) => {
                             sges.iter_mut().for_each(|sge| sge.addr = addr);
-                            ibv_wr_set_sge_list(qp, pieces, sges.as_mut_ptr());
+                            ibv_wr_set_sge_list(qp, sges.len(), sges.as_mut_ptr());
                         }
                     }
                 }
@@ -397,3 +408,24 @@ impl<const REQUEST: u8> Subject for Builders<REQUEST> {
         sum
     }
 }
+
+macro_rules! building_subject {
+    ($subject:ident, $lists:literal) => {
+        impl<const REQUEST: u8> Subject for $subject<REQUEST> {
+            fn poll(&mut self, _: u32, _: u32) -> Sum {
+                unreachable!("posted and polled in one")
+            }
+
+            fn post(&mut self, _: u32) {
+                unreachable!("posted and polled in one")
+            }
+
+            fn cycle(&mut self, count: u32, batch: u32) -> Sum {
+                self.0.cycle::<REQUEST, $lists>(count, batch)
+            }
+        }
+    };
+}
+
+building_subject!(Builders, false);
+building_subject!(ListBuilders, true);

@@ -4,6 +4,8 @@ use core::ptr::{self, NonNull};
 
 use mlx5_wire::data::DataSegment;
 
+use crate::copy;
+
 /// Copies `payload` to the buffers of a WQE, and returns what does not fit.
 ///
 /// # Safety
@@ -58,52 +60,7 @@ pub(crate) unsafe fn scatter_each(
 unsafe fn copy_to(chunk: &[u8], segment: DataSegment) {
     let to = ptr::with_exposed_provenance_mut::<u8>(segment.addr.get() as usize);
     // SAFETY: the caller's segment names as many writable bytes, apart from the chunk.
-    unsafe { copy(chunk, to) }
-}
-
-/// Copies `bytes`, few of which need no call.
-///
-/// # Safety
-/// As many bytes at `to` are writable, apart from `bytes`.
-#[inline(always)]
-pub(crate) unsafe fn copy(bytes: &[u8], to: *mut u8) {
-    // SAFETY: the caller's `to` has room.
-    unsafe {
-        match bytes.len() {
-            65.. => copy_any(bytes, to),
-            // Two pieces, which may overlap.
-            33.. => copy_ends::<32>(bytes, to),
-            16.. => copy_ends::<16>(bytes, to),
-            8.. => copy_ends::<8>(bytes, to),
-            4.. => copy_ends::<4>(bytes, to),
-            _ => copy_any(bytes, to),
-        }
-    }
-}
-
-/// As [`copy`], any number of bytes.
-///
-/// # Safety
-/// As [`copy`].
-// Cold, so that the caller keeps its values in registers.
-#[cold]
-unsafe fn copy_any(bytes: &[u8], to: *mut u8) {
-    // SAFETY: the caller's `to` has room.
-    unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
-}
-
-/// As [`copy`], from `N` to twice as many bytes.
-///
-/// # Safety
-/// As [`copy`].
-#[inline(always)]
-unsafe fn copy_ends<const N: usize>(bytes: &[u8], to: *mut u8) {
-    let (from, last) = (bytes.as_ptr(), bytes.len() - N);
-    // SAFETY: both pieces are inside of the bytes.
-    unsafe {
-        to.copy_from_nonoverlapping(from, N);
-        to.add(last).copy_from_nonoverlapping(from.add(last), N);
-    }
+    unsafe { copy::bytes(chunk, to) }
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ pub mod arm;
 pub mod barrier;
 pub mod completion;
 mod compressed;
+mod copy;
 pub mod cq;
 pub mod dbrec;
 pub mod frames;

@@ -301,7 +301,7 @@ impl<T: Copy> SendQueue<T> {
         let start = self.posted();
         self.has_inline |= payload.has_inline();
         // SAFETY: the units are in free blocks, and were measured.
-        unsafe { Writer::at(&self.blocks, start, open.units()).payload(payload, inline) };
+        unsafe { Writer::at(&self.blocks, start, open.units()).payload(payload, inline, more) };
         open.first += ControlSegment::UNIT * more as u64;
         Ok(())
     }

@@ -245,18 +245,21 @@ impl<'a, T: Copy> Posting<'a, T> {
         flags: Flags,
         data: T,
     ) -> Result<(), PostError> {
-        // With one SGE the compiler knows the size of the WQE.
-        if let &[sge] = payload.sges {
-            if !payload.has_inline() && (1..INLINE_SEG).contains(&sge.length) {
-                let units = 1 + size_of::<H>() / UNIT + 1;
-                // SAFETY: the segment is the unit that is left.
-                unsafe { self.start(what, head, units, flags, data)?.sge(&sge) }
-                return Ok(());
+        if !payload.has_inline() {
+            // The compiler knows the size of these WQEs.
+            let units = 1 + size_of::<H>() / UNIT;
+            match *payload.sges {
+                [] => return self.start(what, head, units, flags, data).map(|_| ()),
+                [sge] if (1..INLINE_SEG).contains(&sge.length) => {
+                    // SAFETY: the segment is the unit that is left.
+                    unsafe { self.start(what, head, units + 1, flags, data)?.sge(&sge) }
+                    return Ok(());
+                }
+                _ => {}
             }
         }
         let (inline, units) = payload.measure()?;
-        let units = 1 + size_of::<H>() / UNIT + units;
-        let started = self.start(what, head, units, flags, data);
+        let started = self.start(what, head, 1 + size_of::<H>() / UNIT + units, flags, data);
         // SAFETY: what is written are the units that were measured.
         unsafe {
             let mut wqe = started.map_err(|error| match error {
@@ -264,7 +267,7 @@ impl<'a, T: Copy> Posting<'a, T> {
                 error => error,
             })?;
             self.queue.has_inline |= payload.has_inline();
-            wqe.payload(payload, inline);
+            wqe.payload(payload, inline, units);
         }
         Ok(())
     }

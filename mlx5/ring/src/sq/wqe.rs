@@ -7,7 +7,7 @@ use mlx5_wire::ctrl::{SEND_WQE_BB, UNIT, UNITS_PER_BB};
 use mlx5_wire::inline::InlineHeader;
 
 use super::{BasicBlocks, Payload, Pieces};
-use crate::inline;
+use crate::copy;
 use crate::sge::{Sge, write_sge};
 
 /// Writes to free blocks from the next one on. The device does not read them before the doorbell record covers
@@ -72,7 +72,7 @@ impl Writer {
             let mut to = to.add(InlineHeader::SIZE);
             for piece in pieces {
                 let piece = piece.as_ref();
-                inline::copy(piece, to.as_ptr());
+                copy::bytes(piece, to.as_ptr());
                 to = to.add(piece.len());
             }
         }
@@ -101,16 +101,30 @@ impl Writer {
         Self { next, start: blocks.start(), end: blocks.end() }
     }
 
-    /// Writes a payload with this number of inline bytes.
+    /// Writes a payload with this number of inline bytes and units.
     ///
     /// # Safety
-    /// The WQE has the units left that [`Payload::measure`] has returned with `inline`.
+    /// [`Payload::measure`] has returned both, and the WQE has the units left.
     #[inline(always)]
-    pub(super) unsafe fn payload<I: Pieces>(&mut self, payload: Payload<'_, I>, inline: usize) {
-        // SAFETY: the caller's WQE has the units of these segments left.
+    pub(super) unsafe fn payload<I: Pieces>(
+        &mut self,
+        payload: Payload<'_, I>,
+        inline: usize,
+        units: usize,
+    ) {
+        // SAFETY: the caller's WQE has the units of these segments left; `next` is not after the end of the same ring.
         unsafe {
             if inline > 0 {
                 self.inline(payload.inline, inline);
+            }
+            let gathered = units - InlineHeader::units(inline);
+            let room = self.end.offset_from(self.next) as usize;
+            if gathered == payload.sges.len() && gathered * UNIT < room {
+                for sge in payload.sges {
+                    write_sge(self.next.cast(), sge);
+                    self.next = self.next.add(UNIT);
+                }
+                return;
             }
             for sge in payload.sges {
                 if sge.length != 0 {
