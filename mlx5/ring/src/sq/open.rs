@@ -242,12 +242,13 @@ impl<T: Copy> SendQueue<T> {
         let start = self.posted();
         // SAFETY: the units are in free blocks.
         let mut writer = unsafe { Writer::at(&self.blocks, start, open.units()) };
+        let wraps = !writer.has_room(sges.len());
         for sge in sges {
             if !(1..INLINE_SEG).contains(&sge.length) {
                 return false;
             }
             // SAFETY: the WQE has as many units left as SGEs.
-            unsafe { writer.sge(sge) }
+            unsafe { if wraps { writer.sge(sge) } else { writer.next_sge(sge) } }
         }
         self.note(start, blocks, data);
         let block = self.blocks.block(start);

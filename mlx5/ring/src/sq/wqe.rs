@@ -112,17 +112,15 @@ impl Writer {
         inline: usize,
         units: usize,
     ) {
-        // SAFETY: the caller's WQE has the units of these segments left; `next` is not after the end of the same ring.
+        // SAFETY: the caller's WQE has the units of these segments left.
         unsafe {
             if inline > 0 {
                 self.inline(payload.inline, inline);
             }
             let gathered = units - InlineHeader::units(inline);
-            let room = self.end.offset_from(self.next) as usize;
-            if gathered == payload.sges.len() && gathered * UNIT < room {
+            if gathered == payload.sges.len() && self.has_room(gathered) {
                 for sge in payload.sges {
-                    write_sge(self.next.cast(), sge);
-                    self.next = self.next.add(UNIT);
+                    self.next_sge(sge);
                 }
                 return;
             }
@@ -132,6 +130,14 @@ impl Writer {
                 }
             }
         }
+    }
+
+    /// Returns `true` if the ring does not end before this number of units is written, nor right after it.
+    #[inline(always)]
+    pub(super) fn has_room(&self, units: usize) -> bool {
+        // SAFETY: `next` is not after the end of the same ring.
+        let room = unsafe { self.end.offset_from(self.next) } as usize;
+        units * UNIT < room
     }
 
     /// Goes on at the start of the ring, where the next segment would begin at its end.
@@ -148,12 +154,22 @@ impl Writer {
     /// The WQE has a unit left.
     #[inline(always)]
     pub(super) unsafe fn sge(&mut self, sge: &Sge) {
+        // SAFETY: the caller's WQE has a unit left.
+        unsafe { self.next_sge(sge) }
+        self.wrap();
+    }
+
+    /// As [`sge`](Self::sge), where the ring does not end after it.
+    ///
+    /// # Safety
+    /// The WQE has a unit left.
+    #[inline(always)]
+    pub(super) unsafe fn next_sge(&mut self, sge: &Sge) {
         // SAFETY: the caller's WQE has a unit left, in a free block; a unit never reaches over the end of the ring.
         unsafe {
             write_sge(self.next.cast(), sge);
             self.next = self.next.add(UNIT);
         }
-        self.wrap();
     }
 
     /// Writes an inline segment of the `len` bytes that `pieces` have together.
