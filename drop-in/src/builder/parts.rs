@@ -192,9 +192,11 @@ pub(super) unsafe extern "C" fn wr_set_inline_data(
     // SAFETY: [verbs] the program is in a batch, and the data can be read; [ready]. A WQE that lacks a part is open.
     unsafe {
         let (_, side) = batch(qp);
-        if length > side.limits.inline as usize
-            || !side.close_with_inline(length, iter::once(bytes(addr, length)))
-        {
+        // Refused data is not read.
+        if length > side.limits.inline as usize {
+            return side.draft.fail(libc::ENOMEM);
+        }
+        if !side.close_with_inline(length, iter::once(bytes(addr, length))) {
             add_piece(qp, addr, length);
         }
     }

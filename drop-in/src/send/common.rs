@@ -47,9 +47,12 @@ impl SendSide {
                 let is_posted = if !ARE_INLINE {
                     put::<ARE_DATAGRAMS, _>(posting, qp, request, Payload::gather(list), data)
                 } else if let [sge] = list {
+                    // Refused data is not read.
+                    if sge.length > limits.inline {
+                        break;
+                    }
                     let payload = Payload { inline: iter::once(bytes(sge)), sges: &[] };
-                    sge.length <= limits.inline
-                        && put::<ARE_DATAGRAMS, _>(posting, qp, request, payload, data)
+                    put::<ARE_DATAGRAMS, _>(posting, qp, request, payload, data)
                 } else {
                     let inline = list.iter().map(|sge| bytes(sge));
                     let payload = Payload { inline, sges: &[] };
