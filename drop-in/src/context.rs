@@ -13,7 +13,8 @@ use rdma_core_sys::{
 };
 
 use crate::install::Scope;
-use crate::objects::{Cq, Qp, Srq};
+use crate::log;
+use crate::objects::{Cq, Path, Qp, Srq, Status};
 use crate::table::Table;
 
 /// A context of libmlx5 whose functions were replaced.
@@ -86,6 +87,12 @@ pub(crate) struct Original {
 static CONTEXTS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 impl Context {
+    /// Returns the functions of libmlx5 if libmlx5 drives an object with this status, and calls are not counted.
+    #[inline(always)]
+    pub(crate) fn original_of(&self, status: &Status) -> Option<&Original> {
+        (status.path() == Path::Libmlx5 && !log::is_on()).then_some(&self.original)
+    }
+
     /// Locks the queue pairs that are undecided.
     pub(crate) fn undecided(&self) -> MutexGuard<'_, Vec<*const Qp>> {
         self.undecided_qps.lock().unwrap_or_else(PoisonError::into_inner)

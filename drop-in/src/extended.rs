@@ -53,7 +53,7 @@ pub(crate) unsafe fn replace(cq: *mut ibv_cq_ex, record: &Cq) {
     cq.read_flow_tag = cq.read_flow_tag.and(Some(read_flow_tag));
 }
 
-/// Has an extended CQ whose first function is libmlx5's count its polls if anybody asks.
+/// Lets an extended CQ that libmlx5 drives count its polls, if calls are counted.
 fn count_polls(cq: &mut ibv_cq_ex) {
     if log::is_on() {
         cq.start_poll = Some(start_poll_of_libmlx5);

@@ -79,18 +79,15 @@ pub(crate) unsafe fn qp<'a>(qp: *mut ibv_qp) -> Option<&'a Qp> {
     }
 }
 
-/// Returns the functions of libmlx5 for a queue pair that is left to it.
+/// Returns the functions of libmlx5 for a queue pair that libmlx5 drives, unless calls are counted.
 ///
 /// # Safety
 /// [verbs] `qp` is a queue pair of libmlx5.
 #[inline(always)]
 pub(crate) unsafe fn original_of_qp<'a>(qp: *mut ibv_qp) -> Option<&'a Original> {
     // SAFETY: [verbs], [record-lives].
-    unsafe {
-        let context = context::of((*qp).context);
-        let record = context.qps.get((*qp).qp_num)?;
-        record.status.is_left().then_some(&context.original)
-    }
+    let (context, number) = unsafe { (context::of((*qp).context), (*qp).qp_num) };
+    context.original_of(&context.qps.get(number)?.status)
 }
 
 /// As [`original_of_qp`], for an SRQ.
@@ -100,11 +97,8 @@ pub(crate) unsafe fn original_of_qp<'a>(qp: *mut ibv_qp) -> Option<&'a Original>
 #[inline(always)]
 pub(crate) unsafe fn original_of_srq<'a>(srq: *mut ibv_srq) -> Option<&'a Original> {
     // SAFETY: [verbs], [record-lives].
-    unsafe {
-        let context = context::of((*srq).context);
-        let record = context.srqs.get((*srq).handle)?;
-        record.status.is_left().then_some(&context.original)
-    }
+    let (context, handle) = unsafe { (context::of((*srq).context), (*srq).handle) };
+    context.original_of(&context.srqs.get(handle)?.status)
 }
 
 /// As [`original_of_qp`], for a CQ.
@@ -114,11 +108,8 @@ pub(crate) unsafe fn original_of_srq<'a>(srq: *mut ibv_srq) -> Option<&'a Origin
 #[inline(always)]
 pub(crate) unsafe fn original_of_cq<'a>(cq: *mut ibv_cq) -> Option<&'a Original> {
     // SAFETY: [verbs], [record-lives].
-    unsafe {
-        let context = context::of((*cq).context);
-        let record = context.cqs.get((*cq).handle)?;
-        record.status.is_left().then_some(&context.original)
-    }
+    let (context, handle) = unsafe { (context::of((*cq).context), (*cq).handle) };
+    context.original_of(&context.cqs.get(handle)?.status)
 }
 
 /// Bit 0 of the field of the XRC domain: an address has 0 there.

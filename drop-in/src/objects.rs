@@ -50,12 +50,6 @@ impl Status {
         }
     }
 
-    /// Returns `true` if libmlx5 drives the object, and nobody asks how often.
-    #[inline(always)]
-    pub(crate) fn is_left(&self) -> bool {
-        self.path() == Path::Libmlx5 && !log::is_on()
-    }
-
     pub(crate) fn set(&self, path: Path) {
         self.path.store(path as u8, Ordering::Release);
     }

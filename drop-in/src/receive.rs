@@ -96,7 +96,7 @@ unsafe fn post_one<Q: Receives>(
         let Some((wr_id, sge)) = one else { return false };
         let Some(mut guard) = lock.try_lock() else { return false };
         if Q::IS_SHARED {
-            // The SRQ would not have had its record.
+            // Its record was found in the SRQ, so doorbell drives it.
             hint::assert_unchecked(guard.as_ref().is_some_and(|side| side.is_ready));
         }
         let Some(side) = guard.as_mut().filter(|side| side.is_ready) else {

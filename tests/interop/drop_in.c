@@ -616,6 +616,19 @@ static void refused(void)
 	end(p);
 }
 
+/* Posts inline data that is too long and cannot be read: it is refused unread. */
+static void inline_refused(void)
+{
+	struct pair *p = make(2);
+	struct ibv_sge sge = { .length = 100000 };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE };
+	struct ibv_send_wr *bad = NULL;
+	play(p, 1);
+	check(ibv_post_send(p->from, &wr, &bad) == ENOMEM && bad == &wr, "refusing inline data");
+	play(p, 50);
+	end(p);
+}
+
 /* Polls between the calls of a batch of the same queue pair. */
 static void batch(void)
 {
@@ -820,7 +833,7 @@ static void exits(void) { interrupted(exit_0); }
 
 static const struct { const char *name; void (*run)(void); } modes[] = {
 	{ "fork", forked }, { "contexts", contexts }, { "threads", threads }, { "resize", resize },
-	{ "destroy", destroyed }, { "refuse", refused }, { "batch", batch }, { "start", started }, { "first", posted_at_once }, { "windows", windows },
+	{ "destroy", destroyed }, { "refuse", refused }, { "inline", inline_refused }, { "batch", batch }, { "start", started }, { "first", posted_at_once }, { "windows", windows },
 	{ "contended-batch", contended_batch }, { "reset-by-another", reset_by_another },
 	{ "receive-only", receive_only },
 	{ "reset-in-batch", reset_in_batch },

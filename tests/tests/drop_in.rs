@@ -183,6 +183,7 @@ fn a_program_does_what_seems_unlikely() {
         "resize",
         "destroy",
         "refuse",
+        "inline",
         "batch",
         "contended-batch",
         "reset-by-another",

@@ -192,7 +192,8 @@ unsafe fn wrong(number: usize, qp: *mut ibv_qp_ex, ah: *mut ibv_ah) {
             6 => wr_set_sge(qp, 9, 0x1000, 1 << 31),
             7 => {
                 wr_send(qp);
-                wr_set_inline_data(qp, [0_u8; 61].as_mut_ptr().cast(), 61);
+                // Refused data is not read.
+                wr_set_inline_data(qp, ptr::null_mut(), 61);
             }
             8 => (0..9).for_each(|_| good(qp, ah)),
             // The queue pair has no atomics.

@@ -92,10 +92,8 @@ pub unsafe fn write_one(segments: NonNull<DataSegment>, capacity: u32, segment: 
     debug_assert_ne!(segment.byte_count.get(), 0, "0 can mean 2 GiB");
     // SAFETY: the caller passes `capacity` writable segments, at least one, that the device does not read now.
     unsafe {
+        end_after_one(segments, capacity);
         write(segments, segment);
-        if capacity > 1 {
-            write(segments.add(1), DataSegment::TERMINATOR);
-        }
     }
 }
 
@@ -108,9 +106,7 @@ pub unsafe fn scatter_one(segments: NonNull<DataSegment>, capacity: u32, sge: &S
     debug_assert_ne!(sge.length, 0, "0 can mean 2 GiB");
     // SAFETY: the caller passes `capacity` writable segments, at least one, that the device does not read now.
     unsafe {
-        if capacity > 1 {
-            write(segments.add(1), DataSegment::TERMINATOR);
-        }
+        end_after_one(segments, capacity);
         write_sge(segments, sge);
     }
 }
@@ -124,10 +120,20 @@ pub unsafe fn scatter_fresh(segments: NonNull<DataSegment>, capacity: u32, sge: 
     debug_assert_ne!(sge.length, 0, "0 can mean 2 GiB");
     // SAFETY: the caller passes `capacity` writable segments, at least one, that the device does not read now.
     unsafe {
-        if capacity > 1 {
-            write(segments.add(1), DataSegment::TERMINATOR);
-        }
+        end_after_one(segments, capacity);
         write_fields(segments, sge);
+    }
+}
+
+/// Ends a list after its first segment, if there are more.
+///
+/// # Safety
+/// As [`write_one`].
+#[inline(always)]
+unsafe fn end_after_one(segments: NonNull<DataSegment>, capacity: u32) {
+    if capacity > 1 {
+        // SAFETY: the second of the caller's segments.
+        unsafe { write(segments.add(1), DataSegment::TERMINATOR) }
     }
 }
 
