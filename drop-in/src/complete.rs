@@ -11,9 +11,8 @@ use mlx5_wire::be::Be32;
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys::{IBV_WC_GENERAL_ERR, IBV_WC_SUCCESS, ibv_wc, ibv_wc_status};
 
-use crate::context;
 use crate::lock::{Guard, Lock};
-use crate::objects::{Cq, CqSide, Qp, ReceiveSide, RqSide, SendSide, SrqSide};
+use crate::objects::{CqSide, Qp, ReceiveSide, RqSide, SendSide, SrqSide};
 use crate::poll;
 
 /// Result of a CQE.
@@ -54,15 +53,11 @@ pub(crate) trait Side: Sized {
     /// Returns `true` if CQEs of this kind are of such queues.
     fn has(kind: CqeKind) -> bool;
 
-    /// Returns the next CQE if it has arrived and is of the most common form: a request has succeeded, and left nothing in
-    /// the CQE.
+    /// Returns the next CQE if it has arrived and is plain: a request of such a queue has succeeded, and its CQE has no payload.
     fn peek_plain(ring: &CompletionQueue) -> Option<Cqe<'_>>;
 
-    /// Ends the request that such a CQE names, and returns its `wr_id`; `None` if no such request is outstanding.
+    /// Ends the request that a plain CQE names, and returns its `wr_id`; `None` if no such request is outstanding.
     fn complete_plain(&mut self, cqe: Cqe<'_>) -> Option<u64>;
-
-    /// Writes the fields of such a CQE that libmlx5 writes beside those of every completion.
-    fn fill_plain(wc: &mut ibv_wc, cqe: Cqe<'_>);
 
     /// Ends the request that `cqe` names if it has succeeded, and returns its `wr_id`; `None` otherwise, and if no such request
     /// is outstanding.
@@ -71,8 +66,8 @@ pub(crate) trait Side: Sized {
     /// `cqe` is of this queue.
     unsafe fn complete_succeeded(&mut self, cqe: Cqe<'_>) -> Option<u64>;
 
-    /// As [`fill_plain`](Self::fill_plain), of any request that has succeeded.
-    fn fill_succeeded(wc: &mut ibv_wc, cqe: Cqe<'_>);
+    /// Writes what libmlx5 writes of a request that has succeeded, beside the fields of every completion.
+    fn fill(wc: &mut ibv_wc, cqe: Cqe<'_>);
 
     /// Ends the request that `cqe` names.
     ///
@@ -82,77 +77,49 @@ pub(crate) trait Side: Sized {
 }
 
 impl CqSide {
-    /// Returns the queue pair of `cqe`, which is of the CQ of `record`.
+    /// Returns the queue pair of `cqe`, which is of this CQ.
     #[inline(always)]
-    pub(crate) fn qp<'a>(&mut self, record: &'a Cq, cqe: Cqe<'_>) -> Option<&'a Qp> {
-        match self.same_qp(cqe) {
+    pub(crate) fn qp<'a>(&mut self, cqe: Cqe<'_>) -> Option<&'a Qp> {
+        let qpn = cqe.qpn();
+        match self.same_qp(qpn) {
             Some(qp) => Some(qp),
-            None => self.other_qp(record, cqe.qpn()),
+            None => self.other_qp(qpn),
         }
     }
 
     /// Returns the queue pair with this number, which is not that of the CQE before.
     #[inline(always)]
-    pub(crate) fn other_qp<'a>(&mut self, record: &'a Cq, qpn: u32) -> Option<&'a Qp> {
-        // SAFETY: [record-lives] the CQ of `record` exists.
-        let qp = unsafe { context::of((*record.ibv).context) }.qps.get(qpn)?;
+    pub(crate) fn other_qp<'a>(&mut self, qpn: u32) -> Option<&'a Qp> {
+        // SAFETY: [record-lives] the CQ exists, so its context does.
+        let qp = unsafe { &*self.qps }.get(qpn)?;
         (self.last, self.last_qpn) = (qp, Be32::new(qpn));
         Some(qp)
     }
 
-    /// Returns the queue pair of `cqe` if it is that of the CQE before.
+    /// Returns the queue pair with this number if it is that of the CQE before.
     #[inline(always)]
-    pub(crate) fn same_qp<'a>(&self, cqe: Cqe<'_>) -> Option<&'a Qp> {
+    pub(crate) fn same_qp<'a>(&self, qpn: u32) -> Option<&'a Qp> {
         // SAFETY: [record-lives] `last` is that of a queue pair of this CQ, if it has a number that a CQE has.
-        (Be32::new(cqe.qpn()) == self.last_qpn).then(|| unsafe { &*self.last })
+        (Be32::new(qpn) == self.last_qpn).then(|| unsafe { &*self.last })
     }
 
-    /// Ends the receive that the next CQE names if that is of the most common form and of the queue pair of the CQE before;
-    /// returns the CQE, which was not taken, and the `wr_id`.
+    /// As [`complete`](Self::complete), if the request has succeeded and no other thread uses its queue; returns its `wr_id`.
     #[inline(always)]
-    pub(crate) fn complete_plain_receive(&mut self) -> Option<(Cqe<'_>, u64)> {
-        let cqe = self.ring.peek_send()?;
-        let qp = self.same_qp(cqe)?;
-        let wr_id = if qp.srq.is_some() {
-            complete_plain_one::<SrqSide>(qp, cqe)
-        } else {
-            complete_plain_one::<RqSide>(qp, cqe)
-        };
-        Some((cqe, wr_id?))
-    }
-
-    /// Ends the request of `cqe`, unless another thread uses the queue; returns its `wr_id`. `cqe` is of the CQ of `record`, and
-    /// [`is_plain`] is true for it.
-    #[inline(always)]
-    pub(crate) fn complete_plain(&mut self, record: &Cq, cqe: Cqe<'_>) -> Option<u64> {
-        let qp = self.qp(record, cqe)?;
+    pub(crate) fn complete_succeeded(&mut self, cqe: Cqe<'_>) -> Option<u64> {
+        let qp = self.qp(cqe)?;
         if SendSide::has(cqe.kind()) {
-            complete_plain_one::<SendSide>(qp, cqe)
+            complete_succeeded_one::<SendSide>(qp, cqe)
         } else if qp.srq.is_some() {
-            complete_plain_one::<SrqSide>(qp, cqe)
+            complete_succeeded_one::<SrqSide>(qp, cqe)
         } else {
-            complete_plain_one::<RqSide>(qp, cqe)
+            complete_succeeded_one::<RqSide>(qp, cqe)
         }
     }
 
-    /// As [`complete_plain`](Self::complete_plain), of a receive whose payload is in the CQE.
+    /// Ends the request that `cqe`, which is of this CQ, names.
     #[inline(always)]
-    pub(crate) fn complete_inline(&mut self, record: &Cq, cqe: Cqe<'_>) -> Option<u64> {
-        let qp = self.qp(record, cqe)?;
-        // SAFETY: `cqe` is of the queue that is locked.
-        unsafe {
-            if qp.srq.is_some() {
-                SrqSide::of(qp)?.try_lock()?.as_mut()?.complete_succeeded(cqe)
-            } else {
-                RqSide::of(qp)?.try_lock()?.as_mut()?.complete_succeeded(cqe)
-            }
-        }
-    }
-
-    /// Ends the request that `cqe`, which is of the CQ of `record`, names.
-    #[inline(always)]
-    pub(crate) fn complete(&mut self, record: &Cq, cqe: Cqe<'_>) -> Outcome {
-        let Some(qp) = self.qp(record, cqe) else { return Outcome::Stray };
+    pub(crate) fn complete(&mut self, cqe: Cqe<'_>) -> Outcome {
+        let Some(qp) = self.qp(cqe) else { return Outcome::Stray };
         if SendSide::has(cqe.kind()) {
             complete_one::<SendSide>(qp, cqe)
         } else if qp.srq.is_some() {
@@ -163,20 +130,17 @@ impl CqSide {
     }
 }
 
-/// Returns `true` if a request has succeeded, and left nothing in the CQE but immediate data or a key.
-#[inline(always)]
-pub(crate) fn is_plain(cqe: Cqe<'_>) -> bool {
-    match cqe.kind() {
-        CqeKind::Send | CqeKind::Written => true,
-        CqeKind::NotAReceive => cqe.is_plain_requester(),
-        _ => false,
-    }
-}
-
-/// Ends the request that a CQE of the most common form names, unless the queue is in use: then the caller has to wait for it.
+/// Ends the request that `cqe`, which is plain and of a queue `S` of `qp`, names, unless another thread uses the queue; returns
+/// its `wr_id`.
 #[inline(always)]
 pub(crate) fn complete_plain_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Option<u64> {
     S::of(qp)?.try_lock()?.as_mut()?.complete_plain(cqe)
+}
+
+#[inline(always)]
+fn complete_succeeded_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Option<u64> {
+    // SAFETY: `cqe` is of this queue.
+    unsafe { S::of(qp)?.try_lock()?.as_mut()?.complete_succeeded(cqe) }
 }
 
 #[inline(always)]
@@ -237,18 +201,13 @@ impl<Q: Receives> Side for ReceiveSide<Q> {
 
     #[inline(always)]
     fn peek_plain(ring: &CompletionQueue) -> Option<Cqe<'_>> {
-        ring.peek_send()
+        ring.peek_message()
     }
 
     #[inline(always)]
     fn complete_plain(&mut self, cqe: Cqe<'_>) -> Option<u64> {
         // SAFETY: no buffer waits: none is loaded, and only an SRQ recycles one, which it posts at once.
         unsafe { self.queue.complete_and_release(cqe.wqe_counter()) }
-    }
-
-    #[inline(always)]
-    fn fill_plain(wc: &mut ibv_wc, cqe: Cqe<'_>) {
-        poll::fill_message(wc, cqe);
     }
 
     #[inline(always)]
@@ -262,7 +221,7 @@ impl<Q: Receives> Side for ReceiveSide<Q> {
     }
 
     #[inline(always)]
-    fn fill_succeeded(wc: &mut ibv_wc, cqe: Cqe<'_>) {
+    fn fill(wc: &mut ibv_wc, cqe: Cqe<'_>) {
         poll::fill_received(wc, cqe);
     }
 
@@ -318,11 +277,6 @@ impl Side for SendSide {
     }
 
     #[inline(always)]
-    fn fill_plain(wc: &mut ibv_wc, cqe: Cqe<'_>) {
-        poll::fill_sent(wc, cqe);
-    }
-
-    #[inline(always)]
     unsafe fn complete_succeeded(&mut self, cqe: Cqe<'_>) -> Option<u64> {
         let is_sent = cqe.opcode() == CqeOpcode::Requester;
         // SAFETY: `cqe` is of this queue. Verbs programs post memory of their own.
@@ -334,7 +288,7 @@ impl Side for SendSide {
     }
 
     #[inline(always)]
-    fn fill_succeeded(wc: &mut ibv_wc, cqe: Cqe<'_>) {
+    fn fill(wc: &mut ibv_wc, cqe: Cqe<'_>) {
         poll::fill_sent(wc, cqe);
     }
 

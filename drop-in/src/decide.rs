@@ -19,7 +19,7 @@ use rdma_core_sys::{
 };
 
 use crate::builder::{Draft, functions};
-use crate::context::Context;
+use crate::context::{self, Context};
 use crate::extended;
 use crate::find;
 use crate::log;
@@ -269,7 +269,9 @@ fn cq_side(cq: &Cq) -> Result<(CqSide, CqDoorbell), &'static str> {
         unsafe { ring.resized(layout, &[]) }.map_err(|_| NOT_RINGS)?;
     }
     cq.consumer_index.store(ring.consumer_index(), Ordering::Relaxed);
-    let side = CqSide { ring, last: core::ptr::null(), last_qpn: NO_QP, current: None };
+    // SAFETY: [record-lives] the CQ and its context exist.
+    let qps = unsafe { &raw const context::of((*cq.ibv).context).qps };
+    let side = CqSide { ring, qps, last: core::ptr::null(), last_qpn: NO_QP, current: None };
     Ok((side, doorbell))
 }
 

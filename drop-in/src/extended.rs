@@ -4,17 +4,17 @@ use core::ffi::{c_int, c_uint};
 use core::mem;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use mlx5_ring::completion::{Cqe, CqeKind};
+use mlx5_ring::completion::Cqe;
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys::{IBV_WC_SUCCESS, ibv_cq_ex, ibv_poll_cq_attr, ibv_wc_opcode, ibv_wc_status};
 
-use crate::complete::{Outcome, is_plain};
+use crate::complete::{Outcome, complete_plain_one};
 use crate::context;
 use crate::decide;
 use crate::find;
 use crate::lock::Guard;
 use crate::log::{self, LIBMLX5};
-use crate::objects::{Cq, CqSide, Path};
+use crate::objects::{Cq, CqSide, Path, RqSide, SrqSide};
 use crate::poll::{STRAY, UNSEEN, receive_flags, receive_opcode, request_opcode};
 
 /// Puts the library's functions in the place of libmlx5's, as far as the CQ has them, unless it has the reader of tag matching.
@@ -155,7 +155,7 @@ unsafe fn start_locked(guard: Guard<'_, Option<CqSide>>, cq: *mut ibv_cq_ex, rec
     // SAFETY: [verbs]; `record` is that of the CQ, which doorbell drives, and `guard` holds its lock.
     unsafe {
         let side = record.held();
-        let is_taken = side.take_plain_receive(cq);
+        let is_taken = side.take_message(cq);
         if !is_taken && side.ring.is_empty() {
             return libc::ENOENT;
         }
@@ -165,7 +165,7 @@ unsafe fn start_locked(guard: Guard<'_, Option<CqSide>>, cq: *mut ibv_cq_ex, rec
     }
 }
 
-/// Starts a poll of a CQ whose next completion is no plain receive of the queue pair of the completion before.
+/// Starts a poll of a CQ whose next completion [`take_message`](CqSide::take_message) does not take.
 ///
 /// # Safety
 /// As [`take`].
@@ -253,10 +253,10 @@ unsafe fn end(record: &Cq) {
 #[inline(always)]
 unsafe fn take(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
     // SAFETY: this thread holds the lock, and `cq` is the CQ of `record`.
-    unsafe { if record.held().take_plain_receive(cq) { 0 } else { take_other(cq, record) } }
+    unsafe { if record.held().take_message(cq) { 0 } else { take_other(cq, record) } }
 }
 
-/// As [`take`], if the next completion is no plain receive of the queue pair of the completion before.
+/// As [`take`], if [`take_message`](CqSide::take_message) does not take the next completion.
 ///
 /// # Safety
 /// As [`take`].
@@ -268,26 +268,7 @@ unsafe extern "C" fn take_other(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
         let side = record.held();
         let Some(cqe) = side.ring.peek() else { return libc::ENOENT };
         let cqe: Cqe<'static> = cqe.detach();
-        let wr_id = if is_plain(cqe) { side.complete_plain(record, cqe) } else { None };
-        let Some(wr_id) = wr_id else { return take_inline(cq, record) };
-        side.show(cq, cqe, wr_id, IBV_WC_SUCCESS);
-        0
-    }
-}
-
-/// As [`take`], if the next completion is most likely a receive whose payload is in the CQE.
-///
-/// # Safety
-/// As [`take`]; there is a completion.
-#[inline(never)]
-unsafe extern "C" fn take_inline(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
-    // SAFETY: as in `take_other`.
-    unsafe {
-        let side = record.held();
-        let cqe: Cqe<'static> = side.ring.peek_again().detach();
-        let inline = cqe.kind() == CqeKind::Inline;
-        let wr_id = if inline { side.complete_inline(record, cqe) } else { None };
-        let Some(wr_id) = wr_id else { return take_any(cq, record) };
+        let Some(wr_id) = side.complete_succeeded(cqe) else { return take_any(cq, record) };
         side.show(cq, cqe, wr_id, IBV_WC_SUCCESS);
         0
     }
@@ -305,7 +286,7 @@ unsafe extern "C" fn take_any(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
         loop {
             let Some(cqe) = side.ring.peek() else { return libc::ENOENT };
             let cqe: Cqe<'static> = cqe.detach();
-            match side.complete(record, cqe) {
+            match side.complete(cqe) {
                 Outcome::Done { wr_id, status } => {
                     side.show(cq, cqe, wr_id, status);
                     return 0;
@@ -322,16 +303,24 @@ unsafe extern "C" fn take_any(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
 }
 
 impl CqSide {
-    /// Makes the next completion the current one if it is a [plain receive](Self::complete_plain_receive).
+    /// Makes the next completion the current one if it is a message whose payload is not in the CQE, and no other thread uses its
+    /// queue.
     ///
     /// # Safety
     /// `cq` is the CQ of this ring.
     #[inline(always)]
-    unsafe fn take_plain_receive(&mut self, cq: *mut ibv_cq_ex) -> bool {
-        let Some((cqe, wr_id)) = self.complete_plain_receive() else { return false };
+    unsafe fn take_message(&mut self, cq: *mut ibv_cq_ex) -> bool {
+        let Some(cqe) = self.ring.peek_message() else { return false };
         // SAFETY: `cq` is the CQ of this ring; the consumer index is published when the program has read the completion.
         unsafe {
-            let cqe = cqe.detach();
+            let cqe: Cqe<'static> = cqe.detach();
+            let Some(qp) = self.qp(cqe) else { return false };
+            let wr_id = if qp.srq.is_some() {
+                complete_plain_one::<SrqSide>(qp, cqe)
+            } else {
+                complete_plain_one::<RqSide>(qp, cqe)
+            };
+            let Some(wr_id) = wr_id else { return false };
             self.show(cq, cqe, wr_id, IBV_WC_SUCCESS);
         }
         true
@@ -355,11 +344,11 @@ impl CqSide {
 /// # Safety
 /// [verbs] The program is in a poll.
 #[inline(always)]
-unsafe fn current(cq: *mut ibv_cq_ex) -> Option<Cqe<'static>> {
+unsafe fn current(cq: *mut ibv_cq_ex) -> Cqe<'static> {
     // SAFETY: [verbs] the program is in a poll, so this thread holds the lock, and the CQE was taken and is not published.
     unsafe {
         let side = polled(cq).held();
-        Some(side.ring.taken(side.current?))
+        side.ring.taken(side.current.unwrap_unchecked())
     }
 }
 
@@ -368,10 +357,8 @@ macro_rules! readers {
     ($($name:ident($cqe:ident) -> $type:ty = $value:expr;)*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
             // SAFETY: [verbs] the program is in a poll.
-            match unsafe { current(cq) } {
-                Some($cqe) => $value,
-                None => 0,
-            }
+            let $cqe = unsafe { current(cq) };
+            $value
         }
     )*};
 }

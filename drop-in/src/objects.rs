@@ -17,6 +17,7 @@ use rdma_core_sys::{ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_ex, ibv_srq};
 use crate::builder::Draft;
 use crate::lock::Lock;
 use crate::log::{self, Count};
+use crate::table::Table;
 
 /// The library that posts to an object and polls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,11 +87,13 @@ pub(crate) const NO_QP: Be32 = Be32::new(u32::MAX);
 /// The ring of a CQ.
 pub(crate) struct CqSide {
     pub(crate) ring: CompletionQueue,
+    /// The queue pairs of its context.
+    pub(crate) qps: *const Table<Qp>,
     /// The queue pair of the CQE before; null if it is gone.
     pub(crate) last: *const Qp,
     /// Its number, in the order of a CQE, so that a comparison swaps no bytes; [`NO_QP`] if it is gone.
     pub(crate) last_qpn: Be32,
-    /// Where the current CQE of an extended poll is.
+    /// Where the current CQE of an extended poll is; `None` before the first one.
     pub(crate) current: Option<NonNull<u8>>,
 }
 

@@ -71,7 +71,7 @@ unsafe fn poll_locked(
         if count <= 0 {
             return 0;
         }
-        let qp = side.ring.peek_send().and_then(|cqe| side.same_qp(cqe));
+        let qp = side.ring.peek_message().and_then(|cqe| side.same_qp(cqe.qpn()));
         mem::forget(guard);
         match qp {
             None => poll_other(record, count, wc),
@@ -81,8 +81,8 @@ unsafe fn poll_locked(
     }
 }
 
-/// Polls a CQ whose next completion, if there is one, is no receive of the most common form of the queue pair of the completion
-/// before; returns what `ibv_poll_cq` returns.
+/// Polls a CQ whose next completion, if there is one, is no plain receive of the queue pair of the completion before; returns
+/// what `ibv_poll_cq` returns.
 ///
 /// # Safety
 /// As [`poll_any`], with `count` for `left`.
@@ -91,26 +91,22 @@ unsafe extern "C" fn poll_other(record: &Cq, count: c_int, wc: *mut ibv_wc) -> c
     // SAFETY: this thread holds the lock, and has no reference to the value; `wc` is writable; no CQE is taken.
     unsafe {
         let side = record.held();
-        if let Some(cqe) = side.ring.peek_requester() {
-            let cqe: Cqe<'static> = cqe.detach();
-            if side.qp(record, cqe).is_some() {
-                return poll_one::<SendSide>(record, count, wc);
-            }
-        }
-        if side.ring.is_empty() {
+        let Some(cqe) = side.ring.peek() else {
             // All that was taken before is published.
             drop(record.side.regain());
             return 0;
-        }
-        if let Some(cqe) = side.ring.peek_send() {
-            let cqe: Cqe<'static> = cqe.detach();
-            match side.qp(record, cqe) {
-                Some(qp) if qp.srq.is_some() => return poll_one::<SrqSide>(record, count, wc),
-                Some(_) => return poll_one::<RqSide>(record, count, wc),
-                None => {}
+        };
+        let cqe: Cqe<'static> = cqe.detach();
+        match (cqe.kind(), side.qp(cqe)) {
+            (CqeKind::NotAReceive, Some(_)) if cqe.is_plain_requester() => {
+                poll_one::<SendSide>(record, count, wc)
             }
+            (CqeKind::Send | CqeKind::Written, Some(qp)) if qp.srq.is_some() => {
+                poll_one::<SrqSide>(record, count, wc)
+            }
+            (CqeKind::Send | CqeKind::Written, Some(_)) => poll_one::<RqSide>(record, count, wc),
+            _ => poll_any(record, count, wc, count),
         }
-        poll_any(record, count, wc, count)
     }
 }
 
@@ -168,16 +164,16 @@ unsafe extern "C" fn poll_any(record: &Cq, left: c_int, wc: *mut ibv_wc, count: 
             // The consumer index is published when the poll ends.
             let cqe: Cqe<'static> = cqe.detach();
             let before = room.left;
-            room = match side.qp(record, cqe) {
-                Some(_) if SendSide::has(cqe.kind()) => side.take::<SendSide>(record, room),
-                Some(qp) if qp.srq.is_some() => side.take::<SrqSide>(record, room),
-                Some(_) => side.take::<RqSide>(record, room),
+            room = match side.qp(cqe) {
+                Some(_) if SendSide::has(cqe.kind()) => side.take::<SendSide>(room),
+                Some(qp) if qp.srq.is_some() => side.take::<SrqSide>(room),
+                Some(_) => side.take::<RqSide>(room),
                 None => room,
             };
             if room.left != before {
                 continue;
             }
-            match side.take_any(record, &mut *room.next) {
+            match side.take_any(&mut *room.next) {
                 Outcome::Done { .. } => room.advance(),
                 Outcome::Hidden => {}
                 Outcome::Waits => break,
@@ -196,11 +192,11 @@ unsafe extern "C" fn poll_any(record: &Cq, left: c_int, wc: *mut ibv_wc, count: 
     }
 }
 
-/// Takes the next completion, which is of the most common form and of the queue `S` of the queue pair of the completion before,
-/// and then others; returns what `ibv_poll_cq` returns. Most polls find one, which needs no loop.
+/// Takes the next completion, which is plain and of the queue `S` of the queue pair of the completion before, and then others;
+/// returns what `ibv_poll_cq` returns. Most polls find one, which needs no loop.
 ///
 /// # Safety
-/// As [`poll_any`], with `count` for `left`, which is above 0; the next CQE is there and of that form and queue pair.
+/// As [`poll_any`], with `count` for `left`, which is above 0; the next CQE is there, and is such a one.
 // The arguments have the order of `ibv_poll_cq`, so they stay in their registers.
 #[inline(never)]
 unsafe extern "C" fn poll_one<S: Side>(record: &Cq, count: c_int, wc: *mut ibv_wc) -> c_int {
@@ -219,8 +215,7 @@ unsafe extern "C" fn poll_one<S: Side>(record: &Cq, count: c_int, wc: *mut ibv_w
     }
 }
 
-/// Takes completions for as long as they are of the most common form and of one queue `S`, of the queue pair of the completion
-/// before, and then others; returns what `ibv_poll_cq` returns.
+/// Takes completions for as long as they are plain and of queues `S`, and then others; returns what `ibv_poll_cq` returns.
 ///
 /// # Safety
 /// As [`poll_any`].
@@ -235,7 +230,7 @@ unsafe extern "C" fn poll_plain<S: Side>(
     // SAFETY: this thread holds the lock, and has no reference to the value; `wc` is writable.
     unsafe {
         let side = record.held();
-        let room = side.take_run::<S, true>(record, Room { next: wc, left });
+        let room = side.take_run::<S, true>(Room { next: wc, left });
         if room.left == 0 || side.ring.is_empty() {
             side.publish(record);
             drop(record.side.regain());
@@ -249,17 +244,16 @@ impl CqSide {
     /// Takes the next completion; returns `false` if another thread uses its queue, or no such request is outstanding.
     ///
     /// # Safety
-    /// It is there, of the most common form and of the queue `S` of the queue pair of the completion before.
+    /// It is there, is plain, and is of the queue `S` of the queue pair of the completion before.
     #[inline(always)]
     unsafe fn take_one<S: Side>(&mut self, wc: &mut ibv_wc) -> bool {
         // SAFETY: it is there; the consumer index is published when the poll ends.
         let cqe = unsafe { self.ring.peek_again().detach() };
         // SAFETY: [record-lives] `last` is that of a queue pair of this CQ, because the completion is of it.
-        let Some(wr_id) = complete_plain_one::<S>(unsafe { &*self.last }, cqe) else {
-            return false;
-        };
-        fill(wc, wr_id, IBV_WC_SUCCESS, self.last_qpn.get());
-        S::fill_plain(wc, cqe);
+        let qp = unsafe { &*self.last };
+        let Some(wr_id) = complete_plain_one::<S>(qp, cqe) else { return false };
+        fill(wc, wr_id, IBV_WC_SUCCESS, qp.qpn);
+        S::fill(wc, cqe);
         self.ring.advance_inline();
         true
     }
@@ -270,17 +264,17 @@ impl CqSide {
     /// # Safety
     /// As [`take_run`](Self::take_run).
     #[inline(never)]
-    unsafe fn take<S: Side>(&mut self, record: &Cq, room: Room) -> Room {
+    unsafe fn take<S: Side>(&mut self, room: Room) -> Room {
         // SAFETY: as for the caller.
-        unsafe { self.take_run::<S, false>(record, room) }
+        unsafe { self.take_run::<S, false>(room) }
     }
 
-    /// As [`take`](Self::take), with `PLAIN` for as long as they have the most common form.
+    /// As [`take`](Self::take), with `PLAIN` for as long as they are plain.
     ///
     /// # Safety
-    /// `record` is that of this CQ, `room` is writable, and `last` is not null.
+    /// `room` is writable, and `last` is not null.
     #[inline(always)]
-    unsafe fn take_run<S: Side, const PLAIN: bool>(&mut self, record: &Cq, mut room: Room) -> Room {
+    unsafe fn take_run<S: Side, const PLAIN: bool>(&mut self, mut room: Room) -> Room {
         // SAFETY: [record-lives] `last` is that of a queue pair of this CQ.
         let mut qp = unsafe { &*self.last };
         'queues: loop {
@@ -292,10 +286,10 @@ impl CqSide {
                 let cqe = if PLAIN { S::peek_plain(&self.ring) } else { self.ring.peek() };
                 let Some(cqe) = cqe else { return room };
                 // SAFETY: the consumer index is published when the poll ends.
-                let cqe = unsafe { cqe.detach() };
+                let cqe: Cqe<'static> = unsafe { cqe.detach() };
                 let next_qpn = cqe.qpn();
                 if Be32::new(next_qpn) != qpn_of_cqe {
-                    let Some(next) = self.other_qp(record, next_qpn) else { return room };
+                    let Some(next) = self.other_qp(next_qpn) else { return room };
                     let is_same =
                         S::IS_SHARED && S::of(next).is_some_and(|next| ptr::eq(next, lock));
                     if !is_same {
@@ -312,11 +306,7 @@ impl CqSide {
                 };
                 let Some(wr_id) = wr_id else { return room };
                 fill(wc, wr_id, IBV_WC_SUCCESS, qpn);
-                if PLAIN {
-                    S::fill_plain(wc, cqe)
-                } else {
-                    S::fill_succeeded(wc, cqe)
-                }
+                S::fill(wc, cqe);
                 self.ring.advance_inline();
                 room.advance();
             }
@@ -327,12 +317,12 @@ impl CqSide {
     /// Takes the next CQE, of any form, and writes its completion, if there is one, to `wc`.
     ///
     /// # Safety
-    /// It has arrived, and `record` is that of this CQ.
+    /// It has arrived.
     #[inline(never)]
-    unsafe fn take_any(&mut self, record: &Cq, wc: &mut ibv_wc) -> Outcome {
+    unsafe fn take_any(&mut self, wc: &mut ibv_wc) -> Outcome {
         // SAFETY: it has arrived; the consumer index is published when the poll ends.
         let cqe = unsafe { self.ring.peek_again().detach() };
-        let outcome = self.complete(record, cqe);
+        let outcome = self.complete(cqe);
         match outcome {
             Outcome::Done { wr_id, status } => {
                 fill(wc, wr_id, status, cqe.qpn());
@@ -413,24 +403,6 @@ pub(crate) fn fill_receive(wc: &mut ibv_wc, cqe: Cqe<'_>) {
 /// Writes what libmlx5 writes of a receive that succeeded.
 #[inline(always)]
 pub(crate) fn fill_received(wc: &mut ibv_wc, cqe: Cqe<'_>) {
-    fill_message(wc, cqe);
-    match cqe.opcode() {
-        CqeOpcode::ResponderSend => {}
-        CqeOpcode::ResponderSendInv => {
-            wc.wc_flags |= IBV_WC_WITH_INV;
-            wc.__bindgen_anon_1.invalidated_rkey = cqe.imm_inval_pkey();
-        }
-        opcode => {
-            wc.opcode = receive_opcode(opcode);
-            wc.wc_flags |= IBV_WC_WITH_IMM;
-            wc.__bindgen_anon_1.imm_data = cqe.imm_inval_pkey().to_be();
-        }
-    }
-}
-
-/// Writes what libmlx5 writes of a message that came with neither immediate data nor a key.
-#[inline(always)]
-pub(crate) fn fill_message(wc: &mut ibv_wc, cqe: Cqe<'_>) {
     let route = cqe.route();
     wc.byte_len = cqe.byte_count();
     wc.src_qp = route.source_qpn();
@@ -438,22 +410,45 @@ pub(crate) fn fill_message(wc: &mut ibv_wc, cqe: Cqe<'_>) {
     wc.slid = cqe.slid();
     wc.dlid_path_bits = cqe.dlid_path_bits();
     wc.pkey_index = cqe.imm_inval_pkey() as u16;
-    wc.opcode = IBV_WC_RECV;
-    wc.wc_flags = if route.has_grh() { IBV_WC_GRH } else { 0 };
+    let grh = if route.has_grh() { IBV_WC_GRH } else { 0 };
+    (wc.opcode, wc.wc_flags) = (IBV_WC_RECV, grh);
+    if cqe.has_imm_or_key() {
+        if cqe.opcode() == CqeOpcode::ResponderSendInv {
+            wc.wc_flags = grh | IBV_WC_WITH_INV;
+            wc.__bindgen_anon_1.invalidated_rkey = cqe.imm_inval_pkey();
+        } else {
+            if cqe.opcode() == CqeOpcode::ResponderWriteImm {
+                wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+            }
+            wc.wc_flags = grh | IBV_WC_WITH_IMM;
+            wc.__bindgen_anon_1.imm_data = cqe.imm_inval_pkey().to_be();
+        }
+    }
 }
+
+/// Opcode and flags of a send that succeeded, by the opcode of its WQE.
+const SENT: [(ibv_wc_opcode, u32); 256] = {
+    let mut sent = [(IBV_WC_SEND, 0); 256];
+    let mut opcode = 0;
+    while opcode < 256 {
+        sent[opcode] = match WqeOpcode::new(opcode as u8) {
+            WqeOpcode::RDMA_WRITE => (IBV_WC_RDMA_WRITE, 0),
+            WqeOpcode::RDMA_WRITE_IMM => (IBV_WC_RDMA_WRITE, IBV_WC_WITH_IMM),
+            WqeOpcode::SEND_IMM => (IBV_WC_SEND, IBV_WC_WITH_IMM),
+            WqeOpcode::RDMA_READ => (IBV_WC_RDMA_READ, 0),
+            WqeOpcode::ATOMIC_CS => (IBV_WC_COMP_SWAP, 0),
+            WqeOpcode::ATOMIC_FA => (IBV_WC_FETCH_ADD, 0),
+            _ => (IBV_WC_SEND, 0),
+        };
+        opcode += 1;
+    }
+    sent
+};
 
 /// Returns opcode and flags of a send that succeeded.
 #[inline(always)]
 pub(crate) fn request_opcode(cqe: Cqe<'_>) -> (ibv_wc_opcode, u32) {
-    match WqeOpcode::new(cqe.send_opcode()) {
-        WqeOpcode::RDMA_WRITE => (IBV_WC_RDMA_WRITE, 0),
-        WqeOpcode::RDMA_WRITE_IMM => (IBV_WC_RDMA_WRITE, IBV_WC_WITH_IMM),
-        WqeOpcode::SEND_IMM => (IBV_WC_SEND, IBV_WC_WITH_IMM),
-        WqeOpcode::RDMA_READ => (IBV_WC_RDMA_READ, 0),
-        WqeOpcode::ATOMIC_CS => (IBV_WC_COMP_SWAP, 0),
-        WqeOpcode::ATOMIC_FA => (IBV_WC_FETCH_ADD, 0),
-        _ => (IBV_WC_SEND, 0),
-    }
+    SENT[cqe.send_opcode() as usize]
 }
 
 /// Returns the opcode of a receive.

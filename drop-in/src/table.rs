@@ -18,7 +18,7 @@ const fn empty<T>() -> *mut Page<T> {
 
 /// Records by a number of 24 bits: that of a queue pair, or the kernel's handle of an object.
 pub(crate) struct Table<T> {
-    pages: Box<[AtomicPtr<Page<T>>]>,
+    pages: Box<[AtomicPtr<Page<T>>; COUNT]>,
 }
 
 const fn place(number: u32) -> (usize, usize) {
@@ -27,7 +27,7 @@ const fn place(number: u32) -> (usize, usize) {
 
 impl<T> Table<T> {
     pub(crate) fn new() -> Self {
-        Self { pages: (0..COUNT).map(|_| AtomicPtr::new(empty())).collect() }
+        Self { pages: Box::new([const { AtomicPtr::new(empty()) }; COUNT]) }
     }
 
     /// Returns the record with this number.
@@ -102,7 +102,7 @@ unsafe fn drop_record<T>(record: *mut T) {
 
 impl<T> Drop for Table<T> {
     fn drop(&mut self) {
-        for page in &mut self.pages {
+        for page in self.pages.iter_mut() {
             let page = *page.get_mut();
             if page != empty() {
                 // SAFETY: the page came from a box, and no other code has the table.

@@ -73,19 +73,23 @@ pub(crate) const REQUESTER: u8 = cqe::op_own(CqeOpcode::Requester, CqeFormat::Pl
 /// `op_own` of a frame or a SEND that was received, without immediate data or solicited event, with owner bit 0.
 pub(crate) const SEND: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
 
+/// Bits of the opcodes of messages: a SEND without immediate data or a key has none of them, and each other message has one.
+const IMM_OR_KEY: u8 = cqe::op_own(CqeOpcode::ResponderWriteImm, CqeFormat::Plain, false, 0)
+    | cqe::op_own(CqeOpcode::ResponderSendInv, CqeFormat::Plain, false, 0);
+
 /// Kind of a CQE, from its last byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CqeKind {
-    /// The device has not written it yet.
-    Pending,
     /// A SEND arrived, with or without immediate data; the payload is in the posted buffers.
     Send,
-    /// A message arrived whose payload, if it is short enough, is in the CQE.
-    Inline,
     /// An RDMA WRITE with immediate data was completed: nothing is in the posted buffers or in the CQE, and the byte count
     /// is of what was written elsewhere.
     Written,
+    /// A message arrived whose payload, if it is short enough, is in the CQE.
+    Inline,
+    /// The device has not written it yet.
+    Pending,
     /// Title of a compressed block.
     Compressed,
     /// A receive failed.
@@ -202,6 +206,12 @@ impl<'a> Cqe<'a> {
     #[inline(always)]
     pub fn opcode(&self) -> CqeOpcode {
         CqeOpcode::from_bits(self.op_own() >> 4)
+    }
+
+    /// Returns `true` if the message that this CQE reports came with immediate data or a key to invalidate.
+    #[inline(always)]
+    pub fn has_imm_or_key(&self) -> bool {
+        self.op_own() & IMM_OR_KEY != 0
     }
 
     /// Format.

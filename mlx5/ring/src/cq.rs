@@ -165,12 +165,12 @@ impl CompletionQueue {
         unsafe { self.arrived_as(self.next, REQUESTER, CqeKind::NotAReceive) }
     }
 
-    /// Returns the next CQE, without taking it, if it has arrived and says that a SEND came which has neither immediate data
-    /// nor a solicited event, and whose payload is in the posted buffers.
+    /// Returns the next CQE, without taking it, if it has arrived and says that a message came whose payload is in the posted
+    /// buffers or was written elsewhere.
     #[inline(always)]
-    pub fn peek_send(&self) -> Option<Cqe<'_>> {
-        // SAFETY: the next CQE.
-        unsafe { self.arrived_as(self.next, SEND, CqeKind::Send) }
+    pub fn peek_message(&self) -> Option<Cqe<'_>> {
+        let is_message = |kind| matches!(kind, CqeKind::Send | CqeKind::Written);
+        self.arrived_if(self.next, self.owner, is_message)
     }
 
     /// Returns the CQE at `cqe` if it has arrived and has this `op_own`, which is of this kind.
@@ -382,10 +382,21 @@ impl CompletionQueue {
     /// Returns `cqe`, which is one of the buffer, if the device has written it on the lap with this owner bit.
     #[inline(always)]
     fn arrived_at(&self, cqe: NonNull<u8>, owner: u8) -> Option<Cqe<'_>> {
+        self.arrived_if(cqe, owner, |kind| kind != CqeKind::Pending)
+    }
+
+    /// As [`arrived_at`](Self::arrived_at), if `accepts` is true for its kind, which it is not for [`CqeKind::Pending`].
+    #[inline(always)]
+    fn arrived_if(
+        &self,
+        cqe: NonNull<u8>,
+        owner: u8,
+        accepts: impl FnOnce(CqeKind) -> bool,
+    ) -> Option<Cqe<'_>> {
         // SAFETY: a CQE of the buffer.
         let last_word = unsafe { LastWord::read(cqe) };
         let kind = last_word.kind(owner);
-        if kind == CqeKind::Pending {
+        if !accepts(kind) {
             return None;
         }
         barrier::owner_before_cqe();
