@@ -97,14 +97,11 @@ unsafe extern "C" fn poll_other(record: &Cq, count: c_int, wc: *mut ibv_wc) -> c
             return 0;
         };
         let cqe: Cqe<'static> = cqe.detach();
-        match (cqe.kind(), side.qp(cqe)) {
-            (CqeKind::NotAReceive, Some(_)) if cqe.is_plain_requester() => {
-                poll_one::<SendSide>(record, count, wc)
-            }
-            (CqeKind::Send | CqeKind::Written, Some(qp)) if qp.srq.is_some() => {
-                poll_one::<SrqSide>(record, count, wc)
-            }
-            (CqeKind::Send | CqeKind::Written, Some(_)) => poll_one::<RqSide>(record, count, wc),
+        let is_message = matches!(cqe.kind(), CqeKind::Send | CqeKind::Written);
+        match side.qp(cqe) {
+            Some(_) if cqe.is_plain_requester() => poll_one::<SendSide>(record, count, wc),
+            Some(qp) if is_message && qp.srq.is_some() => poll_one::<SrqSide>(record, count, wc),
+            Some(_) if is_message => poll_one::<RqSide>(record, count, wc),
             _ => poll_any(record, count, wc, count),
         }
     }

@@ -105,12 +105,13 @@ unsafe fn post_inline(
     data: Request,
     limits: &SendLimits,
 ) -> Result<(), c_int> {
-    if inline_len(list) > limits.inline.into() {
+    let len = inline_len(list);
+    if len > limits.inline.into() {
         return Err(libc::ENOMEM);
     }
     // SAFETY: [verbs] inline data can be read during the call.
     let pieces = list.iter().map(|sge| unsafe { bytes(sge) });
-    let payload = Payload { inline: pieces, sges: &[] };
+    let payload = Payload { inline: pieces, inline_len: len as usize, sges: &[] };
     // SAFETY: [verbs]; `check` has passed the request. No READ or atomic has inline data.
     unsafe { post_payload(posting, qp, wr, payload, &[], flags, data, false) }
 }

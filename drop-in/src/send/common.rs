@@ -51,13 +51,17 @@ impl SendSide {
                     if sge.length > limits.inline {
                         break;
                     }
-                    let payload = Payload { inline: iter::once(bytes(sge)), sges: &[] };
+                    let (inline, inline_len) = (iter::once(bytes(sge)), sge.length as usize);
+                    let payload = Payload { inline, inline_len, sges: &[] };
                     put::<ARE_DATAGRAMS, _>(posting, qp, request, payload, data)
                 } else {
-                    let inline = list.iter().map(|sge| bytes(sge));
-                    let payload = Payload { inline, sges: &[] };
-                    inline_len(list) <= limits.inline.into()
-                        && put::<ARE_DATAGRAMS, _>(posting, qp, request, payload, data)
+                    let len = inline_len(list);
+                    if len > limits.inline.into() {
+                        break;
+                    }
+                    let (inline, inline_len) = (list.iter().map(|sge| bytes(sge)), len as usize);
+                    let payload = Payload { inline, inline_len, sges: &[] };
+                    put::<ARE_DATAGRAMS, _>(posting, qp, request, payload, data)
                 };
                 if !is_posted {
                     break;

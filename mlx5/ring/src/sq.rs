@@ -18,7 +18,8 @@
 //! - *register*: with [`BlueFlame`] other than [`Never`](BlueFlame::Never), no other queue has this register.
 //! - *memory*: what an SGE or a remote key names stays valid, the memory that a READ or an atomic writes is
 //!   untouched, and the memory that a SEND or WRITE reads is not written, until the request's value has come
-//!   back from [`SendQueue::complete`] or [`SendQueue::reset`]. Inline bytes are copied at once.
+//!   back from [`SendQueue::complete`] or [`SendQueue::reset`]. Inline bytes are copied at once, and are as many as
+//!   [`Payload::inline_len`] says.
 //! - *ready*: the QP is in RTS, or in SQD, SQE or error, when something is posted.
 
 mod block_run;

@@ -75,6 +75,8 @@ pub enum Immediate {
 pub struct Payload<'a, I = &'a [&'a [u8]]> {
     /// Pieces that are copied to the WQE.
     pub inline: I,
+    /// Bytes that the pieces have together.
+    pub inline_len: usize,
     /// Registered memory. An entry of length 0 is left out.
     pub sges: &'a [Sge],
 }
@@ -83,13 +85,14 @@ impl<'a> Payload<'a> {
     /// Bytes of registered memory.
     #[inline(always)]
     pub const fn gather(sges: &'a [Sge]) -> Self {
-        Self { inline: &[], sges }
+        Self { inline: &[], inline_len: 0, sges }
     }
 
     /// Bytes that are copied to the WQE.
     #[inline(always)]
-    pub const fn inline(pieces: &'a [&'a [u8]]) -> Self {
-        Self { inline: pieces, sges: &[] }
+    pub fn inline(pieces: &'a [&'a [u8]]) -> Self {
+        let inline_len = pieces.iter().fold(0_usize, |len, piece| len.saturating_add(piece.len()));
+        Self { inline: pieces, inline_len, sges: &[] }
     }
 }
 
@@ -99,7 +102,7 @@ impl Default for Payload<'_> {
     }
 }
 
-/// Pieces that are copied to a WQE: they are asked for twice.
+/// Pieces that are copied to a WQE.
 pub trait Pieces: Clone + IntoIterator<Item: AsRef<[u8]>> {}
 
 impl<I: Clone + IntoIterator<Item: AsRef<[u8]>>> Pieces for I {}
@@ -114,10 +117,7 @@ impl<I: Pieces> Payload<'_, I> {
     /// Returns the number of inline bytes, and of the units that the payload takes in a WQE.
     #[inline(always)]
     pub(super) fn measure(&self) -> Result<(usize, usize), PostError> {
-        let mut len = 0_usize;
-        for piece in self.inline.clone() {
-            len = len.saturating_add(piece.as_ref().len());
-        }
+        let len = self.inline_len;
         if len > MAX_INLINE {
             return Err(PostError::InlineTooLong);
         }

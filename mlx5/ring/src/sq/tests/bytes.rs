@@ -87,7 +87,7 @@ fn sends() {
 fn empty_entries_and_empty_inline_pieces_are_left_out() {
     let empty = Sge { length: 0, ..SGE };
     let sges = &[empty, SGE, empty][..];
-    let payload = Payload { inline: &[&[], &[]], sges };
+    let payload = Payload { sges, ..Payload::inline(&[&[], &[]]) };
     // SAFETY: as above.
     writes(0, &std::format!("0000000a 12345602 00000000 00000000 {DATA}"), |posting| unsafe {
         posting.send(payload, Immediate::None, Flags::NONE, 0)
@@ -193,7 +193,8 @@ fn an_inline_header_and_pointers() {
             rig.start_at(start, 0);
             // SAFETY: as above.
             unsafe {
-                let payload = Payload { inline: &[&header[..len]], sges: &[SGE, SGE] };
+                let pieces = [&header[..len]];
+                let payload = Payload { sges: &[SGE, SGE], ..Payload::inline(&pieces) };
                 rig.queue.posting().send(payload, Immediate::None, SIGNALED, 0).unwrap();
             }
             rig.device.look();

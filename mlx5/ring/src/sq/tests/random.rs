@@ -111,7 +111,7 @@ impl Request {
     fn post(&self, posting: &mut Posting<'_, u32>, data: u32) -> Result<(), PostError> {
         let (sges, flags) = (self.sges(), self.flags());
         let pieces: Vec<&[u8]> = self.inline.iter().map(|piece| &piece[..]).collect();
-        let payload = Payload { inline: &pieces, sges: &sges };
+        let payload = Payload { sges: &sges, ..Payload::inline(&pieces) };
         let result = Sge { addr: 8, length: 8, lkey: 9 };
         // SAFETY: [memory] never touched; the device is a model.
         unsafe {
@@ -182,7 +182,7 @@ impl Request {
                 }
                 _ => {}
             }
-            queue.put(&mut open, Payload { inline: &pieces, sges: &sges })?;
+            queue.put(&mut open, Payload { sges: &sges, ..Payload::inline(&pieces) })?;
             if is_addressed_last {
                 queue.put_address(&open, &to());
             }
