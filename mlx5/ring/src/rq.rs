@@ -213,7 +213,6 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
                     break;
                 }
                 debug_assert_eq!(self.waiting, 0, "[waiting-blocked]");
-                prefetch::for_write::<{ prefetch::AHEAD }, _>(segments.as_ptr());
                 let Some(data) = write(segments, self.wqes.max_sge) else { break };
                 *slot = Slot::posted(data, head as u16);
             }

@@ -325,10 +325,9 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
     #[inline(always)]
     unsafe fn free(&mut self, slot: u32) -> T {
         debug_assert!(!self.is_loaded());
-        // SAFETY: a slot that was posted exists and has data.
-        let data = unsafe { self.wqes.slots.free(slot) };
         self.append(slot);
-        data
+        // SAFETY: a slot that was posted exists and has data.
+        unsafe { self.wqes.slots.free(slot) }
     }
 }
 
