@@ -10,20 +10,24 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Lets doorbell poll and arm a CQ. Queue pairs that are created on it later are doorbell's too; those that it has must be
- * attached before something is posted to them.
+ * Lets doorbell poll and arm a CQ. Those queue pairs that it has must be attached before something is posted to them.
+ *
+ * A queue pair that is created on it later is doorbell's, too. The other CQ and the SRQ of that queue pair must be attached
+ * before: otherwise its creation fails with `EOPNOTSUPP`. No object can be detached.
  *
  * Returns 0, also if doorbell drives it already, or `EOPNOTSUPP`: then nothing has changed, and libmlx5 drives the CQ.
  * `DOORBELL_LOG=1` shows why.
  *
  * # Safety
  * The CQ is of `ibv_create_cq`, or of `ibv_create_cq_ex` and was cast by `ibv_cq_ex_to_cq`; not of `mlx5dv_create_cq`.
- * It was neither polled nor resized, and no other thread uses it during the call.
+ * It was neither polled nor resized, and no other thread uses it during the call; other threads may use, create and destroy
+ * other objects. The program uses no memory windows of this context.
  */
 int doorbell_attach_cq(struct ibv_cq *cq);
 
 /**
- * Lets doorbell post to an SRQ. All queue pairs of the SRQ must be attached, too.
+ * Lets doorbell post to an SRQ. Attach all queue pairs of the SRQ, too: for a receive of another one `ibv_poll_cq` of libmlx5
+ * returns a wrong `wr_id`.
  *
  * Returns as `doorbell_attach_cq`.
  *

@@ -2,11 +2,12 @@
 
 use core::ffi::c_int;
 use core::mem::zeroed;
+use core::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 use rdma_core_sys::{
-    IBV_QP_CAP, ibv_context, ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_srq,
+    IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, ibv_context, ibv_cq,
+    ibv_cq_ex, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_srq,
 };
 
 use crate::builder::functions;
@@ -21,15 +22,18 @@ use crate::objects::{Path, Status};
 /// One thread attaches at a time.
 static ATTACHING: Mutex<()> = Mutex::new(());
 
-/// Lets doorbell poll and arm a CQ. Queue pairs that are created on it later are doorbell's too; those that it has must be
-/// attached before something is posted to them.
+/// Lets doorbell poll and arm a CQ. Those queue pairs that it has must be attached before something is posted to them.
+///
+/// A queue pair that is created on it later is doorbell's, too. The other CQ and the SRQ of that queue pair must be attached
+/// before: otherwise its creation fails with `EOPNOTSUPP`. No object can be detached.
 ///
 /// Returns 0, also if doorbell drives it already, or `EOPNOTSUPP`: then nothing has changed, and libmlx5 drives the CQ.
 /// `DOORBELL_LOG=1` shows why.
 ///
 /// # Safety
 /// The CQ is of `ibv_create_cq`, or of `ibv_create_cq_ex` and was cast by `ibv_cq_ex_to_cq`; not of `mlx5dv_create_cq`.
-/// It was neither polled nor resized, and no other thread uses it during the call.
+/// It was neither polled nor resized, and no other thread uses it during the call; other threads may use, create and destroy
+/// other objects. The program uses no memory windows of this context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn doorbell_attach_cq(cq: *mut ibv_cq) -> c_int {
     let _attaching = ATTACHING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,7 +51,8 @@ pub unsafe extern "C" fn doorbell_attach_cq(cq: *mut ibv_cq) -> c_int {
     }
 }
 
-/// Lets doorbell post to an SRQ. All queue pairs of the SRQ must be attached, too.
+/// Lets doorbell post to an SRQ. Attach all queue pairs of the SRQ, too: for a receive of another one `ibv_poll_cq` of libmlx5
+/// returns a wrong `wr_id`.
 ///
 /// Returns as `doorbell_attach_cq`.
 ///
@@ -91,7 +96,7 @@ pub unsafe extern "C" fn doorbell_attach_qp(qp: *mut ibv_qp) -> c_int {
         }
         let (mut attr, mut made) = (zeroed::<ibv_qp_attr>(), zeroed::<ibv_qp_init_attr>());
         let query = context.original.query_qp;
-        if query(qp, &mut attr, IBV_QP_CAP as c_int, &mut made) != 0 {
+        if query(qp, &mut attr, (IBV_QP_STATE | IBV_QP_CAP) as c_int, &mut made) != 0 {
             return libc::EOPNOTSUPP;
         }
         let neighbours = [
@@ -101,15 +106,19 @@ pub unsafe extern "C" fn doorbell_attach_qp(qp: *mut ibv_qp) -> c_int {
         ];
         // libmlx5 has room for the functions of `ibv_wr_*` in each queue pair.
         let extended = qp.cast::<ibv_qp_ex>();
+        let bind_mw = (*extended).wr_bind_mw;
         let original = (*extended).wr_start.map(|_| functions::of(qp, false));
         let signal_all = made.sq_sig_all != 0;
         let error = match create::insert_qp(context, qp, signal_all, None, original) {
             None => libc::EOPNOTSUPP,
             Some(record) => {
+                let can_send = !matches!(attr.qp_state, IBV_QPS_RESET | IBV_QPS_INIT | IBV_QPS_RTR);
+                record.can_send.store(can_send, Ordering::Relaxed);
                 decide::for_qp(context, record);
                 let error = error_of(&record.status);
                 if error != 0 {
                     create::forget_qp(context, record);
+                    (*extended).wr_bind_mw = bind_mw;
                 }
                 error
             }

@@ -102,13 +102,11 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         };
         // No decision includes it from here on.
         let was_undecided = context.leave_undecided(record);
+        let mut is_reset = true;
         if record.status.path() == Path::Doorbell {
             // Once it is destroyed, a new queue pair may have its number, and its WQEs are gone.
             let mut attr = ibv_qp_attr { qp_state: IBV_QPS_RESET, ..zeroed() };
-            if modify_qp(qp, &mut attr, IBV_QP_STATE as c_int) != 0 {
-                // The device is gone, and completes nothing more.
-                remove_completions(record);
-            }
+            is_reset = modify_qp(qp, &mut attr, IBV_QP_STATE as c_int) == 0;
         }
         // No lock is held in the kernel, which may wait until a thread that polls has acknowledged an event.
         let error = destroy(qp);
@@ -117,6 +115,10 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
                 context.undecided().push(record);
             }
             return error;
+        }
+        if !is_reset {
+            // The device is gone, and completes nothing more.
+            remove_completions(record);
         }
         let _undecided = context.undecided();
         context.qps.remove(number, record);
@@ -161,12 +163,17 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
         let context = context::of((*cq).context);
         let handle = (*cq).handle;
         let record = context.cqs.get(handle).filter(|record| record.ibv == cq).map(ptr::from_ref);
+        let Some(record) = record else { return (context.original.destroy_cq)(cq) };
+        // Once it is destroyed, a new one may have its address and its handle.
+        context.cqs.take_out(handle, record);
         let error = (context.original.destroy_cq)(cq);
-        if let (0, Some(record)) = (error, record) {
-            let _undecided = context.undecided();
-            context.cqs.remove(handle, record);
+        if error != 0 {
+            context.cqs.put_back(handle, record);
+            return error;
         }
-        error
+        let _undecided = context.undecided();
+        context.cqs.remove(handle, record);
+        0
     }
 }
 
@@ -176,12 +183,17 @@ pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         let context = context::of((*srq).context);
         let handle = (*srq).handle;
         let record = context.srqs.get(handle).filter(|record| record.ibv == srq).map(ptr::from_ref);
+        let Some(record) = record else { return (context.original.destroy_srq)(srq) };
+        // Once it is destroyed, a new one may have its address and its handle.
+        context.srqs.take_out(handle, record);
         let error = (context.original.destroy_srq)(srq);
-        if let (0, Some(record)) = (error, record) {
-            let _undecided = context.undecided();
-            context.srqs.remove(handle, record);
+        if error != 0 {
+            context.srqs.put_back(handle, record);
+            return error;
         }
-        error
+        let _undecided = context.undecided();
+        context.srqs.remove(handle, record);
+        0
     }
 }
 

@@ -233,8 +233,10 @@ unsafe fn record_qp(
     let neighbours = record.cqs().into_iter().flatten().map(|cq| &cq.status);
     let mut neighbours = neighbours.chain(record.srq().map(|srq| &srq.status));
     if neighbours.any(|status| status.path() == Path::Doorbell) {
-        decide::for_qp(context, record);
-        if record.status.path() == Path::Libmlx5 {
+        if record.status.uncovered().is_none() {
+            decide::for_qp(context, record);
+        }
+        if record.status.path() != Path::Doorbell {
             log::warn(format_args!(
                 "QP {:#x} cannot share a CQ or SRQ that doorbell drives: {}; {}",
                 record.qpn,

@@ -13,9 +13,9 @@ use mlx5_ring::sq::{self, BlueFlame, Config, Record, SendQueue};
 use mlx5_ring::srq::{self, SharedReceiveQueue};
 use mlx5_wire::be::Be32;
 use rdma_core_sys::{
-    IBV_ATOMIC_NONE, IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR,
-    MLX5DV_OBJ_CQ, MLX5DV_OBJ_QP, MLX5DV_OBJ_SRQ, Mlx5dv, ibv_device_attr, ibv_qp_attr,
-    ibv_qp_init_attr, mlx5dv_cq, mlx5dv_obj, mlx5dv_qp, mlx5dv_srq,
+    IBV_ATOMIC_NONE, IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_RESET, MLX5DV_OBJ_CQ, MLX5DV_OBJ_QP,
+    MLX5DV_OBJ_SRQ, Mlx5dv, ibv_cq, ibv_device_attr, ibv_qp_attr, ibv_qp_init_attr, mlx5dv_cq,
+    mlx5dv_obj, mlx5dv_qp, mlx5dv_srq,
 };
 
 use crate::builder::{Draft, functions};
@@ -180,8 +180,11 @@ fn decide<'a>(context: &'a Context, seed: impl FnOnce(&mut Group<'a>), path: imp
 fn adopt(context: &Context, group: &Group<'_>) -> Result<(), &'static str> {
     let qps = group.qps.iter().map(|qp| qp_sides(context, qp)).collect::<Result<Vec<_>, _>>()?;
     let srqs = group.srqs.iter().map(|srq| srq_side(srq)).collect::<Result<Vec<_>, _>>()?;
-    // libmlx5 does not clean a CQ any more after it was asked for its memory, so this is the last step.
     let cqs = group.cqs.iter().map(|cq| cq_side(cq)).collect::<Result<Vec<_>, _>>()?;
+    for cq in &group.cqs {
+        // Now libmlx5 knows, too.
+        init_cq(cq.ibv)?;
+    }
     for (cq, (side, mut doorbell)) in group.cqs.iter().zip(cqs) {
         let mut arm = cq.arm.lock();
         for _ in 0..arm.events {
@@ -239,12 +242,27 @@ unsafe fn check_unused(dbrec: NonNull<Be32>, words: usize) -> Result<(), &'stati
     if is_used { Err(USED) } else { Ok(()) }
 }
 
-/// Returns where a CQ is.
-pub(crate) fn cq_layout(cq: &Cq) -> Result<(cq::Layout, Place), &'static str> {
+/// Asks libmlx5 for the memory of a CQ. From then on it leaves the CQEs of queue pairs that are reset or destroyed.
+fn init_cq(cq: *mut ibv_cq) -> Result<mlx5dv_cq, &'static str> {
     // SAFETY: both are integers and pointers, which may be 0.
     let (mut out, mut obj) = unsafe { (zeroed::<mlx5dv_cq>(), zeroed::<mlx5dv_obj>()) };
-    (obj.cq.in_, obj.cq.out) = (cq.ibv, &raw mut out);
+    (obj.cq.in_, obj.cq.out) = (cq, &raw mut out);
     init(&mut obj, MLX5DV_OBJ_CQ)?;
+    Ok(out)
+}
+
+/// Returns where a CQ is. libmlx5 is asked about a copy of its CQ, because the CQ may stay with libmlx5, which notes in the CQ
+/// that it was asked.
+pub(crate) fn cq_layout(cq: &Cq) -> Result<(cq::Layout, Place), &'static str> {
+    /// More words than a CQ of libmlx5 has.
+    const WORDS: usize = 512;
+    let mut copy = [0_u64; WORDS];
+    let size = size_of_val(&copy);
+    let to = libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: size };
+    let from = libc::iovec { iov_base: cq.ibv.cast(), iov_len: size };
+    // SAFETY: the kernel reads memory after the CQ, too, as far as there is any, and writes to `copy`.
+    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
+    let out = init_cq(if copied > 0 { copy.as_mut_ptr().cast() } else { cq.ibv })?;
     let dbrec: NonNull<Be32> = pointer(out.dbrec)?;
     let layout =
         cq::Layout { buf: pointer(out.buf)?, dbrec, cqe_cnt: out.cqe_cnt, cqe_size: out.cqe_size };
@@ -359,8 +377,6 @@ fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
         // libmlx5 44 says -4 for datagrams without SGEs.
         inline: i32::max(made.cap.max_inline_data as i32, 0) as u32,
     };
-    let is_ready = !matches!(state, IBV_QPS_RESET | IBV_QPS_INIT | IBV_QPS_RTR);
-    qp.can_send.store(is_ready, Ordering::Relaxed);
     let send = SendSide {
         queue: queue.without_asking(),
         limits,

@@ -6,7 +6,7 @@
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
-use core::mem::transmute;
+use core::mem::{transmute, zeroed};
 use core::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -55,14 +55,24 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
             return error;
         }
         drop(undecided);
+        if !stands_in_front() {
+            log::warn(format_args!(
+                "CQ {} cannot be resized: link the doorbell library before libibverbs",
+                (*cq).handle
+            ));
+            return libc::EOPNOTSUPP;
+        }
         let mut guard = record.side.lock();
         let Some(side) = &mut *guard else { return resize(cq, cqe) };
         let libmlx5_index = record.resized.load(Ordering::Relaxed);
         let mut resizing = Resizing { side, libmlx5_index, entries: None, is_complete: false };
         RESIZING.set(&raw mut resizing);
+        let before = (*cq).cqe;
         let error = resize(cq, cqe);
         RESIZING.set(ptr::null_mut());
-        if let (0, Some(entries)) = (error, resizing.entries) {
+        // libmlx5 does nothing if it is that large already.
+        if error == 0 && (resizing.entries.is_some() || (*cq).cqe != before) {
+            let entries = resizing.entries.unwrap_or_default();
             let layout = decide::cq_layout(record);
             let moved = layout.is_ok_and(|(layout, _)| side.ring.resized(layout, &entries).is_ok());
             if !(moved && resizing.is_complete) {
@@ -78,6 +88,26 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
         }
         error
     }
+}
+
+/// Returns `true` if libmlx5 calls [`ibv_cmd_resize_cq`] of this library: a library that is not preloaded may come after libibverbs in
+/// the order in which the loader looks for symbols.
+fn stands_in_front() -> bool {
+    let base_of = |address: *const c_void| {
+        // SAFETY: a structure of pointers, which may be null; `dladdr` takes any address.
+        unsafe {
+            let mut found: libc::Dl_info = zeroed();
+            libc::dladdr(address, &mut found);
+            found.dli_fbase
+        }
+    };
+    // libmlx5 finds what the program and its libraries have. A library that was opened later may be out of its sight.
+    // SAFETY: the name ends with a zero; a null name is that of the program.
+    let called = unsafe {
+        let program = libc::dlopen(ptr::null(), libc::RTLD_LAZY);
+        libc::dlsym(program, c"ibv_cmd_resize_cq".as_ptr())
+    };
+    base_of(called) == base_of(stands_in_front as *const c_void)
 }
 
 type CmdResizeCq =

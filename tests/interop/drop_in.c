@@ -21,7 +21,11 @@ int main(int argc, char **argv)
 		fprintf(stderr, "%s\n", dlerror());
 		return 1;
 	}
-	return run(argc - 1, argv + 1);
+	int code = run(argc - 1, argv + 1);
+	dlclose(plugin);
+	if (dlopen("libdoorbell_drop_in.so", RTLD_NOW | RTLD_NOLOAD))
+		printf("doorbell stays\n");
+	return code;
 }
 #else
 #include "../../drop-in/examples/connect.h"
@@ -112,7 +116,7 @@ static void join(pid_t child)
 	check(waitpid(child, &status, 0) == child && status == 0, "the child");
 }
 
-/* A child that ends by exit() with copies of the parent's objects, and a child that opens the device itself while the
+/* A child that cannot destroy its copies of the parent's objects and ends by exit(), and a child that opens the device itself while the
  * parent uses it. */
 static void forked(void)
 {
@@ -120,9 +124,13 @@ static void forked(void)
 	struct pair *p = make(DEPTH);
 	play(p, 50);
 	check(!post_recv(p->to, 0, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+	/* Registered memory is the parent's alone. */
+	struct ibv_qp *qp = p->from;
 	pid_t child = fork();
-	if (child == 0)
+	if (child == 0) {
+		check(ibv_destroy_qp(qp) != 0, "ibv_destroy_qp in a child: it fails");
 		exit(0);
+	}
 	join(child);
 	child = fork();
 	if (child == 0) {
@@ -183,6 +191,14 @@ static void attached_plain(void)
 	check(doorbell_attach_cq(p->cq) == EOPNOTSUPP, "refusing a CQ in use");
 	check(doorbell_attach_qp(p->from) == EOPNOTSUPP, "refusing a queue pair of a CQ in use");
 	play(p, 50);
+	/* libmlx5 still removes the CQEs of a queue pair that is reset. */
+	check(!post_recv(p->to, 0, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+	check(!post_send(p->from, 1, p->memory[0], SIZE, p->mr), "ibv_post_send");
+	usleep(20000);
+	check(!ibv_modify_qp(p->from, &reset, IBV_QP_STATE), "ibv_modify_qp to RESET");
+	check(!ibv_modify_qp(p->to, &reset, IBV_QP_STATE), "ibv_modify_qp to RESET");
+	join_pair(p);
+	play(p, 50);
 	end(p);
 }
 
@@ -196,8 +212,11 @@ static void attached_extended(int at)
 	struct ibv_qp_ex *ex = create_ex(p, ibv_cq_ex_to_cq(cq), 2);
 	struct ibv_qp *qp = &ex->qp_base;
 	for (int i = 0; i < 50; i++) {
-		if (i == at)
+		if (i == at) {
+			void (*before)() = ex->wr_bind_mw;
 			check(doorbell_attach_qp(qp) == (at ? EOPNOTSUPP : 0), "doorbell_attach_qp");
+			check(!at || ex->wr_bind_mw == before, "a refused queue pair is as before");
+		}
 		check(!post_recv(qp, 2 * i, p->memory[1], SIZE, p->mr), "ibv_post_recv");
 		ibv_wr_start(ex);
 		ex->wr_id = 2 * i + 1;
@@ -226,6 +245,59 @@ static void attached_extended(int at)
 static void attached(void)
 {
 	attached_plain(), attached_extended(0), attached_extended(25);
+}
+
+/* Resizes a CQ that is attached. libmlx5 must call the library for that, or the CQ stays as it is. */
+static void attached_resized(void)
+{
+	struct pair *p = make(2);
+	check(!doorbell_attach_qp(p->from) && !doorbell_attach_qp(p->to), "doorbell_attach_qp");
+	play(p, 50);
+	printf("ibv_resize_cq: %d\n", ibv_resize_cq(p->cq, 100));
+	play(p, 150);
+	end(p);
+}
+
+static struct pair *reusing;
+static struct ibv_cq *dying, *born;
+static struct ibv_qp *on_born;
+
+void __libc_free(void *memory);
+
+/* As soon as a CQ that is being destroyed is freed, another one gets its memory and its handle. */
+void free(void *memory)
+{
+	__libc_free(memory);
+	if (memory && memory == dying) {
+		dying = NULL;
+		born = ibv_create_cq(reusing->context, 4, NULL, NULL, 0);
+		check(born != NULL, "ibv_create_cq");
+		on_born = create(reusing->pd, born, NULL, 1);
+		check(!doorbell_attach_qp(on_born), "doorbell_attach_qp");
+	}
+}
+
+static void attached_while_destroyed(void)
+{
+	int count = 0;
+	reusing = make(2);
+	born = ibv_create_cq(reusing->context, 4, NULL, NULL, 0);
+	check(born && !doorbell_attach_cq(born), "doorbell_attach_cq");
+	for (int i = 0; i < 50; i++) {
+		struct ibv_cq *before = born;
+		dying = born;
+		check(!ibv_destroy_cq(dying), "ibv_destroy_cq");
+		count += born == before;
+		to_init(on_born);
+		connect_to(on_born, on_born->qp_num);
+		check(!post_recv(on_born, 1, reusing->memory[1], SIZE, reusing->mr), "ibv_post_recv");
+		check(!post_send(on_born, 2, reusing->memory[0], SIZE, reusing->mr), "ibv_post_send");
+		check(wait_for(born).wr_id + wait_for(born).wr_id == 3, "the completions");
+		check(!ibv_destroy_qp(on_born), "ibv_destroy_qp");
+	}
+	check(count > 0, "a CQ at the address of one that is being destroyed");
+	check(!ibv_destroy_cq(born), "ibv_destroy_cq");
+	end(reusing);
 }
 #endif
 
@@ -616,6 +688,45 @@ static void refused(void)
 	end(p);
 }
 
+/* doorbell refuses a queue pair with features of libmlx5, and then not a plain one on the same CQs. */
+static void created_after_refusal(void)
+{
+	struct pair *p = make(2);
+	play(p, 2);
+	struct ibv_cq *fresh_cq = ibv_create_cq(p->context, 4, NULL, NULL, 0);
+	check(fresh_cq != NULL, "ibv_create_cq");
+	struct ibv_qp_init_attr_ex special = {
+		.send_cq = p->cq, .recv_cq = fresh_cq, .qp_type = IBV_QPT_UD, .pd = p->pd, .cap = { 1, 1, 1, 1, 0 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS,
+		.create_flags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
+	};
+	struct ibv_qp *qp = ibv_create_qp_ex(p->context, &special);
+	if (qp)
+		destroy(qp);
+	struct ibv_qp_init_attr plain = { .send_cq = p->cq, .recv_cq = fresh_cq, .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
+	qp = ibv_create_qp(p->pd, &plain);
+	check(qp != NULL, "ibv_create_qp");
+	destroy(qp);
+	check(!ibv_destroy_cq(fresh_cq), "ibv_destroy_cq");
+	play(p, 2);
+	end(p);
+}
+
+/* Posts a first request to a queue pair that is in error and was never ready to send: it is refused. */
+static void first_in_error(void)
+{
+	struct pair *p = make(2);
+	play(p, 2);
+	struct ibv_cq *cq = ibv_create_cq(p->context, 4, NULL, NULL, 0);
+	struct ibv_qp *qp = create(p->pd, cq, NULL, 2);
+	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
+	to_init(qp);
+	check(!ibv_modify_qp(qp, &error, IBV_QP_STATE), "ibv_modify_qp to ERR");
+	check(post_send(qp, 1, p->memory[0], SIZE, p->mr) == ENOMEM, "refusing to send");
+	check(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq), "destroying");
+	end(p);
+}
+
 /* Posts inline data that is too long and cannot be read: it is refused unread. */
 static void inline_refused(void)
 {
@@ -836,10 +947,12 @@ static const struct { const char *name; void (*run)(void); } modes[] = {
 	{ "destroy", destroyed }, { "refuse", refused }, { "inline", inline_refused }, { "batch", batch }, { "start", started }, { "first", posted_at_once }, { "windows", windows },
 	{ "contended-batch", contended_batch }, { "reset-by-another", reset_by_another },
 	{ "receive-only", receive_only },
+	{ "refused-creation", created_after_refusal }, { "first-in-error", first_in_error },
 	{ "reset-in-batch", reset_in_batch },
 	{ "abort", aborts }, { "exit", exits },
 #ifdef ATTACH
-	{ "attach", attached },
+	{ "attach", attached }, { "attach-resize", attached_resized },
+	{ "attach-while-destroyed", attached_while_destroyed },
 #endif
 };
 
