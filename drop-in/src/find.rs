@@ -7,9 +7,11 @@
 //!
 //! An SRQ has no function pointers. A plain one that doorbell drives has its record in the field of its XRC domain, which only
 //! SRQs for XRC have, with [`OURS`].
+//!
+//! A record is returned from a [`NonNull`], so the compiler does not test it again.
 
 use core::ffi::c_void;
-use core::ptr;
+use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use rdma_core_sys::{IBV_SRQT_BASIC, ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_ex, ibv_srq, ibv_srq_type};
@@ -60,7 +62,8 @@ pub(crate) unsafe fn cq<'a>(cq: *mut ibv_cq) -> Option<&'a Cq> {
         let start_poll =
             (*(&raw const (*cq).start_poll).cast::<AtomicUsize>()).load(Ordering::Acquire);
         let is_ours = start_poll == extended::start_poll as *const () as usize;
-        if is_ours { Some(&**place_in_cq(cq)) } else { None }
+        let place: *const NonNull<Cq> = place_in_cq(cq).cast();
+        if is_ours { Some((*place).as_ref()) } else { None }
     }
 }
 
@@ -75,7 +78,8 @@ pub(crate) unsafe fn qp<'a>(qp: *mut ibv_qp) -> Option<&'a Qp> {
     unsafe {
         let wr_start = (*(&raw const (*qp).wr_start).cast::<AtomicUsize>()).load(Ordering::Relaxed);
         let is_ours = wr_start == builder::wr_start as *const () as usize;
-        if is_ours { Some(&**place_in_qp(qp)) } else { None }
+        let place: *const NonNull<Qp> = place_in_qp(qp).cast();
+        if is_ours { Some((*place).as_ref()) } else { None }
     }
 }
 
@@ -151,6 +155,7 @@ pub(crate) unsafe fn srq<'a>(srq: *mut ibv_srq) -> Option<&'a Srq> {
     unsafe {
         let place = (*(&raw const (*srq).xrcd).cast::<AtomicUsize>()).load(Ordering::Acquire);
         let is_ours = place & OURS != 0;
-        if is_ours { Some(&*ptr::with_exposed_provenance(place - OURS)) } else { None }
+        let record = ptr::with_exposed_provenance_mut(place.wrapping_sub(OURS));
+        if is_ours { Some(NonNull::new_unchecked(record).as_ref()) } else { None }
     }
 }
