@@ -8,8 +8,14 @@ use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
     println!("cargo::rustc-check-cfg=cfg(carries_library)");
-    for path in ["build.rs", "Cargo.toml", "../drop-in/src", "../mlx5/ring/src", "../mlx5/wire/src"]
-    {
+    for path in [
+        "build.rs",
+        "Cargo.toml",
+        "../drop-in/build.rs",
+        "../drop-in/src",
+        "../mlx5/ring/src",
+        "../mlx5/wire/src",
+    ] {
         if PathBuf::from(path).exists() {
             println!("cargo::rerun-if-changed={path}");
         }

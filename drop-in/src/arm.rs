@@ -12,7 +12,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     unsafe {
         let context = context::of((*cq).context);
         // The lock keeps another thread from deciding for doorbell while libmlx5 arms.
-        let mut arm = context.cqs.get((*cq).handle).map(|record| (record, record.arm.lock()));
+        let mut arm = context.cq(cq).map(|record| (record, record.arm.lock()));
         if let Some((record, arm)) = &mut arm {
             if let Some(doorbell) = &mut arm.doorbell {
                 doorbell.arm(record.consumer_index.load(Ordering::Relaxed), solicited_only != 0);
@@ -28,7 +28,7 @@ pub(crate) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
     unsafe {
         let context = context::of((*cq).context);
         (context.original.cq_event)(cq);
-        let Some(record) = context.cqs.get((*cq).handle) else { return };
+        let Some(record) = context.cq(cq) else { return };
         let mut arm = record.arm.lock();
         match &mut arm.doorbell {
             Some(doorbell) => doorbell.event(),

@@ -6,8 +6,8 @@ use core::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 use rdma_core_sys::{
-    IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, ibv_context, ibv_cq,
-    ibv_cq_ex, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_srq,
+    IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, ibv_context,
+    ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_srq,
 };
 
 use crate::builder::functions;
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn doorbell_attach_cq(cq: *mut ibv_cq) -> c_int {
     unsafe {
         let Some(context) = context_of((*cq).context) else { return libc::EOPNOTSUPP };
         let fresh = record_cq(context, cq);
-        let Some(record) = context.cqs.get((*cq).handle) else { return libc::EOPNOTSUPP };
+        let Some(record) = context.cq(cq) else { return libc::EOPNOTSUPP };
         decide::for_cq(context, record);
         let error = error_of(&record.status);
         if error != 0 {
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn doorbell_attach_srq(srq: *mut ibv_srq) -> c_int {
     unsafe {
         let Some(context) = context_of((*srq).context) else { return libc::EOPNOTSUPP };
         let fresh = record_srq(context, srq);
-        let Some(record) = context.srqs.get((*srq).handle) else { return libc::EOPNOTSUPP };
+        let Some(record) = context.srq(srq) else { return libc::EOPNOTSUPP };
         decide::for_srq(context, record);
         let error = error_of(&record.status);
         if error != 0 {
@@ -97,6 +97,10 @@ pub unsafe extern "C" fn doorbell_attach_qp(qp: *mut ibv_qp) -> c_int {
         let (mut attr, mut made) = (zeroed::<ibv_qp_attr>(), zeroed::<ibv_qp_init_attr>());
         let query = context.original.query_qp;
         if query(qp, &mut attr, (IBV_QP_STATE | IBV_QP_CAP) as c_int, &mut made) != 0 {
+            return libc::EOPNOTSUPP;
+        }
+        if attr.qp_state == IBV_QPS_ERR {
+            // Whether it was ready to send once cannot be seen.
             return libc::EOPNOTSUPP;
         }
         let neighbours = [
@@ -191,7 +195,7 @@ impl Fresh<'_> {
 unsafe fn record_cq(context: &Context, cq: *mut ibv_cq) -> Fresh<'_> {
     // SAFETY: no code uses `cq`, which is null or of `context`. libmlx5 has room for the functions of an extended CQ in each.
     unsafe {
-        if cq.is_null() || context.cqs.get((*cq).handle).is_some_and(|record| record.ibv == cq) {
+        if cq.is_null() || context.cq(cq).is_some() {
             return Fresh::No;
         }
         let extended = cq.cast::<ibv_cq_ex>();
@@ -212,8 +216,7 @@ unsafe fn record_cq(context: &Context, cq: *mut ibv_cq) -> Fresh<'_> {
 unsafe fn record_srq(context: &Context, srq: *mut ibv_srq) -> Fresh<'_> {
     // SAFETY: `srq` is null or an SRQ of `context` that no code uses.
     unsafe {
-        if srq.is_null() || context.srqs.get((*srq).handle).is_some_and(|record| record.ibv == srq)
-        {
+        if srq.is_null() || context.srq(srq).is_some() {
             return Fresh::No;
         }
         create::record_srq(context, srq, create::uncovered_by_environment());

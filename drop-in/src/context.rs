@@ -12,6 +12,7 @@ use rdma_core_sys::{
     ibv_wq_init_attr,
 };
 
+use crate::find;
 use crate::install::Scope;
 use crate::log;
 use crate::objects::{Cq, Path, Qp, Srq, Status};
@@ -91,6 +92,39 @@ impl Context {
     #[inline(always)]
     pub(crate) fn original_of(&self, status: &Status) -> Option<&Original> {
         (status.path() == Path::Libmlx5 && !log::is_on()).then_some(&self.original)
+    }
+
+    /// Returns the record of a CQ. Once a CQ is destroyed, a new one may have its address and its handle before its record is
+    /// removed; the new one does not say that doorbell drives it.
+    ///
+    /// # Safety
+    /// `cq` is a CQ of the context.
+    #[inline(always)]
+    pub(crate) unsafe fn cq(&self, cq: *mut ibv_cq) -> Option<&Cq> {
+        // SAFETY: [record-lives] `cq` is a CQ of the context.
+        unsafe {
+            let record = self.cqs.get((*cq).handle)?;
+            let is_of = record.ibv == cq
+                && (record.status.path() != Path::Doorbell
+                    || find::cq(cq).is_some_and(|found| ptr::eq(found, record)));
+            is_of.then_some(record)
+        }
+    }
+
+    /// As [`cq`](Self::cq), of an SRQ.
+    ///
+    /// # Safety
+    /// `srq` is an SRQ of the context.
+    #[inline(always)]
+    pub(crate) unsafe fn srq(&self, srq: *mut ibv_srq) -> Option<&Srq> {
+        // SAFETY: [record-lives] `srq` is an SRQ of the context.
+        unsafe {
+            let record = self.srqs.get((*srq).handle)?;
+            let is_of = record.ibv == srq
+                && (record.status.path() != Path::Doorbell
+                    || find::srq(srq).is_some_and(|found| ptr::eq(found, record)));
+            is_of.then_some(record)
+        }
     }
 
     /// Locks the queue pairs that are undecided.

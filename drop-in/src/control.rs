@@ -162,18 +162,13 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     unsafe {
         let context = context::of((*cq).context);
         let handle = (*cq).handle;
-        let record = context.cqs.get(handle).filter(|record| record.ibv == cq).map(ptr::from_ref);
-        let Some(record) = record else { return (context.original.destroy_cq)(cq) };
-        // Once it is destroyed, a new one may have its address and its handle.
-        context.cqs.take_out(handle, record);
+        let record = context.cq(cq).map(ptr::from_ref);
         let error = (context.original.destroy_cq)(cq);
-        if error != 0 {
-            context.cqs.put_back(handle, record);
-            return error;
+        if let (0, Some(record)) = (error, record) {
+            let _undecided = context.undecided();
+            context.cqs.remove(handle, record);
         }
-        let _undecided = context.undecided();
-        context.cqs.remove(handle, record);
-        0
+        error
     }
 }
 
@@ -182,18 +177,13 @@ pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     unsafe {
         let context = context::of((*srq).context);
         let handle = (*srq).handle;
-        let record = context.srqs.get(handle).filter(|record| record.ibv == srq).map(ptr::from_ref);
-        let Some(record) = record else { return (context.original.destroy_srq)(srq) };
-        // Once it is destroyed, a new one may have its address and its handle.
-        context.srqs.take_out(handle, record);
+        let record = context.srq(srq).map(ptr::from_ref);
         let error = (context.original.destroy_srq)(srq);
-        if error != 0 {
-            context.srqs.put_back(handle, record);
-            return error;
+        if let (0, Some(record)) = (error, record) {
+            let _undecided = context.undecided();
+            context.srqs.remove(handle, record);
         }
-        let _undecided = context.undecided();
-        context.srqs.remove(handle, record);
-        0
+        error
     }
 }
 

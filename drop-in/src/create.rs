@@ -233,9 +233,7 @@ unsafe fn record_qp(
     let neighbours = record.cqs().into_iter().flatten().map(|cq| &cq.status);
     let mut neighbours = neighbours.chain(record.srq().map(|srq| &srq.status));
     if neighbours.any(|status| status.path() == Path::Doorbell) {
-        if record.status.uncovered().is_none() {
-            decide::for_qp(context, record);
-        }
+        decide::for_new_qp(context, record);
         if record.status.path() != Path::Doorbell {
             log::warn(format_args!(
                 "QP {:#x} cannot share a CQ or SRQ that doorbell drives: {}; {}",
@@ -294,13 +292,11 @@ pub(crate) unsafe fn insert_qp<'a>(
     };
     let cq = |cq: *mut ibv_cq| {
         // SAFETY: `cq` is null or a CQ of the queue pair.
-        let record = unsafe { cq.as_ref() }.and_then(|cq| context.cqs.get(cq.handle));
-        // A handle without a record can be that of another CQ, which is gone.
-        record.filter(|record| record.ibv == cq).map(NonNull::from)
+        (!cq.is_null()).then(|| unsafe { context.cq(cq) }).flatten().map(NonNull::from)
     };
-    // SAFETY: `made.srq` is null or an SRQ.
-    let srq = unsafe { made.srq.as_ref() }.and_then(|srq| context.srqs.get(srq.handle));
-    let srq = srq.filter(|record| record.ibv == made.srq).map(NonNull::from);
+    // SAFETY: `made.srq` is null or an SRQ of the context.
+    let srq = (!made.srq.is_null()).then(|| unsafe { context.srq(made.srq) }).flatten();
+    let srq = srq.map(NonNull::from);
     let (send_cq, recv_cq) = (cq(made.send_cq), cq(made.recv_cq));
     let is_foreign = send_cq.is_none() || recv_cq.is_none() || srq.is_none() != made.srq.is_null();
     let foreign = is_foreign.then_some(match context.scope {
@@ -358,9 +354,9 @@ pub(crate) unsafe fn note_foreign_qp(context: &Context, qp: *mut ibv_qp) -> bool
 /// # Safety
 /// `cq` is a CQ of `context`, or null.
 pub(crate) unsafe fn note_foreign(context: &Context, cq: *mut ibv_cq, why: &'static str) -> bool {
-    // SAFETY: `cq` is a CQ or null.
-    let record = unsafe { cq.as_ref() }.and_then(|cq| context.cqs.get(cq.handle));
-    let Some(record) = record.filter(|record| record.ibv == cq) else { return true };
+    // SAFETY: `cq` is null or a CQ of the context.
+    let record = (!cq.is_null()).then(|| unsafe { context.cq(cq) }).flatten();
+    let Some(record) = record else { return true };
     if record.status.path() == Path::Undecided {
         decide::against(context, record, why);
     }

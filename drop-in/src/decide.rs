@@ -22,6 +22,7 @@ use crate::builder::{Draft, functions};
 use crate::context::{self, Context};
 use crate::extended;
 use crate::find;
+use crate::install::Scope;
 use crate::log;
 use crate::objects::{
     Cq, CqSide, NO_QP, Path, Qp, Request, RqSide, SendLimits, SendSide, Srq, SrqSide, Status,
@@ -109,13 +110,13 @@ impl<'a> Group<'a> {
 /// Decides for the group of a queue pair.
 #[cold]
 pub(crate) fn for_qp(context: &Context, qp: &Qp) {
-    decide(context, |group| group.add_qp(qp), || qp.status.path());
+    decide(context, |group| group.add_qp(qp), || qp.status.path(), false);
 }
 
 /// Decides for the group of a CQ.
 #[cold]
 pub(crate) fn for_cq(context: &Context, cq: &Cq) {
-    decide(context, |group| group.add_cq(cq), || cq.status.path());
+    decide(context, |group| group.add_cq(cq), || cq.status.path(), false);
 }
 
 /// Leaves the group of a CQ to libmlx5.
@@ -128,10 +129,22 @@ pub(crate) fn against(context: &Context, cq: &Cq, why: &'static str) {
 /// Decides for the group of an SRQ.
 #[cold]
 pub(crate) fn for_srq(context: &Context, srq: &Srq) {
-    decide(context, |group| group.add_srq(srq), || srq.status.path());
+    decide(context, |group| group.add_srq(srq), || srq.status.path(), false);
 }
 
-fn decide<'a>(context: &'a Context, seed: impl FnOnce(&mut Group<'a>), path: impl Fn() -> Path) {
+/// Decides for a queue pair that joins the group of its CQs and its SRQ. If it cannot, nothing is decided.
+#[cold]
+pub(crate) fn for_new_qp(context: &Context, qp: &Qp) {
+    decide(context, |group| group.add_qp(qp), || qp.status.path(), true);
+}
+
+/// Decides for a group, which `seed` begins; with `is_new` only for doorbell.
+fn decide<'a>(
+    context: &'a Context,
+    seed: impl FnOnce(&mut Group<'a>),
+    path: impl Fn() -> Path,
+    is_new: bool,
+) {
     let mut undecided = context.undecided();
     // Another thread may have posted first.
     if path() != Path::Undecided {
@@ -147,6 +160,9 @@ fn decide<'a>(context: &'a Context, seed: impl FnOnce(&mut Group<'a>), path: imp
         Some(why) => Some(why),
         None => adopt(context, &group).err(),
     };
+    if is_new && refused.is_some() {
+        return;
+    }
     let path = if refused.is_some() { Path::Libmlx5 } else { Path::Doorbell };
     let who = if refused.is_some() { "libmlx5" } else { "doorbell" };
     let why = refused.unwrap_or("all of its group is covered");
@@ -251,18 +267,26 @@ fn init_cq(cq: *mut ibv_cq) -> Result<mlx5dv_cq, &'static str> {
     Ok(out)
 }
 
-/// Returns where a CQ is. libmlx5 is asked about a copy of its CQ, because the CQ may stay with libmlx5, which notes in the CQ
-/// that it was asked.
-pub(crate) fn cq_layout(cq: &Cq) -> Result<(cq::Layout, Place), &'static str> {
+/// As [`init_cq`], of a copy of the CQ, because the CQ may stay with libmlx5, which notes in it that it was asked. `None` if the
+/// kernel does not copy it.
+fn init_copy(cq: *mut ibv_cq) -> Option<Result<mlx5dv_cq, &'static str>> {
     /// More words than a CQ of libmlx5 has.
     const WORDS: usize = 512;
     let mut copy = [0_u64; WORDS];
     let size = size_of_val(&copy);
     let to = libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: size };
-    let from = libc::iovec { iov_base: cq.ibv.cast(), iov_len: size };
+    let from = libc::iovec { iov_base: cq.cast(), iov_len: size };
     // SAFETY: the kernel reads memory after the CQ, too, as far as there is any, and writes to `copy`.
     let copied = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
-    let out = init_cq(if copied > 0 { copy.as_mut_ptr().cast() } else { cq.ibv })?;
+    (copied > 0).then(|| init_cq(copy.as_mut_ptr().cast()))
+}
+
+/// Returns where a CQ is that doorbell drives.
+pub(crate) fn cq_layout(cq: *mut ibv_cq) -> Result<(cq::Layout, Place), &'static str> {
+    layout_of(init_cq(cq)?)
+}
+
+fn layout_of(out: mlx5dv_cq) -> Result<(cq::Layout, Place), &'static str> {
     let dbrec: NonNull<Be32> = pointer(out.dbrec)?;
     let layout =
         cq::Layout { buf: pointer(out.buf)?, dbrec, cqe_cnt: out.cqe_cnt, cqe_size: out.cqe_size };
@@ -271,7 +295,14 @@ pub(crate) fn cq_layout(cq: &Cq) -> Result<(cq::Layout, Place), &'static str> {
 }
 
 fn cq_side(cq: &Cq) -> Result<(CqSide, CqDoorbell), &'static str> {
-    let (layout, place) = cq_layout(cq)?;
+    // SAFETY: [record-lives] the CQ and its context exist.
+    let context = unsafe { context::of((*cq.ibv).context) };
+    let (layout, place) = layout_of(match init_copy(cq.ibv) {
+        Some(out) => out?,
+        // Each of its objects is known since its creation, so none was used before.
+        None if context.scope == Scope::All => init_cq(cq.ibv)?,
+        None => return Err("the kernel refuses process_vm_readv"),
+    })?;
     let resized = cq.resized.load(Ordering::Relaxed);
     // A poll that finds nothing publishes the index, too. The second word arms the CQ.
     // SAFETY: `dbrec` is the doorbell record of a CQ that is not polled meanwhile.
@@ -287,9 +318,8 @@ fn cq_side(cq: &Cq) -> Result<(CqSide, CqDoorbell), &'static str> {
         unsafe { ring.resized(layout, &[]) }.map_err(|_| NOT_RINGS)?;
     }
     cq.consumer_index.store(ring.consumer_index(), Ordering::Relaxed);
-    // SAFETY: [record-lives] the CQ and its context exist.
-    let qps = unsafe { &raw const context::of((*cq.ibv).context).qps };
-    let side = CqSide { ring, qps, last: core::ptr::null(), last_qpn: NO_QP, current: None };
+    let side =
+        CqSide { ring, qps: &context.qps, last: core::ptr::null(), last_qpn: NO_QP, current: None };
     Ok((side, doorbell))
 }
 

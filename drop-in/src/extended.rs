@@ -212,7 +212,7 @@ unsafe extern "C" fn start_poll_of_libmlx5(
 ) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        let record = context::of((*cq).context).cqs.get((*cq).handle);
+        let record = context::of((*cq).context).cq(cq.cast());
         let original = record.and_then(|record| record.original.as_ref()?.start_poll);
         let Some(start_poll) = original else { return libc::EINVAL };
         let error = start_poll(cq, attr);

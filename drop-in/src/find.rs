@@ -101,8 +101,10 @@ pub(crate) unsafe fn original_of_qp<'a>(qp: *mut ibv_qp) -> Option<&'a Original>
 #[inline(always)]
 pub(crate) unsafe fn original_of_srq<'a>(srq: *mut ibv_srq) -> Option<&'a Original> {
     // SAFETY: [verbs], [record-lives].
-    let (context, handle) = unsafe { (context::of((*srq).context), (*srq).handle) };
-    context.original_of(&context.srqs.get(handle)?.status)
+    unsafe {
+        let context = context::of((*srq).context);
+        context.original_of(&context.srq(srq)?.status)
+    }
 }
 
 /// As [`original_of_qp`], for a CQ.
@@ -112,8 +114,10 @@ pub(crate) unsafe fn original_of_srq<'a>(srq: *mut ibv_srq) -> Option<&'a Origin
 #[inline(always)]
 pub(crate) unsafe fn original_of_cq<'a>(cq: *mut ibv_cq) -> Option<&'a Original> {
     // SAFETY: [verbs], [record-lives].
-    let (context, handle) = unsafe { (context::of((*cq).context), (*cq).handle) };
-    context.original_of(&context.cqs.get(handle)?.status)
+    unsafe {
+        let context = context::of((*cq).context);
+        context.original_of(&context.cq(cq)?.status)
+    }
 }
 
 /// Bit 0 of the field of the XRC domain: an address has 0 there.

@@ -108,13 +108,13 @@ pub unsafe extern "C" fn mlx5dv_init_obj(obj: *mut mlx5dv_obj, obj_type: u64) ->
         }
         if has(rdma_core_sys::MLX5DV_OBJ_CQ) && is_installed((*(*obj).cq.in_).context) {
             let cq = (*obj).cq.in_;
-            if let Some(record) = context::of((*cq).context).cqs.get((*cq).handle) {
+            if let Some(record) = context::of((*cq).context).cq(cq) {
                 mark(&record.status, "CQ", (*cq).handle);
             }
         }
         if has(rdma_core_sys::MLX5DV_OBJ_SRQ) && is_installed((*(*obj).srq.in_).context) {
             let srq = (*obj).srq.in_;
-            if let Some(record) = context::of((*srq).context).srqs.get((*srq).handle) {
+            if let Some(record) = context::of((*srq).context).srq(srq) {
                 mark(&record.status, "SRQ", (*srq).handle);
             }
         }

@@ -116,7 +116,7 @@ unsafe extern "C" fn poll_undecided(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_
     // SAFETY: [verbs], [record-lives].
     unsafe {
         let context = context::of((*cq).context);
-        let record = context.cqs.get((*cq).handle);
+        let record = context.cq(cq);
         let polled = match record.filter(|record| record.status.path() != Path::Libmlx5) {
             None => (context.original.poll_cq)(cq, count, wc),
             Some(record) => {

@@ -330,7 +330,7 @@ unsafe extern "C" fn post_srq_recv_slowly(
     // SAFETY: [verbs], [record-lives].
     unsafe {
         let context = context::of((*srq).context);
-        if let Some(record) = context.srqs.get((*srq).handle) {
+        if let Some(record) = context.srq(srq) {
             if record.status.path() == Path::Undecided {
                 decide::for_srq(context, record);
             }

@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
     unsafe {
         let context = context::of((*cq).context);
         let resize = context.original.resize_cq;
-        let record = context.cqs.get((*cq).handle);
+        let record = context.cq(cq);
         let Some(record) = record.filter(|record| record.status.path() != Path::Libmlx5) else {
             return resize(cq, cqe);
         };
@@ -73,7 +73,7 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
         // libmlx5 does nothing if it is that large already.
         if error == 0 && (resizing.entries.is_some() || (*cq).cqe != before) {
             let entries = resizing.entries.unwrap_or_default();
-            let layout = decide::cq_layout(record);
+            let layout = decide::cq_layout(cq);
             let moved = layout.is_ok_and(|(layout, _)| side.ring.resized(layout, &entries).is_ok());
             if !(moved && resizing.is_complete) {
                 // libmlx5 has freed the old buffer.

@@ -62,32 +62,21 @@ impl<T> Table<T> {
         Some(unsafe { &*record })
     }
 
-    /// Takes a record out, which stays valid: its object is about to be destroyed, and its number may come back at once.
-    pub(crate) fn take_out(&self, number: u32, record: *const T) {
-        self.replace(number, record.cast_mut(), ptr::null_mut());
-    }
-
-    /// Puts a record back that was taken out.
-    pub(crate) fn put_back(&self, number: u32, record: *const T) {
-        self.replace(number, ptr::null_mut(), record.cast_mut());
-    }
-
-    fn replace(&self, number: u32, old: *mut T, new: *mut T) {
-        let (page, index) = place(number);
-        let Some(page) = self.pages.get(page) else { return };
-        // SAFETY: a page goes with the table.
-        let page = unsafe { &*page.load(Ordering::Acquire) };
-        let _ = page[index].compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
-    }
-
     /// Drops a record, and leaves another one that has its number by now.
     ///
     /// # Safety
     /// `record` was inserted with this number and not removed, and no code uses it, or will find it from now on.
     pub(crate) unsafe fn remove(&self, number: u32, record: *const T) {
-        self.take_out(number, record);
-        // SAFETY: no code uses the record.
-        unsafe { drop_record(record.cast_mut()) };
+        let (page, index) = place(number);
+        let Some(page) = self.pages.get(page) else { return };
+        let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        let (record, none) = (record.cast_mut(), ptr::null_mut());
+        // SAFETY: a page, which is freed with the table only; no code uses the record.
+        unsafe {
+            let page = &*page.load(Ordering::Acquire);
+            let _ = page[index].compare_exchange(record, none, order, failed);
+            drop_record(record);
+        }
     }
 
     /// Returns all records.
@@ -156,18 +145,6 @@ mod tests {
         unsafe { table.remove(0, old) };
         assert_eq!(Rc::strong_count(&record), 4);
         assert_eq!(table.get(0).map(|found| found.0), Some(1), "the new one stays");
-        let (old, number) = (ptr::from_ref(table.get(0xfff).unwrap()), 0xfff);
-        table.take_out(number, old);
-        assert!(table.get(number).is_none());
-        table.put_back(number, old);
-        assert_eq!(table.get(number).map(|found| found.0), Some(number));
-        table.take_out(number, old);
-        table.insert(number, Box::new((7, Rc::clone(&record))));
-        table.put_back(number, old);
-        assert_eq!(table.get(number).map(|found| found.0), Some(7), "the number is taken");
-        // SAFETY: no other code has the table.
-        unsafe { table.remove(number, old) };
-        assert_eq!(Rc::strong_count(&record), 4);
         drop(table);
         assert_eq!(Rc::strong_count(&record), 1);
     }

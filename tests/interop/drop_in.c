@@ -191,6 +191,13 @@ static void attached_plain(void)
 	check(doorbell_attach_cq(p->cq) == EOPNOTSUPP, "refusing a CQ in use");
 	check(doorbell_attach_qp(p->from) == EOPNOTSUPP, "refusing a queue pair of a CQ in use");
 	play(p, 50);
+	struct ibv_cq *cq = ibv_create_cq(p->context, 4, NULL, NULL, 0);
+	struct ibv_qp *failed = create(p->pd, cq, NULL, 2);
+	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
+	to_init(failed);
+	check(!ibv_modify_qp(failed, &error, IBV_QP_STATE), "ibv_modify_qp to ERR");
+	check(doorbell_attach_qp(failed) == EOPNOTSUPP, "refusing a queue pair in the error state");
+	check(!ibv_destroy_qp(failed) && !doorbell_attach_cq(cq) && !ibv_destroy_cq(cq), "its CQ, which is as before");
 	/* libmlx5 still removes the CQEs of a queue pair that is reset. */
 	check(!post_recv(p->to, 0, p->memory[1], SIZE, p->mr), "ibv_post_recv");
 	check(!post_send(p->from, 1, p->memory[0], SIZE, p->mr), "ibv_post_send");
