@@ -40,6 +40,19 @@ fn installed(folder: &Path) -> Vec<String> {
     flags.split_whitespace().map(String::from).chain(["-libverbs".into()]).collect()
 }
 
+/// The same for the modes of `tests/interop/drop_in.c` that attach objects.
+fn attaching(installed: &[String]) -> Vec<&str> {
+    installed.iter().map(String::as_str).chain(["-DATTACH"]).collect()
+}
+
+/// A program that opens a plugin, and the plugin: `tests/interop/drop_in.c` in both.
+fn host_and_plugin(folder: &Path, arguments: &[&str]) -> [PathBuf; 2] {
+    let plugin = worst(folder, "plugin.so", &[arguments, &["-shared", "-fPIC"]].concat());
+    let host = folder.join("host");
+    compile("tests/interop/drop_in.c", &["-DHOST", "-ldl"], &host);
+    [host, plugin]
+}
+
 #[test]
 fn a_library_attaches_its_objects() {
     let folder = Temporary::folder("attach");
@@ -70,13 +83,10 @@ fn a_library_attaches_its_objects() {
 fn what_cannot_be_attached_works_on() {
     let folder = Temporary::folder("refused");
     let flags = installed(&folder);
-    let flags: Vec<&str> = flags.iter().map(String::as_str).chain(["-DATTACH"]).collect();
+    let flags = attaching(&flags);
     let program = worst(&folder, "worst", &flags);
     // The library of a plugin is visible to the plugin only.
-    let plugin = worst(&folder, "plugin.so", &[&flags[..], &["-shared", "-fPIC"]].concat());
-    let host = folder.join("host");
-    compile("tests/interop/drop_in.c", &["-DHOST", "-ldl"], &host);
-    for command in [&[program][..], &[host, plugin]] {
+    for command in [&[program][..], &host_and_plugin(&folder, &flags)] {
         let mut command_line = on_soft_mlx5(&[], &command[0]);
         command_line.args(&command[1..]).arg("attach").env("DOORBELL_LOG", "1");
         let ended = succeed(command_line.env("LD_LIBRARY_PATH", folder.join("lib")));
@@ -93,15 +103,13 @@ fn what_cannot_be_attached_works_on() {
 fn an_attached_cq_is_resized_where_libmlx5_calls_doorbell() {
     let folder = Temporary::folder("resized");
     let flags = installed(&folder);
-    let flags: Vec<&str> = flags.iter().map(String::as_str).chain(["-DATTACH"]).collect();
+    let flags = attaching(&flags);
     let before = worst(&folder, "before", &flags);
     let after =
         worst(&folder, "after", &[&["-Wl,--no-as-needed", "-libverbs"], &flags[..]].concat());
-    let plugin = worst(&folder, "plugin.so", &[&flags[..], &["-shared", "-fPIC"]].concat());
-    let host = folder.join("host");
-    compile("tests/interop/drop_in.c", &["-DHOST", "-ldl"], &host);
+    let plugin = host_and_plugin(&folder, &flags);
     for (command, error) in
-        [(&[before][..], 0), (&[after], libc::EOPNOTSUPP), (&[host, plugin], libc::EOPNOTSUPP)]
+        [(&[before][..], 0), (&[after], libc::EOPNOTSUPP), (&plugin, libc::EOPNOTSUPP)]
     {
         let mut command_line = on_soft_mlx5(&[], &command[0]);
         command_line.args(&command[1..]).arg("attach-resize");
@@ -115,7 +123,7 @@ fn an_attached_cq_is_resized_where_libmlx5_calls_doorbell() {
 fn a_cq_is_attached_while_another_one_at_its_address_is_destroyed() {
     let folder = Temporary::folder("destroyed");
     let flags = installed(&folder);
-    let flags: Vec<&str> = flags.iter().map(String::as_str).chain(["-DATTACH"]).collect();
+    let flags = attaching(&flags);
     let program = worst(&folder, "worst", &flags);
     let mut command = on_soft_mlx5(&[], &program);
     // Without its cache the allocator gives memory that was freed out again at once.
@@ -182,9 +190,7 @@ fn forks_and_contexts_are_apart() {
 #[test]
 fn libibverbs_may_come_with_a_plugin() {
     let folder = Temporary::folder("plugin");
-    let plugin = worst(&folder, "plugin.so", &["-shared", "-fPIC"]);
-    let host = folder.join("host");
-    compile("tests/interop/drop_in.c", &["-DHOST", "-ldl"], &host);
+    let [host, plugin] = host_and_plugin(&folder, &[]);
     succeed_twice(&[&host, &plugin, Path::new("contexts")]);
 }
 
