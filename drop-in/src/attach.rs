@@ -17,6 +17,7 @@ use crate::decide;
 use crate::extended;
 use crate::find;
 use crate::install::{self, Scope};
+use crate::log;
 use crate::objects::{Path, Status};
 
 /// One thread attaches at a time.
@@ -100,7 +101,8 @@ pub unsafe extern "C" fn doorbell_attach_qp(qp: *mut ibv_qp) -> c_int {
             return libc::EOPNOTSUPP;
         }
         if attr.qp_state == IBV_QPS_ERR {
-            // Whether it was ready to send once cannot be seen.
+            // Nothing tells whether it was ready to send before.
+            log::say(format_args!("QP {:#x}: libmlx5 (it is in the error state)", (*qp).qp_num));
             return libc::EOPNOTSUPP;
         }
         let neighbours = [

@@ -98,12 +98,12 @@ impl Context {
     /// removed; the new one does not say that doorbell drives it.
     ///
     /// # Safety
-    /// `cq` is a CQ of the context.
+    /// `cq` is a CQ of the context, or null.
     #[inline(always)]
     pub(crate) unsafe fn cq(&self, cq: *mut ibv_cq) -> Option<&Cq> {
-        // SAFETY: [record-lives] `cq` is a CQ of the context.
+        // SAFETY: [record-lives] `cq` is a CQ of the context, or null.
         unsafe {
-            let record = self.cqs.get((*cq).handle)?;
+            let record = self.cqs.get(cq.as_ref()?.handle)?;
             let is_of = record.ibv == cq
                 && (record.status.path() != Path::Doorbell
                     || find::cq(cq).is_some_and(|found| ptr::eq(found, record)));
@@ -114,12 +114,12 @@ impl Context {
     /// As [`cq`](Self::cq), of an SRQ.
     ///
     /// # Safety
-    /// `srq` is an SRQ of the context.
+    /// `srq` is an SRQ of the context, or null.
     #[inline(always)]
     pub(crate) unsafe fn srq(&self, srq: *mut ibv_srq) -> Option<&Srq> {
-        // SAFETY: [record-lives] `srq` is an SRQ of the context.
+        // SAFETY: [record-lives] `srq` is an SRQ of the context, or null.
         unsafe {
-            let record = self.srqs.get((*srq).handle)?;
+            let record = self.srqs.get(srq.as_ref()?.handle)?;
             let is_of = record.ibv == srq
                 && (record.status.path() != Path::Doorbell
                     || find::srq(srq).is_some_and(|found| ptr::eq(found, record)));

@@ -117,7 +117,8 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             return error;
         }
         if !is_reset {
-            // The device is gone, and completes nothing more.
+            // The device is gone, and completes nothing more. A child that inherited the queue pair destroys nothing, and may lack
+            // the memory of its CQs.
             remove_completions(record);
         }
         let _undecided = context.undecided();

@@ -292,11 +292,10 @@ pub(crate) unsafe fn insert_qp<'a>(
     };
     let cq = |cq: *mut ibv_cq| {
         // SAFETY: `cq` is null or a CQ of the queue pair.
-        (!cq.is_null()).then(|| unsafe { context.cq(cq) }).flatten().map(NonNull::from)
+        unsafe { context.cq(cq) }.map(NonNull::from)
     };
     // SAFETY: `made.srq` is null or an SRQ of the context.
-    let srq = (!made.srq.is_null()).then(|| unsafe { context.srq(made.srq) }).flatten();
-    let srq = srq.map(NonNull::from);
+    let srq = unsafe { context.srq(made.srq) }.map(NonNull::from);
     let (send_cq, recv_cq) = (cq(made.send_cq), cq(made.recv_cq));
     let is_foreign = send_cq.is_none() || recv_cq.is_none() || srq.is_none() != made.srq.is_null();
     let foreign = is_foreign.then_some(match context.scope {
@@ -355,8 +354,7 @@ pub(crate) unsafe fn note_foreign_qp(context: &Context, qp: *mut ibv_qp) -> bool
 /// `cq` is a CQ of `context`, or null.
 pub(crate) unsafe fn note_foreign(context: &Context, cq: *mut ibv_cq, why: &'static str) -> bool {
     // SAFETY: `cq` is null or a CQ of the context.
-    let record = (!cq.is_null()).then(|| unsafe { context.cq(cq) }).flatten();
-    let Some(record) = record else { return true };
+    let Some(record) = (unsafe { context.cq(cq) }) else { return true };
     if record.status.path() == Path::Undecided {
         decide::against(context, record, why);
     }

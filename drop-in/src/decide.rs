@@ -198,7 +198,7 @@ fn adopt(context: &Context, group: &Group<'_>) -> Result<(), &'static str> {
     let srqs = group.srqs.iter().map(|srq| srq_side(srq)).collect::<Result<Vec<_>, _>>()?;
     let cqs = group.cqs.iter().map(|cq| cq_side(cq)).collect::<Result<Vec<_>, _>>()?;
     for cq in &group.cqs {
-        // Now libmlx5 knows, too.
+        // libmlx5 notes in the CQ itself that it was asked.
         init_cq(cq.ibv)?;
     }
     for (cq, (side, mut doorbell)) in group.cqs.iter().zip(cqs) {

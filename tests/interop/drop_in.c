@@ -715,6 +715,25 @@ static void created_after_refusal(void)
 	check(qp != NULL, "ibv_create_qp");
 	destroy(qp);
 	check(!ibv_destroy_cq(fresh_cq), "ibv_destroy_cq");
+	/* The same if a CQ that libmlx5 drives is the reason: the SRQ is still free. */
+	struct ibv_cq *other_cq = ibv_create_cq(p->context, 4, NULL, NULL, 0);
+	struct ibv_srq_init_attr srq_attr = { .attr = { .max_wr = 1, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(p->pd, &srq_attr);
+	check(other_cq && srq, "creating a CQ and an SRQ");
+	special.send_cq = special.recv_cq = other_cq;
+	struct ibv_qp *foreign = ibv_create_qp_ex(p->context, &special);
+	check(foreign && post_recv(foreign, 1, p->memory[1], SIZE, p->mr), "a queue pair in RESET, which refuses to receive");
+	plain.recv_cq = other_cq;
+	plain.srq = srq;
+	qp = ibv_create_qp(p->pd, &plain);
+	if (qp)
+		destroy(qp);
+	plain.recv_cq = p->cq;
+	qp = ibv_create_qp(p->pd, &plain);
+	check(qp != NULL, "ibv_create_qp with an SRQ");
+	destroy(qp);
+	destroy(foreign);
+	check(!ibv_destroy_srq(srq) && !ibv_destroy_cq(other_cq), "destroying");
 	play(p, 2);
 	end(p);
 }
