@@ -115,20 +115,22 @@ pub unsafe extern "C" fn doorbell_attach_qp(qp: *mut ibv_qp) -> c_int {
         let bind_mw = (*extended).wr_bind_mw;
         let original = (*extended).wr_start.map(|_| functions::of(qp, false));
         let signal_all = made.sq_sig_all != 0;
-        let error = match create::insert_qp(context, qp, signal_all, None, original) {
-            None => libc::EOPNOTSUPP,
-            Some(record) => {
-                let can_send = !matches!(attr.qp_state, IBV_QPS_RESET | IBV_QPS_INIT | IBV_QPS_RTR);
-                record.can_send.store(can_send, Ordering::Relaxed);
-                decide::for_qp(context, record);
-                let error = error_of(&record.status);
-                if error != 0 {
-                    create::forget_qp(context, record);
-                    (*extended).wr_bind_mw = bind_mw;
+        let error =
+            match create::insert_qp(context, qp, context.is_shared, signal_all, None, original) {
+                None => libc::EOPNOTSUPP,
+                Some(record) => {
+                    let can_send =
+                        !matches!(attr.qp_state, IBV_QPS_RESET | IBV_QPS_INIT | IBV_QPS_RTR);
+                    record.can_send.store(can_send, Ordering::Relaxed);
+                    decide::for_qp(context, record);
+                    let error = error_of(&record.status);
+                    if error != 0 {
+                        create::forget_qp(context, record);
+                        (*extended).wr_bind_mw = bind_mw;
+                    }
+                    error
                 }
-                error
-            }
-        };
+            };
         if error != 0 {
             neighbours.iter().for_each(|fresh| fresh.forget());
         }
@@ -221,7 +223,7 @@ unsafe fn record_srq(context: &Context, srq: *mut ibv_srq) -> Fresh<'_> {
         if srq.is_null() || context.srq(srq).is_some() {
             return Fresh::No;
         }
-        create::record_srq(context, srq, create::uncovered_by_environment());
+        create::record_srq(context, srq, create::uncovered_by_environment(), context.is_shared);
         Fresh::Srq(context, (*srq).handle)
     }
 }

@@ -15,7 +15,7 @@ use crate::context;
 use crate::decide;
 use crate::find;
 use crate::log::LIBMLX5;
-use crate::objects::{Path, Qp, Request, SendSide, Transport};
+use crate::objects::{Path, Qp, Request, SendSide, Sent, Transport};
 use crate::send::{errno, flags_of};
 
 pub(crate) mod functions;
@@ -83,6 +83,7 @@ pub(crate) unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
             drop(guard);
             return start_undecided(qp, record);
         };
+        side.look(&record.sent);
         let draft = &mut side.draft;
         draft.start = Some((side.queue.mark(), side.posted));
         (draft.error, draft.lacks) = (0, 0);
@@ -162,6 +163,7 @@ unsafe fn end(qp: *mut ibv_qp_ex, is_aborted: bool) -> c_int {
             side.queue.rewind(mark);
             side.posted = posted;
         } else {
+            side.queue.hand_over(&record.sent.progress);
             drop(side.queue.posting());
             record.sends.add(side.posted.wrapping_sub(posted).into());
         }
@@ -186,7 +188,7 @@ unsafe fn begin(
         if side.draft.lacks != 0 {
             return side.draft.fail(libc::EINVAL);
         }
-        if side.posted.wrapping_sub(side.retired) >= side.limits.requests {
+        if side.is_full() && side.is_still_full(&record.sent) {
             return side.draft.fail(libc::ENOMEM);
         }
         match open(record, side, flags_of((*qp).wr_flags, record.signal_all)) {
@@ -213,6 +215,18 @@ fn lacking(lacks: u8, open: Result<Open, PostError>) -> Result<Opened, c_int> {
 }
 
 impl SendSide {
+    #[inline(always)]
+    const fn is_full(&self) -> bool {
+        self.posted.wrapping_sub(self.retired) >= self.limits.requests
+    }
+
+    /// Returns `true` if no request is over since this thread looked last.
+    #[cold]
+    fn is_still_full(&mut self, sent: &Sent) -> bool {
+        self.look(sent);
+        self.is_full()
+    }
+
     #[inline(always)]
     fn open_send(&mut self, qp: &Qp, immediate: Immediate, flags: Flags) -> Result<Opened, c_int> {
         if qp.transport == Transport::Ud {

@@ -1,19 +1,19 @@
 //! The completion of requests by a CQE.
 
 use core::ffi::c_int;
+use core::hint;
 
 use mlx5_ring::completion::{Cqe, CqeKind};
 use mlx5_ring::cq::CompletionQueue;
-use mlx5_ring::receive::{ReceiveRing, complete_inline};
+use mlx5_ring::receive::ReceiveRing;
 use mlx5_ring::rq::ReceiveQueue;
 use mlx5_ring::srq::SharedReceiveQueue;
 use mlx5_wire::be::Be32;
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys::{IBV_WC_GENERAL_ERR, IBV_WC_SUCCESS, ibv_wc, ibv_wc_status};
 
-use crate::lock::{Guard, Lock};
-use crate::objects::{CqSide, Qp, ReceiveSide, RqSide, SendSide, SrqSide};
-use crate::poll;
+use crate::objects::{CqSide, Qp, Sent, SrqSide};
+use crate::wc;
 
 /// Result of a CQE.
 pub(crate) enum Outcome {
@@ -21,8 +21,6 @@ pub(crate) enum Outcome {
     Done { wr_id: u64, status: ibv_wc_status },
     /// The program need not know: a receive that met a page fault was posted again.
     Hidden,
-    /// It is taken later: another thread builds a batch on its queue.
-    Waits,
     /// No request of this process is over.
     Stray,
 }
@@ -35,45 +33,103 @@ impl Outcome {
     }
 }
 
-/// A queue whose requests are over with a CQE.
-pub(crate) trait Side: Sized {
-    /// Whether several queue pairs may have one such queue.
-    const IS_SHARED: bool;
+/// Returns `true` if CQEs of this kind are of send queues.
+pub(crate) fn is_sent(kind: CqeKind) -> bool {
+    kind == CqeKind::NotAReceive
+}
 
-    /// Returns the queue that `qp` posts to.
-    fn of(qp: &Qp) -> Option<&Lock<Option<Self>>>;
+/// A form of CQEs of requests that have succeeded. Most polls find completions of one form: functions for each take them without a
+/// test of it.
+pub(crate) trait Form {
+    /// Returns the next CQE, if it has arrived and has this form.
+    fn peek(ring: &CompletionQueue) -> Option<Cqe<'_>>;
 
-    /// Locks the queue for a poller, which locks one at a time. Returns `None` if another thread builds a batch, because that
-    /// thread may wait for the poller.
+    /// Ends the request that `cqe` names, and returns its `wr_id`. `None` if no such request is outstanding, or another thread uses its
+    /// SRQ.
+    ///
+    /// # Safety
+    /// [polled] The CQE has this form.
+    unsafe fn complete(qp: &Qp, cqe: Cqe<'_>) -> Option<u64>;
+
+    /// Writes what libmlx5 writes beside the fields of every completion.
+    fn fill(wc: &mut ibv_wc, cqe: Cqe<'_>);
+}
+
+/// A message that is in the posted buffers, or was written elsewhere.
+pub(crate) enum Message {}
+
+/// A message that is in the CQE.
+pub(crate) enum InlineMessage {}
+
+/// A send that has left nothing in the CQE.
+pub(crate) enum Request {}
+
+impl Message {
+    /// Returns `true` if CQEs of this kind have this form.
     #[inline(always)]
-    fn lock(lock: &Lock<Option<Self>>) -> Option<Guard<'_, Option<Self>>> {
-        Some(lock.lock())
+    pub(crate) const fn has(kind: CqeKind) -> bool {
+        matches!(kind, CqeKind::Send | CqeKind::Written)
+    }
+}
+
+impl Form for Message {
+    #[inline(always)]
+    fn peek(ring: &CompletionQueue) -> Option<Cqe<'_>> {
+        ring.peek_if(Self::has).ok()
     }
 
-    /// Returns `true` if CQEs of this kind are of such queues.
-    fn has(kind: CqeKind) -> bool;
+    #[inline(always)]
+    unsafe fn complete(qp: &Qp, cqe: Cqe<'_>) -> Option<u64> {
+        // SAFETY: [polled] The CQE has this form. The compiler leaves the code for others out.
+        unsafe {
+            hint::assert_unchecked(cqe.kind() != CqeKind::Inline);
+            qp.complete_receive(cqe)
+        }
+    }
 
-    /// Returns the next CQE if it has arrived and is plain: a request of such a queue has succeeded, and its CQE has no payload.
-    fn peek_plain(ring: &CompletionQueue) -> Option<Cqe<'_>>;
+    #[inline(always)]
+    fn fill(wc: &mut ibv_wc, cqe: Cqe<'_>) {
+        wc::fill_received(wc, cqe);
+    }
+}
 
-    /// Ends the request that a plain CQE names, and returns its `wr_id`; `None` if no such request is outstanding.
-    fn complete_plain(&mut self, cqe: Cqe<'_>) -> Option<u64>;
+impl Form for InlineMessage {
+    #[inline(always)]
+    fn peek(ring: &CompletionQueue) -> Option<Cqe<'_>> {
+        ring.peek_if(|kind| kind == CqeKind::Inline).ok()
+    }
 
-    /// Ends the request that `cqe` names if it has succeeded, and returns its `wr_id`; `None` otherwise, and if no such request
-    /// is outstanding.
-    ///
-    /// # Safety
-    /// `cqe` is of this queue.
-    unsafe fn complete_succeeded(&mut self, cqe: Cqe<'_>) -> Option<u64>;
+    #[inline(always)]
+    unsafe fn complete(qp: &Qp, cqe: Cqe<'_>) -> Option<u64> {
+        // SAFETY: as for `Message`.
+        unsafe {
+            hint::assert_unchecked(cqe.kind() == CqeKind::Inline);
+            qp.complete_receive(cqe)
+        }
+    }
 
-    /// Writes what libmlx5 writes of a request that has succeeded, beside the fields of every completion.
-    fn fill(wc: &mut ibv_wc, cqe: Cqe<'_>);
+    #[inline(always)]
+    fn fill(wc: &mut ibv_wc, cqe: Cqe<'_>) {
+        wc::fill_received(wc, cqe);
+    }
+}
 
-    /// Ends the request that `cqe` names.
-    ///
-    /// # Safety
-    /// `cqe` is of this queue.
-    unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Outcome;
+impl Form for Request {
+    #[inline(always)]
+    fn peek(ring: &CompletionQueue) -> Option<Cqe<'_>> {
+        ring.peek_requester()
+    }
+
+    #[inline(always)]
+    unsafe fn complete(qp: &Qp, cqe: Cqe<'_>) -> Option<u64> {
+        // SAFETY: [polled].
+        unsafe { qp.sent.complete(cqe) }
+    }
+
+    #[inline(always)]
+    fn fill(wc: &mut ibv_wc, cqe: Cqe<'_>) {
+        wc::fill_sent(wc, cqe);
+    }
 }
 
 impl CqSide {
@@ -81,229 +137,159 @@ impl CqSide {
     #[inline(always)]
     pub(crate) fn qp<'a>(&mut self, cqe: Cqe<'_>) -> Option<&'a Qp> {
         let qpn = cqe.qpn();
-        match self.same_qp(qpn) {
-            Some(qp) => Some(qp),
-            None => self.other_qp(qpn),
+        if Be32::new(qpn) != self.last_qpn {
+            // SAFETY: [record-lives] the CQ exists, so its context does.
+            self.last = unsafe { &*self.qps }.get(qpn)?.into();
+            self.last_qpn = Be32::new(qpn);
+        }
+        // SAFETY: [record-lives] `last` is that of a queue pair of this CQ, because it has a number that a CQE has.
+        Some(unsafe { self.last.as_ref() })
+    }
+}
+
+impl Qp {
+    /// Ends the receive that a message completes, and returns its `wr_id`. `None` if no such receive is outstanding, or another thread
+    /// uses the SRQ.
+    ///
+    /// # Safety
+    /// [polled]
+    #[inline(always)]
+    pub(crate) unsafe fn complete_receive(&self, cqe: Cqe<'_>) -> Option<u64> {
+        // SAFETY: [polled]. Verbs programs post memory of their own.
+        unsafe {
+            match self.received.get() {
+                Some(completer) => completer.complete(cqe),
+                None => self.srq()?.side.try_lock()?.as_mut()?.complete(cqe),
+            }
         }
     }
 
-    /// Returns the queue pair with this number, which is not that of the CQE before.
-    #[inline(always)]
-    pub(crate) fn other_qp<'a>(&mut self, qpn: u32) -> Option<&'a Qp> {
-        // SAFETY: [record-lives] the CQ exists, so its context does.
-        let qp = unsafe { &*self.qps }.get(qpn)?;
-        (self.last, self.last_qpn) = (qp, Be32::new(qpn));
-        Some(qp)
-    }
-
-    /// Returns the queue pair with this number if it is that of the CQE before.
-    #[inline(always)]
-    pub(crate) fn same_qp<'a>(&self, qpn: u32) -> Option<&'a Qp> {
-        // SAFETY: [record-lives] `last` is that of a queue pair of this CQ, if it has a number that a CQE has.
-        (Be32::new(qpn) == self.last_qpn).then(|| unsafe { &*self.last })
-    }
-
-    /// As [`complete`](Self::complete), if the request has succeeded and no other thread uses its queue; returns its `wr_id`.
-    #[inline(always)]
-    pub(crate) fn complete_succeeded(&mut self, cqe: Cqe<'_>) -> Option<u64> {
-        let qp = self.qp(cqe)?;
-        if SendSide::has(cqe.kind()) {
-            complete_succeeded_one::<SendSide>(qp, cqe)
-        } else if qp.srq.is_some() {
-            complete_succeeded_one::<SrqSide>(qp, cqe)
-        } else {
-            complete_succeeded_one::<RqSide>(qp, cqe)
-        }
-    }
-
-    /// Ends the request that `cqe`, which is of this CQ, names.
-    #[inline(always)]
-    pub(crate) fn complete(&mut self, cqe: Cqe<'_>) -> Outcome {
-        let Some(qp) = self.qp(cqe) else { return Outcome::Stray };
-        if SendSide::has(cqe.kind()) {
-            complete_one::<SendSide>(qp, cqe)
-        } else if qp.srq.is_some() {
-            complete_one::<SrqSide>(qp, cqe)
-        } else {
-            complete_one::<RqSide>(qp, cqe)
+    /// Ends the request that `cqe` names.
+    ///
+    /// # Safety
+    /// [polled]
+    pub(crate) unsafe fn complete(&self, cqe: Cqe<'_>) -> Outcome {
+        // SAFETY: [polled].
+        unsafe {
+            if is_sent(cqe.kind()) {
+                return self.sent.complete_any(cqe);
+            }
+            let Some(completer) = self.received.get() else {
+                let Some(srq) = self.srq() else { return Outcome::Stray };
+                return srq
+                    .side
+                    .lock()
+                    .as_mut()
+                    .map_or(Outcome::Stray, |side| side.complete_any(cqe));
+            };
+            match cqe.kind() {
+                CqeKind::Send | CqeKind::Written | CqeKind::Inline => {
+                    Outcome::of(completer.complete(cqe), IBV_WC_SUCCESS)
+                }
+                CqeKind::Failed => Outcome::of(completer.complete(cqe), cqe.syndrome().status()),
+                _ => Outcome::Stray,
+            }
         }
     }
 }
 
-/// Ends the request that `cqe`, which is plain and of a queue `S` of `qp`, names, unless another thread uses the queue; returns
-/// its `wr_id`.
-#[inline(always)]
-pub(crate) fn complete_plain_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Option<u64> {
-    S::of(qp)?.try_lock()?.as_mut()?.complete_plain(cqe)
+impl Sent {
+    /// Ends the request that `cqe` names, and those before it; returns its `wr_id`, or `None` if no such request is outstanding.
+    ///
+    /// # Safety
+    /// [polled]
+    #[inline(always)]
+    pub(crate) unsafe fn complete(&self, cqe: Cqe<'_>) -> Option<u64> {
+        // SAFETY: [polled].
+        let request = unsafe { self.completer.get()?.complete(&self.progress, cqe.wqe_counter()) }?;
+        self.retire(request.number.wrapping_add(1));
+        Some(request.wr_id)
+    }
+
+    /// As [`complete`](Self::complete), for a CQE of any form.
+    ///
+    /// # Safety
+    /// [polled]
+    unsafe fn complete_any(&self, cqe: Cqe<'_>) -> Outcome {
+        let is_plain = cqe.is_plain_requester();
+        // SAFETY: [polled]. Verbs programs post memory of their own.
+        unsafe {
+            let status = match cqe.opcode() {
+                CqeOpcode::Requester if is_plain || self.scatter_inline(cqe) => IBV_WC_SUCCESS,
+                // Its payload had no place.
+                CqeOpcode::Requester => IBV_WC_GENERAL_ERR,
+                CqeOpcode::RequesterError => cqe.syndrome().status(),
+                _ => return Outcome::Stray,
+            };
+            Outcome::of(self.complete(cqe), status)
+        }
+    }
+
+    /// Copies what a READ or an atomic has brought inside its CQE; returns `false` if there is nothing, or no such request.
+    ///
+    /// # Safety
+    /// [polled]
+    unsafe fn scatter_inline(&self, cqe: Cqe<'_>) -> bool {
+        // SAFETY: [polled].
+        self.completer
+            .get()
+            .is_some_and(|completer| unsafe { completer.scatter_inline(&self.progress, cqe) })
+    }
 }
 
-#[inline(always)]
-fn complete_succeeded_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Option<u64> {
-    // SAFETY: `cqe` is of this queue.
-    unsafe { S::of(qp)?.try_lock()?.as_mut()?.complete_succeeded(cqe) }
-}
+impl SrqSide {
+    /// As [`Qp::complete_receive`].
+    ///
+    /// # Safety
+    /// `cqe` is of this queue.
+    #[inline(always)]
+    unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Option<u64> {
+        // SAFETY: no buffer is loaded: a receive that is recycled is posted at once. `cqe` is of this queue. Verbs programs post memory
+        // of their own.
+        unsafe { self.queue.complete_and_release(cqe) }
+    }
 
-#[inline(always)]
-fn complete_one<S: Side>(qp: &Qp, cqe: Cqe<'_>) -> Outcome {
-    let Some(lock) = S::of(qp) else { return Outcome::Stray };
-    let Some(mut guard) = S::lock(lock) else { return Outcome::Waits };
-    match &mut *guard {
+    /// As [`Qp::complete`].
+    ///
+    /// # Safety
+    /// `cqe` is of this queue.
+    unsafe fn complete_any(&mut self, cqe: Cqe<'_>) -> Outcome {
+        let status = match cqe.kind() {
+            CqeKind::Send | CqeKind::Written | CqeKind::Inline => IBV_WC_SUCCESS,
+            // libmlx5 posts a receive of an SRQ again that has met an on-demand page fault.
+            CqeKind::Failed if cqe.is_odp_page_fault() => {
+                let Some(slot) = self.queue.complete(cqe.wqe_counter()) else {
+                    return Outcome::Stray;
+                };
+                // To the program its buffer still belongs to the device.
+                // SAFETY: the slot is held, and its buffer is as it was posted.
+                unsafe { self.queue.recycle(slot) };
+                self.queue.ring_doorbell();
+                return Outcome::Hidden;
+            }
+            CqeKind::Failed => cqe.syndrome().status(),
+            _ => return Outcome::Stray,
+        };
         // SAFETY: `cqe` is of this queue.
-        Some(side) => unsafe { side.complete(cqe) },
-        None => Outcome::Stray,
+        Outcome::of(unsafe { self.complete(cqe) }, status)
     }
 }
 
 /// A queue of receives.
 pub(crate) trait Receives: ReceiveRing<Data = u64> + Sized {
-    /// Whether it is an SRQ. Then libmlx5 posts a receive again that has met an on-demand page fault.
+    /// Whether its record was found in the object itself, so doorbell drives it.
     const IS_SHARED: bool;
 
     /// The errno of libmlx5 for a request that has too many SGEs and finds the queue full.
     const FULL_AND_TOO_MANY_SGES: c_int;
-
-    /// Returns the queue that `qp` receives from.
-    fn of(qp: &Qp) -> Option<&Lock<Option<ReceiveSide<Self>>>>;
 }
 
-impl Receives for ReceiveQueue<u64> {
+impl Receives for ReceiveQueue<u64, true> {
     const IS_SHARED: bool = false;
     const FULL_AND_TOO_MANY_SGES: c_int = libc::ENOMEM;
-
-    #[inline(always)]
-    fn of(qp: &Qp) -> Option<&Lock<Option<ReceiveSide<Self>>>> {
-        Some(&qp.receive)
-    }
 }
 
 impl Receives for SharedReceiveQueue<u64> {
     const IS_SHARED: bool = true;
     const FULL_AND_TOO_MANY_SGES: c_int = libc::EINVAL;
-
-    #[inline(always)]
-    fn of(qp: &Qp) -> Option<&Lock<Option<ReceiveSide<Self>>>> {
-        qp.srq().map(|srq| &srq.side)
-    }
-}
-
-impl<Q: Receives> Side for ReceiveSide<Q> {
-    const IS_SHARED: bool = Q::IS_SHARED;
-
-    #[inline(always)]
-    fn of(qp: &Qp) -> Option<&Lock<Option<Self>>> {
-        Q::of(qp)
-    }
-
-    #[inline(always)]
-    fn has(kind: CqeKind) -> bool {
-        kind != CqeKind::NotAReceive
-    }
-
-    #[inline(always)]
-    fn peek_plain(ring: &CompletionQueue) -> Option<Cqe<'_>> {
-        ring.peek_message()
-    }
-
-    #[inline(always)]
-    fn complete_plain(&mut self, cqe: Cqe<'_>) -> Option<u64> {
-        // SAFETY: no buffer waits: none is loaded, and only an SRQ recycles one, which it posts at once.
-        unsafe { self.queue.complete_and_release(cqe.wqe_counter()) }
-    }
-
-    #[inline(always)]
-    unsafe fn complete_succeeded(&mut self, cqe: Cqe<'_>) -> Option<u64> {
-        match cqe.kind() {
-            CqeKind::Send | CqeKind::Written => self.complete_plain(cqe),
-            // SAFETY: `cqe` is of this queue. Verbs programs post memory of their own. See `complete_plain`.
-            CqeKind::Inline => unsafe { complete_inline(&mut self.queue, cqe) },
-            _ => None,
-        }
-    }
-
-    #[inline(always)]
-    fn fill(wc: &mut ibv_wc, cqe: Cqe<'_>) {
-        poll::fill_received(wc, cqe);
-    }
-
-    #[inline(always)]
-    unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Outcome {
-        if cqe.kind() != CqeKind::Failed {
-            // SAFETY: `cqe` is of this queue.
-            return Outcome::of(unsafe { self.complete_succeeded(cqe) }, IBV_WC_SUCCESS);
-        }
-        if Q::IS_SHARED && cqe.is_odp_page_fault() {
-            let Some(slot) = self.queue.complete(cqe.wqe_counter()) else {
-                return Outcome::Stray;
-            };
-            // To the program its buffer still belongs to the device.
-            // SAFETY: the slot is held, and its buffer is as it was posted.
-            unsafe { self.queue.recycle(slot) };
-            self.queue.ring_doorbell();
-            return Outcome::Hidden;
-        }
-        Outcome::of(self.complete_plain(cqe), cqe.syndrome().status())
-    }
-}
-
-impl Side for SendSide {
-    const IS_SHARED: bool = false;
-
-    #[inline(always)]
-    fn of(qp: &Qp) -> Option<&Lock<Option<Self>>> {
-        Some(&qp.send)
-    }
-
-    #[inline(always)]
-    fn lock(lock: &Lock<Option<Self>>) -> Option<Guard<'_, Option<Self>>> {
-        // SAFETY: [batch] this thread has no reference to the queue.
-        unsafe { lock.lock_unless_kept() }
-    }
-
-    #[inline(always)]
-    fn has(kind: CqeKind) -> bool {
-        kind == CqeKind::NotAReceive
-    }
-
-    #[inline(always)]
-    fn peek_plain(ring: &CompletionQueue) -> Option<Cqe<'_>> {
-        ring.peek_requester()
-    }
-
-    #[inline(always)]
-    fn complete_plain(&mut self, cqe: Cqe<'_>) -> Option<u64> {
-        let request = self.queue.complete_named(cqe.wqe_counter())?;
-        self.retired = request.number.wrapping_add(1);
-        Some(request.wr_id)
-    }
-
-    #[inline(always)]
-    unsafe fn complete_succeeded(&mut self, cqe: Cqe<'_>) -> Option<u64> {
-        let is_sent = cqe.opcode() == CqeOpcode::Requester;
-        // SAFETY: `cqe` is of this queue. Verbs programs post memory of their own.
-        if cqe.is_plain_requester() || is_sent && unsafe { self.queue.scatter_inline(cqe) } {
-            self.complete_plain(cqe)
-        } else {
-            None
-        }
-    }
-
-    #[inline(always)]
-    fn fill(wc: &mut ibv_wc, cqe: Cqe<'_>) {
-        poll::fill_sent(wc, cqe);
-    }
-
-    #[inline(always)]
-    unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Outcome {
-        // SAFETY: `cqe` is of this queue.
-        if let Some(wr_id) = unsafe { self.complete_succeeded(cqe) } {
-            return Outcome::Done { wr_id, status: IBV_WC_SUCCESS };
-        }
-        let status = match cqe.opcode() {
-            // Its payload had no place.
-            CqeOpcode::Requester if !cqe.is_plain_requester() => IBV_WC_GENERAL_ERR,
-            CqeOpcode::RequesterError => cqe.syndrome().status(),
-            _ => return Outcome::Stray,
-        };
-        Outcome::of(self.complete_plain(cqe), status)
-    }
 }

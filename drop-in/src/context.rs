@@ -7,11 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rdma_core_sys::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_mw, ibv_mw_bind,
-    ibv_mw_type, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_recv_wr,
-    ibv_send_wr, ibv_srq, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_wc, ibv_wq,
-    ibv_wq_init_attr,
+    ibv_mw_type, ibv_parent_domain_init_attr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_srq_init_attr,
+    ibv_srq_init_attr_ex, ibv_wc, ibv_wq, ibv_wq_init_attr,
 };
 
+use crate::domain::Domains;
 use crate::find;
 use crate::install::Scope;
 use crate::log;
@@ -32,7 +33,8 @@ pub(crate) struct Context {
     pub(crate) undecided_qps: Mutex<Vec<*const Qp>>,
     /// Whether the program has allocated memory windows.
     pub(crate) has_windows: AtomicBool,
-    /// Whether queues are locked.
+    pub(crate) domains: Domains,
+    /// Whether queues are locked that are in no thread domain.
     pub(crate) is_shared: bool,
     pub(crate) scope: Scope,
 }
@@ -58,6 +60,9 @@ pub(crate) struct Original {
     pub(crate) post_send: PostSend,
     pub(crate) post_recv: PostRecv,
     pub(crate) post_srq_recv: PostSrqRecv,
+    pub(crate) alloc_parent_domain:
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd,
+    pub(crate) dealloc_pd: unsafe extern "C" fn(*mut ibv_pd) -> c_int,
     pub(crate) alloc_mw: unsafe extern "C" fn(*mut ibv_pd, ibv_mw_type) -> *mut ibv_mw,
     pub(crate) bind_mw: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int,
     pub(crate) create_qp_ex:

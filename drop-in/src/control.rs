@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 use core::mem::zeroed;
-use core::ptr;
+use core::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 
 use mlx5_ring::completion::Cqe;
@@ -76,7 +76,8 @@ unsafe fn reset(context: &Context, record: &Qp, attr: *mut ibv_qp_attr, mask: c_
     if let Some(side) = &mut *unsafe { record.send.lock_or_reenter() } {
         // SAFETY: the queue pair is in RESET, and its CQEs are removed.
         unsafe { side.queue.reset(|_| {}) };
-        side.retired = side.posted;
+        record.sent.progress.reset();
+        record.sent.retire(side.posted);
         side.draft.discard();
     }
     0
@@ -130,8 +131,8 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
 impl CqSide {
     /// Removes the CQEs of a queue pair that is in RESET.
     fn forget(&mut self, qp: &Qp) {
-        if ptr::eq(self.last, qp) {
-            (self.last, self.last_qpn) = (ptr::null(), NO_QP);
+        if ptr::eq(self.last.as_ptr(), qp) {
+            (self.last, self.last_qpn) = (NonNull::dangling(), NO_QP);
         }
         self.ring.purge(|cqe| {
             let is_of = cqe.qpn() == qp.qpn;

@@ -3,14 +3,14 @@
 use core::ffi::c_int;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use rdma_core_sys::{
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_QP_EX_WITH_BIND_MW,
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC, Mlx5dv,
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_pd, ibv_qp,
-    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr,
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE,
+    IBV_SRQT_BASIC, Mlx5dv, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
+    ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr,
     ibv_srq_init_attr_ex, ibv_wq, ibv_wq_init_attr, mlx5dv_qp_init_attr,
 };
 
@@ -21,7 +21,7 @@ use crate::extended;
 use crate::install::{self, Scope};
 use crate::lock::Lock;
 use crate::log::{self, Count};
-use crate::objects::{Arm, Cq, Path, Qp, Srq, Status, Transport};
+use crate::objects::{Arm, Cq, Path, Qp, Sent, Srq, Status, Transport};
 use crate::poll::UNSEEN;
 
 const SIGNED: &str = "WQEs with signatures (MLX5_QP_SIGNATURE, MLX5_SRQ_SIGNATURE)";
@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C" fn create_srq(
     unsafe {
         let context = context::of((*pd).context);
         let srq = (context.original.create_srq)(pd, attr);
-        record_srq(context, srq, uncovered_by_environment());
+        record_srq(context, srq, uncovered_by_environment(), context.is_shared_in(pd));
         srq
     }
 }
@@ -142,7 +142,9 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         } else {
             Some("an SRQ of XRC or tag matching")
         };
-        record_srq(context, srq, uncovered);
+        let has_pd = (*attr).comp_mask & IBV_SRQ_INIT_ATTR_PD != 0;
+        let pd = if has_pd { (*attr).pd } else { ptr::null_mut() };
+        record_srq(context, srq, uncovered, context.is_shared_in(pd));
         srq
     }
 }
@@ -153,6 +155,7 @@ pub(crate) unsafe fn record_srq(
     context: &Context,
     srq: *mut ibv_srq,
     uncovered: Option<&'static str>,
+    is_shared: bool,
 ) {
     if srq.is_null() {
         return;
@@ -160,7 +163,7 @@ pub(crate) unsafe fn record_srq(
     let record = Srq {
         ibv: srq,
         status: Status::new(uncovered),
-        side: Lock::new(None, context.is_shared),
+        side: Lock::new(None, is_shared),
         posts: Count::default(),
     };
     // SAFETY: `srq` is an SRQ of `context`.
@@ -175,7 +178,7 @@ pub(crate) unsafe extern "C" fn create_qp(
     unsafe {
         let context = context::of((*pd).context);
         let qp = (context.original.create_qp)(pd, attr);
-        record_qp(context, qp, &*attr, None, None)
+        record_qp(context, qp, pd, &*attr, None, None)
     }
 }
 
@@ -202,7 +205,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         let has_windows =
             has_builder && (*attr).send_ops_flags & u64::from(IBV_QP_EX_WITH_BIND_MW) != 0;
         let original = has_builder.then(|| functions::of(qp, has_windows));
-        record_qp(context, qp, &*attr.cast::<ibv_qp_init_attr>(), uncovered, original)
+        let pd = if mask & IBV_QP_INIT_ATTR_PD != 0 { (*attr).pd } else { ptr::null_mut() };
+        record_qp(context, qp, pd, &*attr.cast::<ibv_qp_init_attr>(), uncovered, original)
     }
 }
 
@@ -213,6 +217,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 unsafe fn record_qp(
     context: &Context,
     qp: *mut ibv_qp,
+    pd: *mut ibv_pd,
     attr: &ibv_qp_init_attr,
     uncovered: Option<&'static str>,
     original: Option<Box<ibv_qp_ex>>,
@@ -225,9 +230,9 @@ unsafe fn record_qp(
         return qp;
     }
     // SAFETY: `qp` was made just now in `context`, so no other code uses it.
-    let Some(record) =
-        (unsafe { insert_qp(context, qp, attr.sq_sig_all != 0, uncovered, original) })
-    else {
+    let Some(record) = (unsafe {
+        insert_qp(context, qp, context.is_shared_in(pd), attr.sq_sig_all != 0, uncovered, original)
+    }) else {
         return qp;
     };
     let neighbours = record.cqs().into_iter().flatten().map(|cq| &cq.status);
@@ -278,6 +283,7 @@ pub(crate) unsafe fn forget_qp(context: &Context, record: &Qp) {
 pub(crate) unsafe fn insert_qp<'a>(
     context: &'a Context,
     qp: *mut ibv_qp,
+    is_shared: bool,
     signal_all: bool,
     uncovered: Option<&'static str>,
     original: Option<Box<ibv_qp_ex>>,
@@ -312,8 +318,10 @@ pub(crate) unsafe fn insert_qp<'a>(
         srq,
         status: Status::new(unknown.or(uncovered).or(foreign).or_else(uncovered_by_environment)),
         can_send: AtomicBool::new(false),
-        send: Lock::new(None, context.is_shared),
-        receive: Lock::new(None, context.is_shared),
+        send: Lock::new(None, is_shared),
+        sent: Sent::default(),
+        receive: Lock::new(None, is_shared),
+        received: OnceLock::new(),
         original: Mutex::new(original),
         sends: Count::default(),
         receives: Count::default(),
@@ -400,6 +408,13 @@ pub unsafe extern "C" fn mlx5dv_create_qp(
             return qp;
         }
         let why = Some("a QP of mlx5dv_create_qp");
-        record_qp(context::of(ibv), qp, &*attr.cast::<ibv_qp_init_attr>(), why, None)
+        record_qp(
+            context::of(ibv),
+            qp,
+            ptr::null_mut(),
+            &*attr.cast::<ibv_qp_init_attr>(),
+            why,
+            None,
+        )
     }
 }

@@ -220,6 +220,16 @@ fn adopt(context: &Context, group: &Group<'_>) -> Result<(), &'static str> {
             // SAFETY: [record-lives] doorbell drives the queue pair; `guard` holds the lock.
             unsafe { functions::take_over(qp) };
         }
+        // A thread that polls finds the completers of what it completes: they were there before anything was posted.
+        // SAFETY: [polled].
+        unsafe {
+            if let Some(side) = &send {
+                let _ = qp.sent.completer.set(side.queue.completer());
+            }
+            if let Some(side) = &receive {
+                let _ = qp.received.set(side.queue.completer());
+            }
+        }
         *guard = send;
         drop(guard);
         *qp.receive.lock() = receive;
@@ -318,8 +328,13 @@ fn cq_side(cq: &Cq) -> Result<(CqSide, CqDoorbell), &'static str> {
         unsafe { ring.resized(layout, &[]) }.map_err(|_| NOT_RINGS)?;
     }
     cq.consumer_index.store(ring.consumer_index(), Ordering::Relaxed);
-    let side =
-        CqSide { ring, qps: &context.qps, last: core::ptr::null(), last_qpn: NO_QP, current: None };
+    let side = CqSide {
+        ring,
+        qps: &context.qps,
+        last: NonNull::dangling(),
+        last_qpn: NO_QP,
+        current: None,
+    };
     Ok((side, doorbell))
 }
 

@@ -4,18 +4,19 @@ use core::ffi::{c_int, c_uint};
 use core::mem;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use mlx5_ring::completion::Cqe;
+use mlx5_ring::completion::{Cqe, CqeKind};
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys::{IBV_WC_SUCCESS, ibv_cq_ex, ibv_poll_cq_attr, ibv_wc_opcode, ibv_wc_status};
 
-use crate::complete::{Outcome, complete_plain_one};
+use crate::complete::{Form, InlineMessage, Message, Outcome, Request};
 use crate::context;
 use crate::decide;
 use crate::find;
 use crate::lock::Guard;
 use crate::log::{self, LIBMLX5};
-use crate::objects::{Cq, CqSide, Path, RqSide, SrqSide};
-use crate::poll::{STRAY, UNSEEN, receive_flags, receive_opcode, request_opcode};
+use crate::objects::{Cq, CqSide, Path};
+use crate::poll::{STRAY, UNSEEN};
+use crate::wc::{receive_flags, receive_opcode, request_opcode};
 
 /// Puts the library's functions in the place of libmlx5's, as far as the CQ has them, unless it has the reader of tag matching.
 ///
@@ -155,17 +156,22 @@ unsafe fn start_locked(guard: Guard<'_, Option<CqSide>>, cq: *mut ibv_cq_ex, rec
     // SAFETY: [verbs]; `record` is that of the CQ, which doorbell drives, and `guard` holds its lock.
     unsafe {
         let side = record.held();
-        let is_taken = side.take_message(cq);
-        if !is_taken && side.ring.is_empty() {
-            return libc::ENOENT;
-        }
+        let is_taken = match side.ring.peek_if(Message::has) {
+            // The consumer index is published when the program has read the completion.
+            Ok(cqe) => {
+                let cqe: Cqe<'static> = cqe.detach();
+                side.show_next::<Message>(cq, cqe)
+            }
+            Err(CqeKind::Pending) => return libc::ENOENT,
+            Err(_) => false,
+        };
         // Until `end_poll`.
         mem::forget(guard);
         if is_taken { 0 } else { start_other(cq, record) }
     }
 }
 
-/// Starts a poll of a CQ whose next completion [`take_message`](CqSide::take_message) does not take.
+/// Starts a poll of a CQ whose next completion is not a [`Message`], or could not be taken as one.
 ///
 /// # Safety
 /// As [`take`].
@@ -173,7 +179,7 @@ unsafe fn start_locked(guard: Guard<'_, Option<CqSide>>, cq: *mut ibv_cq_ex, rec
 unsafe extern "C" fn start_other(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
     // SAFETY: as in `take`; nothing refers to the ring.
     unsafe {
-        let error = take_other(cq, record);
+        let error = take(cq, record);
         if error != 0 {
             end(record);
         }
@@ -252,25 +258,49 @@ unsafe fn end(record: &Cq) {
 /// As [`Cq::held`]; `cq` is the CQ of `record`.
 #[inline(always)]
 unsafe fn take(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
-    // SAFETY: this thread holds the lock, and `cq` is the CQ of `record`.
-    unsafe { if record.held().take_message(cq) { 0 } else { take_other(cq, record) } }
+    // SAFETY: this thread holds the lock, and `cq` is the CQ of `record`. The CQE has the form for which it is taken.
+    unsafe {
+        let side = record.held();
+        match side.ring.peek_if(Message::has) {
+            Ok(cqe) => {
+                let cqe: Cqe<'static> = cqe.detach();
+                if side.show_next::<Message>(cq, cqe) { 0 } else { take_any(cq, record) }
+            }
+            Err(CqeKind::Inline) => take_inline(cq, record),
+            Err(CqeKind::NotAReceive) => take_sent(cq, record),
+            Err(_) => take_any(cq, record),
+        }
+    }
 }
 
-/// As [`take`], if [`take_message`](CqSide::take_message) does not take the next completion.
+/// As [`take`], for a message that is in the CQE.
+///
+/// # Safety
+/// As [`take`]. The next CQE has arrived, and is of such a message.
+// A call at the end of a function that cannot unwind is a jump: `next_poll` has no registers to save.
+#[inline(never)]
+unsafe extern "C" fn take_inline(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
+    // SAFETY: this thread holds the lock, and `cq` is the CQ of `record`. The CQE has this form.
+    unsafe {
+        let side = record.held();
+        let cqe: Cqe<'static> = side.ring.peek_again().detach();
+        if side.show_next::<InlineMessage>(cq, cqe) { 0 } else { take_any(cq, record) }
+    }
+}
+
+/// As [`take`], for a CQE of a send queue.
 ///
 /// # Safety
 /// As [`take`].
-// A call at the end of a function that cannot unwind is a jump: `next_poll` has no registers to save.
 #[inline(never)]
-unsafe extern "C" fn take_other(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
-    // SAFETY: as in `take`; the consumer index is published when the program has read the completion.
+unsafe extern "C" fn take_sent(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
+    // SAFETY: this thread holds the lock, and `cq` is the CQ of `record`. The CQE has the form for which it is taken.
     unsafe {
         let side = record.held();
-        let Some(cqe) = side.ring.peek() else { return libc::ENOENT };
-        let cqe: Cqe<'static> = cqe.detach();
-        let Some(wr_id) = side.complete_succeeded(cqe) else { return take_any(cq, record) };
-        side.show(cq, cqe, wr_id, IBV_WC_SUCCESS);
-        0
+        match Request::peek(&side.ring).map(|cqe| cqe.detach::<'static>()) {
+            Some(cqe) if side.show_next::<Request>(cq, cqe) => 0,
+            _ => take_any(cq, record),
+        }
     }
 }
 
@@ -278,21 +308,21 @@ unsafe extern "C" fn take_other(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
 ///
 /// # Safety
 /// As [`take`].
+// A call at the end of a function that cannot unwind is a jump: `next_poll` has no registers to save.
 #[inline(never)]
 unsafe extern "C" fn take_any(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
-    // SAFETY: as in `take`.
+    // SAFETY: as in `take`; the consumer index is published when the program has read the completion. [polled]
     unsafe {
         let side = record.held();
         loop {
             let Some(cqe) = side.ring.peek() else { return libc::ENOENT };
             let cqe: Cqe<'static> = cqe.detach();
-            match side.complete(cqe) {
+            match side.qp(cqe).map_or(Outcome::Stray, |qp| qp.complete(cqe)) {
                 Outcome::Done { wr_id, status } => {
                     side.show(cq, cqe, wr_id, status);
                     return 0;
                 }
                 Outcome::Hidden => side.ring.advance(),
-                Outcome::Waits => return libc::ENOENT,
                 Outcome::Stray => {
                     side.ring.advance();
                     return STRAY;
@@ -303,24 +333,17 @@ unsafe extern "C" fn take_any(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
 }
 
 impl CqSide {
-    /// Makes the next completion the current one if it is a message whose payload is not in the CQE, and no other thread uses its
-    /// queue.
+    /// Makes the next completion, whose CQE this is, the current one; returns `false` if no such request is outstanding, or another
+    /// thread uses its SRQ.
     ///
     /// # Safety
-    /// `cq` is the CQ of this ring.
+    /// `cq` is the CQ of this ring, and this thread holds the lock. The CQE has this form.
     #[inline(always)]
-    unsafe fn take_message(&mut self, cq: *mut ibv_cq_ex) -> bool {
-        let Some(cqe) = self.ring.peek_message() else { return false };
-        // SAFETY: `cq` is the CQ of this ring; the consumer index is published when the program has read the completion.
+    unsafe fn show_next<F: Form>(&mut self, cq: *mut ibv_cq_ex, cqe: Cqe<'_>) -> bool {
+        let Some(qp) = self.qp(cqe) else { return false };
+        // SAFETY: [polled] `cq` is the CQ of this ring. The CQE has this form.
         unsafe {
-            let cqe: Cqe<'static> = cqe.detach();
-            let Some(qp) = self.qp(cqe) else { return false };
-            let wr_id = if qp.srq.is_some() {
-                complete_plain_one::<SrqSide>(qp, cqe)
-            } else {
-                complete_plain_one::<RqSide>(qp, cqe)
-            };
-            let Some(wr_id) = wr_id else { return false };
+            let Some(wr_id) = F::complete(qp, cqe) else { return false };
             self.show(cq, cqe, wr_id, IBV_WC_SUCCESS);
         }
         true

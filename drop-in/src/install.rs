@@ -13,9 +13,10 @@ use std::sync::{Mutex, OnceLock};
 use rdma_core_sys::{Mlx5dv, ibv_context, mlx5dv_obj, verbs_context};
 
 use crate::context::{self, Context, Original};
+use crate::domain::Domains;
 use crate::objects::{Path, Status};
 use crate::table::Table;
-use crate::{arm, control, create, log, poll, receive, resize, send};
+use crate::{arm, control, create, domain, log, poll, receive, resize, send};
 
 type SetOps = unsafe extern "C" fn(*mut c_void, *const c_void);
 type Word = *const c_void;
@@ -217,6 +218,7 @@ pub(crate) unsafe fn install(ibv: *mut ibv_context, scope: Scope) {
         srqs: Table::new(),
         undecided_qps: Mutex::default(),
         has_windows: AtomicBool::new(false),
+        domains: Domains::default(),
         is_shared: !is_single,
         scope,
     };
@@ -267,6 +269,12 @@ unsafe fn originals(
             post_send: ops.post_send?,
             post_recv: ops.post_recv?,
             post_srq_recv: ops.post_srq_recv?,
+            alloc_parent_domain: extended::<Option<_>>(
+                ibv,
+                offset_of!(verbs_context, alloc_parent_domain),
+            )
+            .read()?,
+            dealloc_pd: transmute(ops._compat_dealloc_pd?),
             alloc_mw: ops.alloc_mw?,
             bind_mw: ops.bind_mw?,
             create_qp_ex: extended::<Option<_>>(ibv, offset_of!(verbs_context, create_qp_ex))
@@ -301,7 +309,8 @@ unsafe fn replace(ibv: *mut ibv_context, table: *mut Word, original: &Original, 
         (original.create_cq_ex as Word, create::create_cq_ex as Word),
         (original.create_srq as Word, create::create_srq as Word),
     ];
-    let all: [(Word, Word); 8] = [
+    let all: [(Word, Word); 9] = [
+        (original.dealloc_pd as Word, domain::dealloc_pd as Word),
         (original.create_qp as Word, create::create_qp as Word),
         (original.destroy_cq as Word, control::destroy_cq as Word),
         (original.destroy_qp as Word, control::destroy_qp as Word),
@@ -334,6 +343,8 @@ unsafe fn replace(ibv: *mut ibv_context, table: *mut Word, original: &Original, 
         public.bind_mw = Some(control::bind_mw);
         extended::<Word>(ibv, offset_of!(verbs_context, create_qp_ex))
             .write(create::create_qp_ex as Word);
+        extended::<Word>(ibv, offset_of!(verbs_context, alloc_parent_domain))
+            .write(domain::alloc_parent_domain as Word);
         extended::<Word>(ibv, offset_of!(verbs_context, create_wq))
             .write(create::create_wq as Word);
         if scope == Scope::All {

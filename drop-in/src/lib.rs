@@ -20,13 +20,16 @@
 //! `EOPNOTSUPP`. `DOORBELL_LOG=1` shows which path each object takes, and why; `DOORBELL_PATH=libmlx5` leaves all to libmlx5.
 //!
 //! # Locks
-//! Each queue and each CQ has a lock, as verbs promise; none with `MLX5_SINGLE_THREADED=1` or for a CQ that was created
-//! for a single thread. A poller holds the lock of the CQ and then that of one queue; a poster that of its queue. A thread
-//! keeps the lock of the send queue from `ibv_wr_start` to the end of the batch, and may poll meanwhile. It may also wait for a
-//! poller of another thread. So pollers do not wait for the end of the batch: a poll ends before a CQE of that queue, as if the
-//! CQE had not arrived. Arming the CQ raises an event for it. The functions of `ibv_wr_*` leave no reference to the queue
-//! behind, which `SAFETY` comments call `[batch]`. `[memory]`, `[ready]`, `[exclusive]` and `[register]` are those of
-//! `mlx5_ring::sq`.
+//! Each queue and each CQ has a lock, as verbs promise; none with `MLX5_SINGLE_THREADED=1`, in a thread domain, or for a CQ that was
+//! created for a single thread. A thread that posts holds the lock of its queue. A thread that polls holds the lock of the CQ, and that of
+//! an SRQ while it completes a receive of it. It locks no queue of a queue pair: it shares the slots of the receive queue, and
+//! the progress of the send queue, with the thread that posts (`Completer` in `mlx5_ring::rq` and `mlx5_ring::sq`). `SAFETY`
+//! comments call `[polled]` that the thread holds the lock of the CQ on which the queue of a CQE completes, so that one thread at a
+//! time completes a queue.
+//!
+//! A thread keeps the lock of the send queue from `ibv_wr_start` to the end of the batch, and may poll meanwhile. The functions of
+//! `ibv_wr_*` leave no reference to the queue behind, which `SAFETY` comments call `[batch]`. `[memory]`, `[ready]`,
+//! `[exclusive]` and `[register]` are those of `mlx5_ring::sq`.
 //!
 //! # Safety
 //! Records of objects (`objects`) live from the creation of the verbs object to its destruction. Verbs forbids to use an
@@ -45,6 +48,7 @@ mod context;
 mod control;
 mod create;
 mod decide;
+mod domain;
 mod extended;
 mod find;
 mod install;
@@ -56,3 +60,4 @@ mod receive;
 mod resize;
 mod send;
 mod table;
+mod wc;

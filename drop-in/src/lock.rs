@@ -48,25 +48,16 @@ impl<T> Lock<T> {
     /// # Safety
     /// This thread has no reference to the value.
     pub(crate) unsafe fn lock_or_reenter(&self) -> Guard<'_, T> {
+        let mut rounds = 0_u32;
         loop {
-            // SAFETY: this thread has no reference to the value.
-            if let Some(guard) = unsafe { self.lock_unless_kept() } {
-                return guard;
+            // Only this thread stores its own number.
+            if self.keeper.load(Ordering::Relaxed) == this_thread() {
+                return Guard { lock: self, is_kept: true };
             }
-            yield_now();
-        }
-    }
-
-    /// As [`lock_or_reenter`](Self::lock_or_reenter), but returns `None` if another thread keeps the lock.
-    ///
-    /// # Safety
-    /// This thread has no reference to the value.
-    #[inline(always)]
-    pub(crate) unsafe fn lock_unless_kept(&self) -> Option<Guard<'_, T>> {
-        if self.acquire() {
-            Some(Guard { lock: self, is_kept: false })
-        } else {
-            self.wait_unless_kept()
+            if self.acquire() {
+                return Guard { lock: self, is_kept: false };
+            }
+            pause(&mut rounds);
         }
     }
 
@@ -86,25 +77,6 @@ impl<T> Lock<T> {
     fn wait(&self) {
         let mut rounds = 0_u32;
         while self.held.load(Ordering::Relaxed) != 0 || !self.acquire() {
-            pause(&mut rounds);
-        }
-    }
-
-    #[cold]
-    fn wait_unless_kept(&self) -> Option<Guard<'_, T>> {
-        let mut rounds = 0_u32;
-        loop {
-            match self.keeper.load(Ordering::Relaxed) {
-                0 => {}
-                // Only this thread stores its own number.
-                keeper if keeper == this_thread() => {
-                    return Some(Guard { lock: self, is_kept: true });
-                }
-                _ => return None,
-            }
-            if self.acquire() {
-                return Some(Guard { lock: self, is_kept: false });
-            }
             pause(&mut rounds);
         }
     }
@@ -245,7 +217,7 @@ mod tests {
             let lock = &lock;
             // SAFETY: the thread has no reference to the value.
             let other = scope.spawn(move || unsafe {
-                assert!(lock.lock_unless_kept().is_none());
+                assert!(lock.try_lock().is_none());
                 tried.send(()).unwrap();
                 *lock.lock_or_reenter() += 10;
             });

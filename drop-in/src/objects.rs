@@ -3,13 +3,14 @@
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use mlx5_ring::arm::CqDoorbell;
+use mlx5_ring::barrier;
 use mlx5_ring::cq::CompletionQueue;
-use mlx5_ring::rq::ReceiveQueue;
+use mlx5_ring::rq::{self, ReceiveQueue};
 use mlx5_ring::slots::Slot;
-use mlx5_ring::sq::{Record, SendQueue};
+use mlx5_ring::sq::{self, Record, SendQueue};
 use mlx5_ring::srq::SharedReceiveQueue;
 use mlx5_wire::be::Be32;
 use rdma_core_sys::{ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_ex, ibv_srq};
@@ -89,8 +90,8 @@ pub(crate) struct CqSide {
     pub(crate) ring: CompletionQueue,
     /// The queue pairs of its context.
     pub(crate) qps: *const Table<Qp>,
-    /// The queue pair of the CQE before; null if it is gone.
-    pub(crate) last: *const Qp,
+    /// The queue pair of the CQE before; dangling if it is gone.
+    pub(crate) last: NonNull<Qp>,
     /// Its number, in the order of a CQE, so that a comparison swaps no bytes; [`NO_QP`] if it is gone.
     pub(crate) last_qpn: Be32,
     /// Where the current CQE of an extended poll is; `None` before the first one.
@@ -139,10 +140,14 @@ pub(crate) struct Qp {
     pub(crate) status: Status,
     /// Whether the queue pair has been in RTS since RESET. It may change during a batch of another thread.
     pub(crate) can_send: AtomicBool,
-    /// The send queue, if doorbell drives it.
+    /// The send queue, if doorbell drives it, for threads that post.
     pub(crate) send: Lock<Option<SendSide>>,
-    /// The receive queue, if doorbell drives it and the queue pair has one.
+    /// The send queue for threads that poll.
+    pub(crate) sent: Sent,
+    /// The receive queue, if doorbell drives it and the queue pair has one, for threads that post.
     pub(crate) receive: Lock<Option<RqSide>>,
+    /// The receive queue for threads that poll.
+    pub(crate) received: OnceLock<rq::Completer<u64>>,
     /// The functions that libmlx5 gave a queue pair with `ibv_wr_*`.
     pub(crate) original: Mutex<Option<Box<ibv_qp_ex>>>,
     pub(crate) sends: Count,
@@ -159,7 +164,7 @@ pub(crate) struct ReceiveSide<Q> {
 }
 
 /// The receive queue of a queue pair.
-pub(crate) type RqSide = ReceiveSide<ReceiveQueue<u64>>;
+pub(crate) type RqSide = ReceiveSide<ReceiveQueue<u64, true>>;
 /// The queue of an SRQ.
 pub(crate) type SrqSide = ReceiveSide<SharedReceiveQueue<u64>>;
 
@@ -184,13 +189,41 @@ pub(crate) struct SendSide {
     pub(crate) queue: SendQueue<Request>,
     pub(crate) limits: SendLimits,
     pub(crate) has_atomics: bool,
-    /// Running count of requests that were posted, and of those that are over.
+    /// Running count of requests that were posted, and of those that were over when a thread that posts looked last.
     pub(crate) posted: u32,
     pub(crate) retired: u32,
     /// The request that `ibv_wr_*` is building.
     pub(crate) draft: Draft,
     /// The memory that the queue points to.
     pub(crate) _records: Box<[MaybeUninit<Record<Request>>]>,
+}
+
+/// A send queue, for threads that poll.
+#[derive(Default)]
+pub(crate) struct Sent {
+    pub(crate) completer: OnceLock<sq::Completer<Request>>,
+    pub(crate) progress: sq::Progress,
+    /// Running count of requests that are over.
+    requests: AtomicU32,
+}
+
+impl Sent {
+    /// Takes note that this many of all requests are over.
+    #[inline(always)]
+    pub(crate) fn retire(&self, requests: u32) {
+        barrier::hand_over(&self.requests, requests);
+    }
+}
+
+impl SendSide {
+    /// Takes note of the requests that are over.
+    #[inline(always)]
+    pub(crate) fn look(&mut self, sent: &Sent) {
+        // Its blocks were handed over before a request.
+        self.retired = barrier::take_over(&sent.requests);
+        // SAFETY: [polled] `progress` is that of this queue.
+        unsafe { self.queue.take_back(&sent.progress) };
+    }
 }
 
 impl Drop for Qp {

@@ -2,31 +2,22 @@
 
 use core::ffi::c_int;
 use core::mem;
-use core::ptr;
 use core::sync::atomic::Ordering;
 
 use mlx5_ring::completion::{Cqe, CqeKind};
-use mlx5_wire::be::Be32;
-use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
-use rdma_core_sys::{
-    IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_GRH, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE,
-    IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
-    IBV_WC_WITH_INV, ibv_cq, ibv_wc, ibv_wc_opcode, ibv_wc_status,
-};
+use rdma_core_sys::{IBV_WC_SUCCESS, ibv_cq, ibv_wc};
 
-use crate::complete::{Outcome, Side, complete_plain_one};
+use crate::complete::{Form, InlineMessage, Message, Outcome, Request, is_sent};
 use crate::context;
 use crate::decide;
 use crate::find;
 use crate::lock::Guard;
 use crate::log::{self, LIBMLX5};
-use crate::objects::{Cq, CqSide, Path, RqSide, SendSide, SrqSide};
+use crate::objects::{Cq, CqSide, Path};
+use crate::wc::{fill, fill_receive, fill_send};
 
 /// The value that libmlx5 returns for a CQE of no request.
 pub(crate) const STRAY: c_int = -2;
-
-/// Bytes that an atomic brings.
-const ATOMIC_SIZE: u32 = 8;
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: [verbs], [record-lives]; doorbell drives the CQ that is found, and `guard` holds the lock of `record`.
@@ -65,45 +56,57 @@ unsafe fn poll_locked(
     count: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
-    // SAFETY: [verbs], [record-lives]; this thread holds the lock, also after `guard` was forgotten.
+    // SAFETY: [verbs], [polled]; this thread holds the lock, also after `guard` was forgotten.
     unsafe {
         let side = record.held();
-        if count <= 0 {
-            return 0;
-        }
-        let qp = side.ring.peek_message().and_then(|cqe| side.same_qp(cqe.qpn()));
+        let Some(cqe) = side.ring.peek().filter(|_| count > 0) else { return 0 };
+        let (kind, is_request) = (cqe.kind(), cqe.is_plain_requester());
         mem::forget(guard);
-        match qp {
-            None => poll_other(record, count, wc),
-            Some(qp) if qp.srq.is_some() => poll_one::<SrqSide>(record, count, wc),
-            Some(_) => poll_one::<RqSide>(record, count, wc),
+        match kind {
+            CqeKind::Send | CqeKind::Written => poll_form::<Message>(record, count, wc),
+            CqeKind::Inline => poll_form::<InlineMessage>(record, count, wc),
+            _ if is_request => poll_form::<Request>(record, count, wc),
+            _ => poll_any(record, count, wc, count),
         }
     }
 }
 
-/// Polls a CQ whose next completion, if there is one, is no plain receive of the queue pair of the completion before; returns
-/// what `ibv_poll_cq` returns.
+/// Takes the next completion, whose CQE has this form, then others for as long as they have it, and the rest with [`poll_any`].
+/// Returns what `ibv_poll_cq` returns.
 ///
 /// # Safety
-/// As [`poll_any`], with `count` for `left`.
+/// As [`poll_any`], with `count` for `left`, which is above 0; the next CQE has arrived, and has this form.
 #[inline(never)]
-unsafe extern "C" fn poll_other(record: &Cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: this thread holds the lock, and has no reference to the value; `wc` is writable; no CQE is taken.
+unsafe extern "C" fn poll_form<F: Form>(record: &Cq, count: c_int, wc: *mut ibv_wc) -> c_int {
+    // SAFETY: this thread holds the lock, and has no reference to the value; `wc` is writable. The consumer index is published when
+    // the poll ends. Each CQE has this form.
     unsafe {
         let side = record.held();
-        let Some(cqe) = side.ring.peek() else {
-            // All that was taken before is published.
-            drop(record.side.regain());
-            return 0;
-        };
-        let cqe: Cqe<'static> = cqe.detach();
-        let is_message = matches!(cqe.kind(), CqeKind::Send | CqeKind::Written);
-        match side.qp(cqe) {
-            Some(_) if cqe.is_plain_requester() => poll_one::<SendSide>(record, count, wc),
-            Some(qp) if is_message && qp.srq.is_some() => poll_one::<SrqSide>(record, count, wc),
-            Some(_) if is_message => poll_one::<RqSide>(record, count, wc),
-            _ => poll_any(record, count, wc, count),
+        let mut cqe: Cqe<'static> = side.ring.peek_again().detach();
+        let mut room = Room { next: wc, left: count };
+        while side.take::<F>(cqe, &mut *room.next) {
+            room.advance();
+            if room.left <= 0 {
+                return finish(record);
+            }
+            let Some(next) = F::peek(&side.ring) else { break };
+            cqe = next.detach();
         }
+        poll_any(record, room.left, room.next, count)
+    }
+}
+
+/// Ends a poll that has taken completions; returns their number.
+///
+/// # Safety
+/// This thread holds the lock of `record`, whose guard was forgotten, and has no reference to the value.
+#[inline(never)]
+unsafe extern "C" fn finish(record: &Cq) -> c_int {
+    // SAFETY: this thread holds the lock, and has no reference to the value.
+    unsafe {
+        let taken = record.held().publish(record);
+        drop(record.side.regain());
+        taken as c_int
     }
 }
 
@@ -158,22 +161,20 @@ unsafe extern "C" fn poll_any(record: &Cq, left: c_int, wc: *mut ibv_wc, count: 
         let mut is_stray = false;
         while room.left > 0 {
             let Some(cqe) = side.ring.peek() else { break };
-            // The consumer index is published when the poll ends.
             let cqe: Cqe<'static> = cqe.detach();
-            let before = room.left;
-            room = match side.qp(cqe) {
-                Some(_) if SendSide::has(cqe.kind()) => side.take::<SendSide>(room),
-                Some(qp) if qp.srq.is_some() => side.take::<SrqSide>(room),
-                Some(_) => side.take::<RqSide>(room),
-                None => room,
+            let wc = &mut *room.next;
+            let is_taken = match cqe.kind() {
+                CqeKind::Send | CqeKind::Written => side.take::<Message>(cqe, wc),
+                CqeKind::Inline => side.take::<InlineMessage>(cqe, wc),
+                _ => cqe.is_plain_requester() && side.take::<Request>(cqe, wc),
             };
-            if room.left != before {
+            if is_taken {
+                room.advance();
                 continue;
             }
-            match side.take_any(&mut *room.next) {
+            match side.take_any(cqe, wc) {
                 Outcome::Done { .. } => room.advance(),
                 Outcome::Hidden => {}
-                Outcome::Waits => break,
                 Outcome::Stray => {
                     // After other completions a stray CQE stays: the next poll finds it again.
                     is_stray = room.left == count;
@@ -189,158 +190,54 @@ unsafe extern "C" fn poll_any(record: &Cq, left: c_int, wc: *mut ibv_wc, count: 
     }
 }
 
-/// Takes the next completion, which is plain and of the queue `S` of the queue pair of the completion before, and then others;
-/// returns what `ibv_poll_cq` returns. Most polls find one, which needs no loop.
-///
-/// # Safety
-/// As [`poll_any`], with `count` for `left`, which is above 0; the next CQE is there, and is such a one.
-// The arguments have the order of `ibv_poll_cq`, so they stay in their registers.
-#[inline(never)]
-unsafe extern "C" fn poll_one<S: Side>(record: &Cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: this thread holds the lock, and has no reference to the value; `wc` is writable.
-    unsafe {
-        let side = record.held();
-        if !side.take_one::<S>(&mut *wc) {
-            return poll_any(record, count, wc, count);
-        }
-        if count > 1 && !side.ring.is_empty() {
-            return poll_plain::<S>(record, count - 1, wc.add(1), count);
-        }
-        side.publish(record);
-        drop(record.side.regain());
-        1
-    }
-}
-
-/// Takes completions for as long as they are plain and of queues `S`, and then others; returns what `ibv_poll_cq` returns.
-///
-/// # Safety
-/// As [`poll_any`].
-// All calls are at its end: it has no registers to save.
-#[inline(never)]
-unsafe extern "C" fn poll_plain<S: Side>(
-    record: &Cq,
-    left: c_int,
-    wc: *mut ibv_wc,
-    count: c_int,
-) -> c_int {
-    // SAFETY: this thread holds the lock, and has no reference to the value; `wc` is writable.
-    unsafe {
-        let side = record.held();
-        let room = side.take_run::<S, true>(Room { next: wc, left });
-        if room.left == 0 || side.ring.is_empty() {
-            side.publish(record);
-            drop(record.side.regain());
-            return count.wrapping_sub(room.left);
-        }
-        poll_any(record, room.left, room.next, count)
-    }
-}
-
 impl CqSide {
-    /// Takes the next completion; returns `false` if another thread uses its queue, or no such request is outstanding.
+    /// Takes the next completion, whose CQE this is, and writes it to `wc`. Returns `false` if no such request is outstanding, or
+    /// another thread uses its SRQ.
     ///
     /// # Safety
-    /// It is there, is plain, and is of the queue `S` of the queue pair of the completion before.
+    /// This thread holds the lock. The CQE has this form.
     #[inline(always)]
-    unsafe fn take_one<S: Side>(&mut self, wc: &mut ibv_wc) -> bool {
-        // SAFETY: it is there; the consumer index is published when the poll ends.
-        let cqe = unsafe { self.ring.peek_again().detach() };
-        // SAFETY: [record-lives] `last` is that of a queue pair of this CQ, because the completion is of it.
-        let qp = unsafe { &*self.last };
-        let Some(wr_id) = complete_plain_one::<S>(qp, cqe) else { return false };
+    unsafe fn take<F: Form>(&mut self, cqe: Cqe<'static>, wc: &mut ibv_wc) -> bool {
+        let Some(qp) = self.qp(cqe) else { return false };
+        // SAFETY: [polled]; the CQE has this form.
+        let Some(wr_id) = (unsafe { F::complete(qp, cqe) }) else { return false };
         fill(wc, wr_id, IBV_WC_SUCCESS, qp.qpn);
-        S::fill(wc, cqe);
+        F::fill(wc, cqe);
         self.ring.advance_inline();
         true
     }
 
-    /// Takes completions for as long as they are of queues `S`, and of requests that have succeeded; returns the room that is
-    /// left.
+    /// Takes the next CQE, of any form, and writes its completion, if there is one, to `wc`. A stray CQE stays.
     ///
     /// # Safety
-    /// As [`take_run`](Self::take_run).
+    /// This thread holds the lock. The CQE is the next one.
     #[inline(never)]
-    unsafe fn take<S: Side>(&mut self, room: Room) -> Room {
-        // SAFETY: as for the caller.
-        unsafe { self.take_run::<S, false>(room) }
-    }
-
-    /// As [`take`](Self::take), with `PLAIN` for as long as they are plain.
-    ///
-    /// # Safety
-    /// `room` is writable, and `last` is not null.
-    #[inline(always)]
-    unsafe fn take_run<S: Side, const PLAIN: bool>(&mut self, mut room: Room) -> Room {
-        // SAFETY: [record-lives] `last` is that of a queue pair of this CQ.
-        let mut qp = unsafe { &*self.last };
-        'queues: loop {
-            let Some(lock) = S::of(qp) else { return room };
-            let Some(mut guard) = lock.try_lock() else { return room };
-            let Some(side) = guard.as_mut() else { return room };
-            let (mut qpn, mut qpn_of_cqe) = (self.last_qpn.get(), self.last_qpn);
-            while room.left > 0 {
-                let cqe = if PLAIN { S::peek_plain(&self.ring) } else { self.ring.peek() };
-                let Some(cqe) = cqe else { return room };
-                // SAFETY: the consumer index is published when the poll ends.
-                let cqe: Cqe<'static> = unsafe { cqe.detach() };
-                let next_qpn = cqe.qpn();
-                if Be32::new(next_qpn) != qpn_of_cqe {
-                    let Some(next) = self.other_qp(next_qpn) else { return room };
-                    let is_same =
-                        S::IS_SHARED && S::of(next).is_some_and(|next| ptr::eq(next, lock));
-                    if !is_same {
-                        qp = next;
-                        continue 'queues;
-                    }
-                    (qpn, qpn_of_cqe) = (next_qpn, self.last_qpn);
-                }
-                // SAFETY: `cqe` is of this queue, and `room` is writable for one more.
-                let (wr_id, wc) = unsafe {
-                    let wr_id =
-                        if PLAIN { side.complete_plain(cqe) } else { side.complete_succeeded(cqe) };
-                    (wr_id, &mut *room.next)
-                };
-                let Some(wr_id) = wr_id else { return room };
-                fill(wc, wr_id, IBV_WC_SUCCESS, qpn);
-                S::fill(wc, cqe);
-                self.ring.advance_inline();
-                room.advance();
-            }
-            return room;
-        }
-    }
-
-    /// Takes the next CQE, of any form, and writes its completion, if there is one, to `wc`.
-    ///
-    /// # Safety
-    /// It has arrived.
-    #[inline(never)]
-    unsafe fn take_any(&mut self, wc: &mut ibv_wc) -> Outcome {
-        // SAFETY: it has arrived; the consumer index is published when the poll ends.
-        let cqe = unsafe { self.ring.peek_again().detach() };
-        let outcome = self.complete(cqe);
+    unsafe fn take_any(&mut self, cqe: Cqe<'static>, wc: &mut ibv_wc) -> Outcome {
+        // SAFETY: [polled].
+        let outcome = self.qp(cqe).map_or(Outcome::Stray, |qp| unsafe { qp.complete(cqe) });
         match outcome {
             Outcome::Done { wr_id, status } => {
                 fill(wc, wr_id, status, cqe.qpn());
-                if SendSide::has(cqe.kind()) {
-                    fill_send(wc, cqe)
+                if is_sent(cqe.kind()) {
+                    fill_send(wc, cqe);
                 } else {
-                    fill_receive(wc, cqe)
+                    fill_receive(wc, cqe);
                 }
                 self.ring.advance();
             }
             Outcome::Hidden => self.ring.advance(),
-            Outcome::Waits | Outcome::Stray => {}
+            Outcome::Stray => {}
         }
         outcome
     }
 
-    /// Gives the CQEs that were taken back to the device, and counts them.
+    /// Gives the CQEs that were taken back to the device; returns their number.
     #[inline(always)]
-    pub(crate) fn publish(&mut self, record: &Cq) {
-        record.polls.add(self.ring.publish_taken().into());
+    pub(crate) fn publish(&mut self, record: &Cq) -> u32 {
+        let taken = self.ring.publish_taken();
+        record.polls.add(taken.into());
         record.consumer_index.store(self.ring.consumer_index(), Ordering::Relaxed);
+        taken
     }
 }
 
@@ -355,118 +252,5 @@ impl Room {
     const fn advance(&mut self) {
         self.next = self.next.wrapping_add(1);
         self.left -= 1;
-    }
-}
-
-/// Writes what each completion says.
-#[inline(always)]
-const fn fill(wc: &mut ibv_wc, wr_id: u64, status: ibv_wc_status, qpn: u32) {
-    (wc.wr_id, wc.status, wc.qp_num) = (wr_id, status, qpn);
-}
-
-/// Writes what libmlx5 writes of a send.
-#[inline(always)]
-pub(crate) fn fill_send(wc: &mut ibv_wc, cqe: Cqe<'_>) {
-    if cqe.opcode() == CqeOpcode::Requester {
-        fill_sent(wc, cqe);
-    } else {
-        wc.wc_flags = 0;
-        wc.vendor_err = cqe.vendor_err_synd().into();
-    }
-}
-
-/// Writes what libmlx5 writes of a send that succeeded.
-#[inline(always)]
-pub(crate) fn fill_sent(wc: &mut ibv_wc, cqe: Cqe<'_>) {
-    (wc.opcode, wc.wc_flags) = request_opcode(cqe);
-    match wc.opcode {
-        IBV_WC_RDMA_READ => wc.byte_len = cqe.byte_count(),
-        IBV_WC_COMP_SWAP | IBV_WC_FETCH_ADD => wc.byte_len = ATOMIC_SIZE,
-        _ => {}
-    }
-}
-
-/// Writes what libmlx5 writes of a receive.
-#[inline(always)]
-pub(crate) fn fill_receive(wc: &mut ibv_wc, cqe: Cqe<'_>) {
-    if cqe.kind() == CqeKind::Failed {
-        wc.wc_flags = 0;
-        wc.vendor_err = cqe.vendor_err_synd().into();
-    } else {
-        fill_received(wc, cqe);
-    }
-}
-
-/// Writes what libmlx5 writes of a receive that succeeded.
-#[inline(always)]
-pub(crate) fn fill_received(wc: &mut ibv_wc, cqe: Cqe<'_>) {
-    let route = cqe.route();
-    wc.byte_len = cqe.byte_count();
-    wc.src_qp = route.source_qpn();
-    wc.sl = route.sl();
-    wc.slid = cqe.slid();
-    wc.dlid_path_bits = cqe.dlid_path_bits();
-    wc.pkey_index = cqe.imm_inval_pkey() as u16;
-    let grh = if route.has_grh() { IBV_WC_GRH } else { 0 };
-    (wc.opcode, wc.wc_flags) = (IBV_WC_RECV, grh);
-    if cqe.has_imm_or_key() {
-        if cqe.opcode() == CqeOpcode::ResponderSendInv {
-            wc.wc_flags = grh | IBV_WC_WITH_INV;
-            wc.__bindgen_anon_1.invalidated_rkey = cqe.imm_inval_pkey();
-        } else {
-            if cqe.opcode() == CqeOpcode::ResponderWriteImm {
-                wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-            }
-            wc.wc_flags = grh | IBV_WC_WITH_IMM;
-            wc.__bindgen_anon_1.imm_data = cqe.imm_inval_pkey().to_be();
-        }
-    }
-}
-
-/// Opcode and flags of a send that succeeded, by the opcode of its WQE.
-const SENT: [(ibv_wc_opcode, u32); 256] = {
-    let mut sent = [(IBV_WC_SEND, 0); 256];
-    let mut opcode = 0;
-    while opcode < 256 {
-        sent[opcode] = match WqeOpcode::new(opcode as u8) {
-            WqeOpcode::RDMA_WRITE => (IBV_WC_RDMA_WRITE, 0),
-            WqeOpcode::RDMA_WRITE_IMM => (IBV_WC_RDMA_WRITE, IBV_WC_WITH_IMM),
-            WqeOpcode::SEND_IMM => (IBV_WC_SEND, IBV_WC_WITH_IMM),
-            WqeOpcode::RDMA_READ => (IBV_WC_RDMA_READ, 0),
-            WqeOpcode::ATOMIC_CS => (IBV_WC_COMP_SWAP, 0),
-            WqeOpcode::ATOMIC_FA => (IBV_WC_FETCH_ADD, 0),
-            _ => (IBV_WC_SEND, 0),
-        };
-        opcode += 1;
-    }
-    sent
-};
-
-/// Returns opcode and flags of a send that succeeded.
-#[inline(always)]
-pub(crate) fn request_opcode(cqe: Cqe<'_>) -> (ibv_wc_opcode, u32) {
-    SENT[cqe.send_opcode() as usize]
-}
-
-/// Returns the opcode of a receive.
-#[inline(always)]
-pub(crate) fn receive_opcode(opcode: CqeOpcode) -> ibv_wc_opcode {
-    if opcode == CqeOpcode::ResponderWriteImm { IBV_WC_RECV_RDMA_WITH_IMM } else { IBV_WC_RECV }
-}
-
-/// Returns the flags of a receive.
-#[inline(always)]
-pub(crate) fn receive_flags(opcode: CqeOpcode, cqe: Cqe<'_>) -> u32 {
-    let grh = if cqe.has_grh() { IBV_WC_GRH } else { 0 };
-    grh | sent_with(opcode)
-}
-
-/// Returns the flag of what a receive brings beside its bytes.
-#[inline(always)]
-const fn sent_with(opcode: CqeOpcode) -> u32 {
-    match opcode {
-        CqeOpcode::ResponderSendImm | CqeOpcode::ResponderWriteImm => IBV_WC_WITH_IMM,
-        CqeOpcode::ResponderSendInv => IBV_WC_WITH_INV,
-        _ => 0,
     }
 }

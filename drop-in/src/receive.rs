@@ -270,7 +270,7 @@ unsafe fn post_any<Q: Receives>(
                 *bad_wr = wr;
                 return match why {
                     PostError::Full => libc::ENOMEM,
-                    PostError::TooManySges if queue.free_slots() == 0 => Q::FULL_AND_TOO_MANY_SGES,
+                    PostError::TooManySges if !queue.has_room() => Q::FULL_AND_TOO_MANY_SGES,
                     PostError::TooManySges => libc::EINVAL,
                 };
             }

@@ -125,7 +125,8 @@ unsafe extern "C" fn post_undecided(
 impl SendSide {
     /// Returns the number of requests that can be posted to `qp`, whose send queue this is.
     #[inline(always)]
-    fn room(&self, qp: &Qp) -> u32 {
+    fn room(&mut self, qp: &Qp) -> u32 {
+        self.look(&qp.sent);
         let outstanding = self.posted.wrapping_sub(self.retired);
         // As libmlx5: before RTS all are refused as if the queue was full.
         let most = if qp.can_send.load(Ordering::Relaxed) { self.limits.requests } else { 0 };

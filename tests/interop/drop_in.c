@@ -947,6 +947,32 @@ static void reset_in_batch(void)
 	end(p);
 }
 
+/* Posts to a queue pair of a thread domain in a batch of its own: there is no lock to wait for. */
+static void thread_domain(void)
+{
+	struct pair *p = make(2);
+	struct ibv_pd *pd = p->pd;
+	struct ibv_td_init_attr td_attr = { 0 };
+	struct ibv_td *td = ibv_alloc_td(p->context, &td_attr);
+	struct ibv_parent_domain_init_attr attr = { .pd = pd, .td = td };
+	struct ibv_pd *parent = td ? ibv_alloc_parent_domain(p->context, &attr) : NULL;
+	check(parent != NULL, "ibv_alloc_parent_domain");
+	p->pd = parent;
+	struct ibv_qp_ex *ex = create_ex(p, p->cq, 2);
+	p->pd = pd;
+	struct ibv_qp *qp = &ex->qp_base;
+	for (int i = 0; i < 50; i++) {
+		check(!post_recv(qp, 2 * i, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+		ibv_wr_start(ex);
+		check(!post_send(qp, 2 * i + 1, p->memory[0], SIZE, p->mr), "ibv_post_send");
+		check(!ibv_wr_complete(ex), "ibv_wr_complete");
+		check(wait_for(p->cq).wr_id + wait_for(p->cq).wr_id == 4u * i + 1, "the completions");
+	}
+	check(!ibv_destroy_qp(qp) && !ibv_dealloc_pd(parent) && !ibv_dealloc_td(td), "destroying");
+	play(p, 50);
+	end(p);
+}
+
 static void *play_on(void *pair)
 {
 	play(pair, 1 << 20);
@@ -974,7 +1000,7 @@ static const struct { const char *name; void (*run)(void); } modes[] = {
 	{ "contended-batch", contended_batch }, { "reset-by-another", reset_by_another },
 	{ "receive-only", receive_only },
 	{ "refused-creation", created_after_refusal }, { "first-in-error", first_in_error },
-	{ "reset-in-batch", reset_in_batch },
+	{ "reset-in-batch", reset_in_batch }, { "domain", thread_domain },
 	{ "abort", aborts }, { "exit", exits },
 #ifdef ATTACH
 	{ "attach", attached }, { "attach-resize", attached_resized },

@@ -73,7 +73,8 @@ fn make_of<const N: usize>(objects: &Objects, spare: bool, form: Form) -> Box<dy
                 Box::new(Ring { cq, doorbell, queue, receives, lkey })
             }
             Queue::Rq(layout) => {
-                let mut queue = ReceiveQueue::new(layout, slots).expect("a receive queue");
+                let mut queue: ReceiveQueue<u64> =
+                    ReceiveQueue::new(layout, slots).expect("a receive queue");
                 post(&mut queue, &receives, lkey);
                 Box::new(Ring { cq, doorbell, queue, receives, lkey })
             }

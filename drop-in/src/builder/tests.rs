@@ -4,6 +4,7 @@ use std::alloc::{GlobalAlloc, Layout as Size, System};
 use std::cell::Cell;
 use std::mem;
 use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
 
 use mlx5_ring::sq::{BlueFlame, Config, Layout, SendQueue};
 use mlx5_wire::be::Be32;
@@ -93,7 +94,9 @@ fn queue_pair(device: NonNull<Device>) -> Qp {
         status: Status::new(None),
         can_send: true.into(),
         send: Lock::new(Some(side), true),
+        sent: Sent::default(),
         receive: Lock::new(None, true),
+        received: OnceLock::new(),
         original: std::sync::Mutex::new(None),
         sends: Count::default(),
         receives: Count::default(),

@@ -48,6 +48,7 @@ impl SendSide {
             room -= 1;
             wr = request.next;
         }
+        posting.hand_over(&qp.sent.progress);
         drop(posting);
         qp.sends.add(self.posted.wrapping_sub(first).into());
         error

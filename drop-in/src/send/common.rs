@@ -71,6 +71,7 @@ impl SendSide {
             }
             qp.sends.add(self.posted.wrapping_sub(first).into());
             if wr.is_null() {
+                posting.hand_over(&qp.sent.progress);
                 return 0;
             }
             // One doorbell for all.

@@ -396,9 +396,11 @@ impl<'a> Cqe<'a> {
     /// Returns the payload of an inline CQE: 32 or 64 bytes, of which the message may need fewer.
     #[inline]
     pub fn inline_payload(&self) -> Option<&'a [u8]> {
-        let (start, len) = if self.format() == CqeFormat::Inline32 {
+        // The bits are compared: for the enumeration the compiler makes a table of jumps.
+        let format = self.op_own() & CqeFormat::Compressed.bits();
+        let (start, len) = if format == CqeFormat::Inline32.bits() {
             (self.cqe, 32)
-        } else if self.format() == CqeFormat::Inline64 && self.size == 128 {
+        } else if format == CqeFormat::Inline64.bits() && self.size == 128 {
             // SAFETY: an entry of 128 bytes, whose first half stands before the CQE proper.
             (unsafe { self.cqe.sub(64) }, 64)
         } else {
@@ -406,6 +408,13 @@ impl<'a> Cqe<'a> {
         };
         // SAFETY: inside the entry, which the device does not write during `'a`.
         Some(unsafe { slice::from_raw_parts(start.as_ptr(), len) })
+    }
+
+    /// Returns the message that an inline CQE has.
+    #[inline(always)]
+    pub fn inline_message(&self) -> Option<&'a [u8]> {
+        let payload = self.inline_payload()?;
+        Some(&payload[..payload.len().min(self.byte_count() as usize)])
     }
 }
 

@@ -8,13 +8,15 @@
 pub(crate) unsafe fn bytes(bytes: &[u8], to: *mut u8) {
     // SAFETY: the caller's `to` has room.
     unsafe {
+        // Two pieces, which may overlap. The most common lengths need the fewest comparisons.
         match bytes.len() {
-            65.. => any(bytes, to),
-            // Two pieces, which may overlap.
-            33.. => ends::<32>(bytes, to),
-            16.. => ends::<16>(bytes, to),
-            8.. => ends::<8>(bytes, to),
-            4.. => ends::<4>(bytes, to),
+            len if len <= 16 => match len {
+                8.. => ends::<8>(bytes, to),
+                4.. => ends::<4>(bytes, to),
+                _ => any(bytes, to),
+            },
+            17..=32 => ends::<16>(bytes, to),
+            33..=64 => ends::<32>(bytes, to),
             _ => any(bytes, to),
         }
     }

@@ -165,12 +165,22 @@ impl CompletionQueue {
         unsafe { self.arrived_as(self.next, REQUESTER, CqeKind::NotAReceive) }
     }
 
-    /// Returns the next CQE, without taking it, if it has arrived and says that a message came whose payload is in the posted
-    /// buffers or was written elsewhere.
+    /// Returns the next CQE, without taking it, if it has arrived and `accepts` is true for its kind; else its kind.
+    ///
+    /// # Errors
+    /// The kind, which is [`CqeKind::Pending`] if it has not arrived.
     #[inline(always)]
-    pub fn peek_message(&self) -> Option<Cqe<'_>> {
-        let is_message = |kind| matches!(kind, CqeKind::Send | CqeKind::Written);
-        self.arrived_if(self.next, self.owner, is_message)
+    pub fn peek_if(&self, accepts: impl FnOnce(CqeKind) -> bool) -> Result<Cqe<'_>, CqeKind> {
+        // SAFETY: the next CQE.
+        let last_word = unsafe { LastWord::read(self.next) };
+        let kind = last_word.kind(self.owner);
+        // Without a branch between the two the compiler makes one comparison.
+        if !((kind != CqeKind::Pending) & accepts(kind)) {
+            return Err(kind);
+        }
+        barrier::owner_before_cqe();
+        // SAFETY: the owner bit says that it is software's.
+        Ok(unsafe { Cqe::new(self.next, last_word, kind, self.stride) })
     }
 
     /// Returns the CQE at `cqe` if it has arrived and has this `op_own`, which is of this kind.
@@ -382,21 +392,10 @@ impl CompletionQueue {
     /// Returns `cqe`, which is one of the buffer, if the device has written it on the lap with this owner bit.
     #[inline(always)]
     fn arrived_at(&self, cqe: NonNull<u8>, owner: u8) -> Option<Cqe<'_>> {
-        self.arrived_if(cqe, owner, |kind| kind != CqeKind::Pending)
-    }
-
-    /// As [`arrived_at`](Self::arrived_at), if `accepts` is true for its kind, which it is not for [`CqeKind::Pending`].
-    #[inline(always)]
-    fn arrived_if(
-        &self,
-        cqe: NonNull<u8>,
-        owner: u8,
-        accepts: impl FnOnce(CqeKind) -> bool,
-    ) -> Option<Cqe<'_>> {
         // SAFETY: a CQE of the buffer.
         let last_word = unsafe { LastWord::read(cqe) };
         let kind = last_word.kind(owner);
-        if !accepts(kind) {
+        if kind == CqeKind::Pending {
             return None;
         }
         barrier::owner_before_cqe();

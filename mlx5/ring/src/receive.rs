@@ -67,6 +67,9 @@ pub trait ReceiveRing {
     /// out of order, posting says [`PostError::Full`] until the next slot is free, too.
     fn free_slots(&self) -> u32;
 
+    /// Returns `true` if a receive can be posted.
+    fn has_room(&self) -> bool;
+
     /// Posts a WQE that `write` writes to the data segments that it is given, of which there are [`max_sge`](Self::max_sge).
     /// The next doorbell hands it to the device. Returns its slot on an SRQ, and its running index on a receive queue: the
     /// lower 16 bits are the `wqe_counter` of its completion.
@@ -161,25 +164,6 @@ pub trait ReceiveRing {
     /// `slot` is held.
     unsafe fn release(&mut self, slot: u32);
 
-    /// Completes a slot and gives it back without its buffer; returns the caller's value.
-    ///
-    /// # Safety
-    /// [`posted_slot`](Self::posted_slot) returned it, and nothing was done since. No buffer waits in the queue: none was
-    /// recycled out of order or loaded.
-    unsafe fn free(&mut self, slot: u32) -> Self::Data;
-
-    /// As [`free`](Self::free), the slot of the WQE that completes with `wqe_counter`; returns `None` when the device does not
-    /// have such a WQE.
-    ///
-    /// # Safety
-    /// No buffer waits in the queue: none was recycled out of order or loaded.
-    #[inline(always)]
-    unsafe fn complete_and_release(&mut self, wqe_counter: u16) -> Option<Self::Data> {
-        let slot = self.posted_slot(wqe_counter)?;
-        // SAFETY: the slot that was returned just now; the caller says that no buffer waits.
-        Some(unsafe { self.free(slot) })
-    }
-
     /// Hands everything posted to the device: stores the doorbell record if that changes it. Returns the number of receives
     /// that were handed over.
     #[inline(always)]
@@ -262,6 +246,11 @@ impl<T: Copy> Wqes<T> {
         Self { segments, stride: stride as usize, max_sge, dbrec, posted: 0, rung: 0, slots }
     }
 
+    /// Returns where the data segments of the first WQE are, and how many bytes later those of the next one.
+    pub(crate) const fn place(&self) -> (NonNull<u8>, usize) {
+        (self.segments, self.stride)
+    }
+
     /// Returns the data segments of `slot`.
     ///
     /// # Safety
@@ -332,24 +321,6 @@ pub unsafe fn complete<Q: ReceiveRing>(queue: &mut Q, cqe: Cqe<'_>) -> Completio
         };
     }
     Completion::Message(slot)
-}
-
-/// As [`complete`], of a CQE that has the payload, and gives the slot back without its buffer; returns the caller's value, or
-/// `None` for a [stray](Completion::Stray) CQE.
-///
-/// # Safety
-/// As [`complete`]; no buffer waits in the queue.
-#[inline(always)]
-pub unsafe fn complete_inline<Q: ReceiveRing>(queue: &mut Q, cqe: Cqe<'_>) -> Option<Q::Data> {
-    // Only a CQE of 128 bytes has room for 64 bytes of payload.
-    let payload = cqe.inline_payload()?;
-    let slot = queue.posted_slot(cqe.wqe_counter())?;
-    let len = payload.len().min(cqe.byte_count() as usize);
-    // SAFETY: the slot was posted under the contract that its addresses are this process's, and has completed; no buffer waits.
-    unsafe {
-        inline::scatter(&payload[..len], queue.wqes().segments(slot), queue.max_sge());
-        Some(queue.free(slot))
-    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,9 @@ use crate::prefetch;
 use crate::receive::{PostError, ReceiveRing, Wqes};
 use crate::slots::{Slot, SlotState, Slots};
 
+mod completer;
+pub use completer::Completer;
+
 /// Where a receive queue is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_qp`.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
@@ -57,11 +60,12 @@ impl Layout {
     }
 }
 
-/// The receive queue of a QP; `T` is what the caller gets back with each completion.
+/// The receive queue of a QP; `T` is what the caller gets back with each completion. If `SHARED`, one thread posts, and another one
+/// completes with a [`Completer`].
 ///
 /// `[waiting-blocked]`: while a buffer waits, the slot at the head is posted or held, so there is no room.
 #[derive(Debug)]
-pub struct ReceiveQueue<T: Copy> {
+pub struct ReceiveQueue<T: Copy, const SHARED: bool = false> {
     /// The count of posted WQEs is the index of the next one.
     wqes: Wqes<T>,
     mask: u32,
@@ -71,7 +75,7 @@ pub struct ReceiveQueue<T: Copy> {
     waiting: u32,
 }
 
-impl<T: Copy> ReceiveQueue<T> {
+impl<T: Copy, const SHARED: bool> ReceiveQueue<T, SHARED> {
     /// Takes over a receive queue to which nothing was posted since its QP was created or reset.
     ///
     /// # Errors
@@ -108,13 +112,6 @@ impl<T: Copy> ReceiveQueue<T> {
     #[inline(always)]
     const fn head_slot(&self) -> u32 {
         self.wqes.posted & self.mask
-    }
-
-    /// Returns `true` if the slot to post next has no receive. Then no buffer waits: [waiting-blocked].
-    #[inline(always)]
-    fn has_room(&self) -> bool {
-        // SAFETY: masked.
-        unsafe { self.wqes.slots.get(self.head_slot()).state == SlotState::Free }
     }
 
     /// Posts the WQE in the slot at the head, which is loaded or held.
@@ -160,7 +157,19 @@ impl<T: Copy> ReceiveQueue<T> {
     }
 }
 
-impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
+impl<T: Copy> ReceiveQueue<T, true> {
+    /// Returns what completes receives beside the thread that posts them.
+    ///
+    /// # Safety
+    /// - Of the methods of the queue, only those that post, [ring](ReceiveRing::ring_doorbell), and say whether there is
+    ///   [room](ReceiveRing::has_room) are called while another thread completes.
+    /// - One thread at a time completes. The queue and its slots outlive the completer.
+    pub const unsafe fn completer(&self) -> Completer<T> {
+        Completer::new(&self.wqes, self.mask)
+    }
+}
+
+impl<T: Copy, const SHARED: bool> ReceiveRing for ReceiveQueue<T, SHARED> {
     type Data = T;
 
     #[inline(always)]
@@ -177,24 +186,30 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
         self.wqes.slots.count() - self.used
     }
 
+    // Then no buffer waits: [waiting-blocked].
+    #[inline(always)]
+    fn has_room(&self) -> bool {
+        // SAFETY: masked.
+        unsafe { Slot::has_room::<SHARED>(self.wqes.slots.at(self.head_slot())) }
+    }
+
     #[inline(always)]
     unsafe fn post_with(
         &mut self,
         data: T,
         write: impl FnOnce(NonNull<DataSegment>, u32),
     ) -> Result<u32, PostError> {
-        let index = self.wqes.posted;
+        if !self.has_room() {
+            return Err(PostError::Full);
+        }
+        debug_assert_eq!(self.waiting, 0, "[waiting-blocked]");
+        let (index, slot) = (self.wqes.posted, self.head_slot());
         // SAFETY: masked; a free slot is not the device's.
         unsafe {
-            let segments = self.wqes.segments(index & self.mask);
-            let slot = self.wqes.slots.get_mut(index & self.mask);
-            if slot.state != SlotState::Free {
-                return Err(PostError::Full);
-            }
-            debug_assert_eq!(self.waiting, 0, "[waiting-blocked]");
+            let segments = self.wqes.segments(slot);
             prefetch::for_write::<{ prefetch::AHEAD }, _>(segments.as_ptr());
             write(segments, self.wqes.max_sge);
-            *slot = Slot::posted(data, index as u16);
+            Slot::post::<SHARED>(self.wqes.slots.at(slot), data, index as u16);
         }
         self.wqes.posted = index.wrapping_add(1);
         self.used += 1;
@@ -203,18 +218,21 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
 
     #[inline(always)]
     unsafe fn post_each(&mut self, mut write: impl FnMut(NonNull<DataSegment>, u32) -> Option<T>) {
-        let mut head = self.wqes.posted;
+        let Self { wqes, mask, .. } = self;
+        // In registers: what follows may change anything as far as the compiler knows.
+        let (mask, max_sge, (start, stride)) = (*mask, wqes.max_sge, wqes.place());
+        let (slots, mut head) = (wqes.slots.start(), wqes.posted);
         loop {
             // SAFETY: masked; a free slot is not the device's; the caller's `write` keeps the contract of posting.
             unsafe {
-                let segments = self.wqes.segments(head & self.mask);
-                let slot = self.wqes.slots.get_mut(head & self.mask);
-                if slot.state != SlotState::Free {
+                let slot = slots.add((head & mask) as usize);
+                if !Slot::has_room::<SHARED>(slot) {
                     break;
                 }
                 debug_assert_eq!(self.waiting, 0, "[waiting-blocked]");
-                let Some(data) = write(segments, self.wqes.max_sge) else { break };
-                *slot = Slot::posted(data, head as u16);
+                let segments = start.add((head & mask) as usize * stride).cast();
+                let Some(data) = write(segments, max_sge) else { break };
+                Slot::post::<SHARED>(slot, data, head as u16);
             }
             head = head.wrapping_add(1);
         }
@@ -258,14 +276,6 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
         if self.waiting > 0 {
             self.post_waiting();
         }
-    }
-
-    #[inline(always)]
-    unsafe fn free(&mut self, slot: u32) -> T {
-        debug_assert!(self.waiting == 0);
-        self.used -= 1;
-        // SAFETY: a slot that was posted exists and has data.
-        unsafe { self.wqes.slots.free(slot) }
     }
 }
 

@@ -2,6 +2,9 @@
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
+use core::sync::atomic::AtomicU32;
+
+use crate::barrier;
 
 /// The owner of the WQE and the buffer of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +26,8 @@ pub enum SlotState {
 pub struct Slot<T: Copy> {
     /// The caller's value; initialised unless the state is [`SlotState::Free`].
     data: MaybeUninit<T>,
+    /// Aligns the two fields that follow, which are one [word](word).
+    _word: [u32; 0],
     /// SRQ: the slot that the link of the WQE names. Receive queue: the `wqe_counter` with which the WQE completes, if it
     /// is posted.
     pub(crate) index: u16,
@@ -31,13 +36,8 @@ pub struct Slot<T: Copy> {
 
 impl<T: Copy> Slot<T> {
     /// A slot without a buffer.
-    pub const FREE: Self = Self { data: MaybeUninit::uninit(), index: 0, state: SlotState::Free };
-
-    /// A slot that is posted, and whose WQE completes with `index`.
-    #[inline(always)]
-    pub(crate) const fn posted(data: T, index: u16) -> Self {
-        Self { data: MaybeUninit::new(data), index, state: SlotState::Posted }
-    }
+    pub const FREE: Self =
+        Self { data: MaybeUninit::uninit(), _word: [], index: 0, state: SlotState::Free };
 
     /// Stores the caller's value with a state.
     #[inline(always)]
@@ -49,18 +49,91 @@ impl<T: Copy> Slot<T> {
     /// Returns `true` if the slot is posted and has this index.
     #[inline(always)]
     pub(crate) const fn is_posted_as(&self, index: u16) -> bool {
-        // The two fields are one word in memory, so this is one comparison.
-        const fn word(index: u16, state: SlotState) -> u32 {
-            index as u32 | (state as u32) << 16
-        }
+        // One comparison.
         word(self.index, self.state) == word(index, SlotState::Posted)
     }
+
+    /// Returns the word of index and state, for two threads that share the slot.
+    ///
+    /// # Safety
+    /// `slot` is valid during `'a`, and meanwhile all code reads and writes the word by this function.
+    #[inline(always)]
+    unsafe fn shared<'a>(slot: NonNull<Self>) -> &'a AtomicU32 {
+        // SAFETY: the caller's slot; `_word` aligns the two fields.
+        unsafe { AtomicU32::from_ptr((&raw mut (*slot.as_ptr()).index).cast()) }
+    }
+
+    /// Returns `true` if the slot is free, and the thread that has completed it, if they are `SHARED`, uses it no more.
+    ///
+    /// # Safety
+    /// `slot` is valid. If another thread uses it meanwhile, both do so by the functions for slots that are `SHARED`.
+    #[inline(always)]
+    pub(crate) unsafe fn has_room<const SHARED: bool>(slot: NonNull<Self>) -> bool {
+        // SAFETY: the caller's slot.
+        unsafe {
+            if SHARED {
+                barrier::take_over(Self::shared(slot)) >> 16 == SlotState::Free as u32
+            } else {
+                slot.as_ref().state == SlotState::Free
+            }
+        }
+    }
+
+    /// Posts the slot, whose WQE completes with `index`.
+    ///
+    /// # Safety
+    /// As for [`has_room`](Self::has_room), which has returned `true`.
+    #[inline(always)]
+    pub(crate) unsafe fn post<const SHARED: bool>(mut slot: NonNull<Self>, data: T, index: u16) {
+        // SAFETY: the caller's slot, which another thread does not use before it is posted.
+        unsafe {
+            if SHARED {
+                (&raw mut (*slot.as_ptr()).data).write(MaybeUninit::new(data));
+                barrier::hand_over(Self::shared(slot), word(index, SlotState::Posted));
+            } else {
+                (slot.as_mut().index, slot.as_mut().data) = (index, MaybeUninit::new(data));
+                slot.as_mut().state = SlotState::Posted;
+            }
+        }
+    }
+
+    /// Returns `true` if the slot, which is `SHARED`, is posted, and its WQE completes with `index`.
+    ///
+    /// # Safety
+    /// As for [`has_room`](Self::has_room). One thread at a time completes.
+    #[inline(always)]
+    pub(crate) unsafe fn is_outstanding(slot: NonNull<Self>, index: u16) -> bool {
+        // SAFETY: the caller's slot.
+        barrier::take_over(unsafe { Self::shared(slot) }) == word(index, SlotState::Posted)
+    }
+
+    /// Frees the slot, and returns its data.
+    ///
+    /// # Safety
+    /// As for [`is_outstanding`](Self::is_outstanding), which has returned `true`.
+    #[inline(always)]
+    pub(crate) unsafe fn complete(slot: NonNull<Self>) -> T {
+        // SAFETY: the caller's slot. The other thread does not write a slot that is posted, whose data was stored.
+        unsafe {
+            let data = (*slot.as_ptr()).data.assume_init();
+            barrier::hand_over(Self::shared(slot), word(0, SlotState::Free));
+            data
+        }
+    }
+}
+
+/// Index and state as one word of memory.
+#[inline(always)]
+const fn word(index: u16, state: SlotState) -> u32 {
+    const { assert!(cfg!(target_endian = "little")) }
+    index as u32 | (state as u32) << 16
 }
 
 /// All slots of a queue, in memory of the caller's.
 ///
 /// Invariants, which `SAFETY` comments cite by name:
-/// - `[slots-mapped]`: `slots` is valid for reads and writes of `count` slots, and only this value uses it.
+/// - `[slots-mapped]`: `slots` is valid for reads and writes of `count` slots, and only this value uses it, and the completer of a
+///   receive queue beside [`Slot::has_room`] and [`Slot::post`].
 /// - `[data-set]`: the data of a slot whose state is not `Free` was stored.
 #[derive(Debug)]
 pub struct Slots<T: Copy> {
@@ -157,6 +230,23 @@ impl<T: Copy> Slots<T> {
         debug_assert!(one != other && one < self.count && other < self.count);
         // SAFETY: [slots-mapped]; the caller's slots are below the count, and they differ.
         [one, other].map(|slot| unsafe { self.slots.add(slot as usize).as_mut() })
+    }
+
+    /// Returns the address of the first slot.
+    #[inline(always)]
+    pub(crate) const fn start(&self) -> NonNull<Slot<T>> {
+        self.slots
+    }
+
+    /// Returns the address of `slot`.
+    ///
+    /// # Safety
+    /// `slot` is below [`count`](Self::count).
+    #[inline(always)]
+    pub(crate) unsafe fn at(&self, slot: u32) -> NonNull<Slot<T>> {
+        debug_assert!(slot < self.count);
+        // SAFETY: [slots-mapped]; the caller's `slot` is below the count.
+        unsafe { self.slots.add(slot as usize) }
     }
 
     /// Returns the caller's value of `slot`.

@@ -24,6 +24,7 @@
 
 mod block_run;
 mod blocks;
+mod completer;
 mod completion;
 mod open;
 mod posting;
@@ -40,6 +41,7 @@ use mlx5_wire::ctrl::{ControlSegment, MAX_DS, SEND_WQE_BB, UNITS_PER_BB};
 
 pub(crate) use block_run::BlockRun;
 pub use blocks::BasicBlocks;
+pub use completer::{Completer, Progress};
 pub use completion::{Completed, Completion, Failure, Run};
 pub use open::Open;
 pub use posting::Posting;
@@ -344,7 +346,15 @@ impl<T: Copy> SendQueue<T> {
     /// Returns the address of the record of the block with running index `index`.
     #[inline(always)]
     fn record(&self, index: u32) -> NonNull<Record<T>> {
-        // SAFETY: [exclusive] masked to the array.
-        unsafe { self.records.add((index & self.blocks.mask) as usize) }
+        // SAFETY: [exclusive] an array with a record for each block.
+        unsafe { record_at(self.records, self.blocks.mask, index) }
     }
+}
+
+/// # Safety
+/// `records` is an array of `mask + 1` records.
+#[inline(always)]
+unsafe fn record_at<T>(records: NonNull<Record<T>>, mask: u32, index: u32) -> NonNull<Record<T>> {
+    // SAFETY: the index is masked to the array.
+    unsafe { records.add((index & mask) as usize) }
 }

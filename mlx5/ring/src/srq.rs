@@ -20,6 +20,8 @@ use mlx5_wire::be::{Be16, Be32};
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::next::NextSegment;
 
+use crate::completion::{Cqe, CqeKind};
+use crate::inline;
 use crate::prefetch;
 use crate::receive::{PostError, ReceiveRing, Wqes};
 use crate::sge::{self, Sge};
@@ -131,12 +133,6 @@ impl<T: Copy> SharedReceiveQueue<T> {
         self.head
     }
 
-    /// Returns `true` if another slot than the last one is free.
-    #[inline(always)]
-    const fn has_room(&self) -> bool {
-        self.head != self.tail
-    }
-
     /// Returns `true` if a buffer waits in the last free slot.
     #[inline(always)]
     pub fn is_loaded(&self) -> bool {
@@ -173,6 +169,38 @@ impl<T: Copy> SharedReceiveQueue<T> {
     /// those that were posted or waited; held ones are their holders'.
     pub fn drain(&mut self, each: impl FnMut(T)) {
         self.wqes.slots.clear(each);
+    }
+
+    /// Completes the WQE that `cqe` names, and gives its slot back without its buffer; returns the caller's value. A message in the CQE
+    /// is copied to the buffers of the WQE. `None` if the CQE cannot be true: the device does not have such a WQE, or the CQ has no
+    /// such form.
+    ///
+    /// # Safety
+    /// No buffer is [loaded](Self::load). `cqe` is of this queue, whose WQEs were posted under the
+    /// [contract of posting](ReceiveRing#contract-of-posting).
+    #[inline(always)]
+    pub unsafe fn complete_and_release(&mut self, cqe: Cqe<'_>) -> Option<T> {
+        let slot = self.posted_slot(cqe.wqe_counter())?;
+        // SAFETY: the slot is posted, and its addresses are this process's; the caller says that no buffer is loaded.
+        unsafe {
+            if cqe.kind() == CqeKind::Inline {
+                let segments = self.wqes.segments(slot);
+                inline::scatter(cqe.inline_message()?, segments, self.wqes.max_sge);
+            }
+            Some(self.free(slot))
+        }
+    }
+
+    /// Completes a slot and gives it back without its buffer; returns the caller's value.
+    ///
+    /// # Safety
+    /// The slot is posted, and no buffer is loaded.
+    #[inline(always)]
+    unsafe fn free(&mut self, slot: u32) -> T {
+        debug_assert!(!self.is_loaded());
+        self.append(slot);
+        // SAFETY: a slot that was posted exists and has data.
+        unsafe { self.wqes.slots.free(slot) }
     }
 
     fn store_link(&mut self, slot: u32, to: u32) {
@@ -239,6 +267,12 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
 
     fn free_slots(&self) -> u32 {
         self.free - 1
+    }
+
+    // The last free slot is never posted.
+    #[inline(always)]
+    fn has_room(&self) -> bool {
+        self.head != self.tail
     }
 
     #[inline(always)]
@@ -320,14 +354,6 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
             // [loaded-alone]: now another slot is free.
             self.advance(self.head);
         }
-    }
-
-    #[inline(always)]
-    unsafe fn free(&mut self, slot: u32) -> T {
-        debug_assert!(!self.is_loaded());
-        self.append(slot);
-        // SAFETY: a slot that was posted exists and has data.
-        unsafe { self.wqes.slots.free(slot) }
     }
 }
 

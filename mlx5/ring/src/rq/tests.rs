@@ -2,7 +2,7 @@
 
 use super::ReceiveQueue;
 
-impl<T: Copy> ReceiveQueue<T> {
+impl<T: Copy, const SHARED: bool> ReceiveQueue<T, SHARED> {
     /// Puts the running counters into the lap before `end`; returns the distance from where they were.
     pub fn count_to(&mut self, end: u32) -> u32 {
         let head = end.wrapping_sub(self.wqes.slots.count()).wrapping_add(self.head_slot());

@@ -191,25 +191,6 @@ impl BasicBlocks {
         (last, unsafe { last.cast::<Be64>().read_volatile() })
     }
 
-    /// Copies `len` bytes to the buffers of the WQE that starts at block `start`, whose data segments begin at unit `head`.
-    ///
-    /// # Safety
-    /// Such a WQE is there, its units from `head` on are data segments, and what the segments name is
-    /// writable memory of this process.
-    pub(super) unsafe fn scatter(&self, start: u32, head: u32, payload: &[u8], len: usize) {
-        let mut left = &payload[..len.min(payload.len())];
-        // SAFETY: the first word of the control segment.
-        let units = unsafe { self.block(start).cast::<Be64>().read_volatile() }.get();
-        for unit in head..ControlSegment::units_of(units) as u32 {
-            let (block, unit) = (start.wrapping_add(unit / UNITS_PER_BB), unit % UNITS_PER_BB);
-            // SAFETY: a unit of the block. The caller's WQE has data segments from `head` on, which name writable memory.
-            unsafe {
-                let segment = self.block(block).cast::<DataSegment>().add(unit as usize);
-                left = inline::scatter(left, segment, 1);
-            }
-        }
-    }
-
     /// Hands the WQEs written since the last doorbell to the device, if there are any, with the first eight bytes of the
     /// last one.
     #[inline(always)]
@@ -259,4 +240,30 @@ impl BasicBlocks {
 unsafe fn block_at(buf: NonNull<u8>, mask: u32, index: u32) -> NonNull<u8> {
     // SAFETY: the index is masked to the ring.
     unsafe { buf.add((index & mask) as usize * SEND_WQE_BB) }
+}
+
+/// Copies `len` bytes to the buffers of the WQE that starts at block `start`, whose data segments begin at unit `head`.
+///
+/// # Safety
+/// `buf` is a ring of `mask + 1` blocks. Such a WQE is there, its units from `head` on are data segments, and what the segments
+/// name is writable memory of this process.
+pub(super) unsafe fn scatter(
+    buf: NonNull<u8>,
+    mask: u32,
+    start: u32,
+    head: u32,
+    payload: &[u8],
+    len: usize,
+) {
+    let mut left = &payload[..len.min(payload.len())];
+    // SAFETY: the first word of the control segment.
+    let units = unsafe { block_at(buf, mask, start).cast::<Be64>().read_volatile() }.get();
+    for unit in head..ControlSegment::units_of(units) as u32 {
+        let (block, unit) = (start.wrapping_add(unit / UNITS_PER_BB), unit % UNITS_PER_BB);
+        // SAFETY: a unit of the block. The caller's WQE has data segments from `head` on, which name writable memory.
+        unsafe {
+            let segment = block_at(buf, mask, block).cast::<DataSegment>().add(unit as usize);
+            left = inline::scatter(left, segment, 1);
+        }
+    }
 }

@@ -11,7 +11,7 @@ use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
 use super::blocks::fetch_ahead;
 use super::request::{Flags, Immediate, Payload, Pieces, PostError, Remote};
 use super::wqe::Writer;
-use super::{BlueFlame, COPIED_BLOCKS, SendQueue};
+use super::{BlueFlame, COPIED_BLOCKS, Progress, SendQueue};
 use crate::sge::Sge;
 
 /// Posts to a send queue; dropping it rings the doorbell once for all WQEs written.
@@ -56,6 +56,12 @@ impl<'a, T: Copy> Posting<'a, T> {
     #[inline(always)]
     pub const fn free_blocks(&self) -> u32 {
         self.queue.free_blocks()
+    }
+
+    /// See [`SendQueue::hand_over`].
+    #[inline(always)]
+    pub fn hand_over(&self, progress: &Progress) {
+        self.queue.hand_over(progress);
     }
 
     /// Sends a message (`IBV_WR_SEND`, `_WITH_IMM`, `_WITH_INV`).

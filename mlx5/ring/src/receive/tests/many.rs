@@ -1,16 +1,21 @@
 //! Posting many WQEs and completing them without more ado: as one by one.
 
 use core::ptr::NonNull;
+use std::thread;
 use std::vec::Vec;
 
 use mlx5_wire::be::Be32;
+use mlx5_wire::cqe::{Cqe64, CqeFormat, op_own};
 use mlx5_wire::data::DataSegment;
+use mlx5_wire::opcode::CqeOpcode;
 
 use super::super::ReceiveRing;
+use crate::completion::Cqe;
 use crate::rq::{self, ReceiveQueue};
 use crate::sge;
 use crate::slots::Slot;
 use crate::srq::{self, SharedReceiveQueue};
+use crate::testing::{Arena, wait_for};
 
 const COUNT: u32 = 8;
 const STRIDE: u32 = 64;
@@ -30,7 +35,26 @@ impl Memory {
     };
 }
 
-fn rq(memory: NonNull<Memory>) -> ReceiveQueue<u32> {
+/// The CQE of a message, which each one overwrites.
+struct Message(NonNull<u8>);
+
+impl Message {
+    fn new(arena: &mut Arena) -> Self {
+        Self(arena.cut(Cqe64::SIZE))
+    }
+
+    fn of(&mut self, wqe_counter: u16) -> Cqe<'_> {
+        let op_own = op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
+        let cqe = Cqe64 { wqe_counter: wqe_counter.into(), op_own, ..Cqe64::zeroed() };
+        // SAFETY: an aligned CQE in the arena.
+        unsafe {
+            self.0.cast().write(cqe.to_bytes());
+            Cqe::read(self.0, 0, Cqe64::SIZE)
+        }
+    }
+}
+
+fn rq<const SHARED: bool>(memory: NonNull<Memory>) -> ReceiveQueue<u32, SHARED> {
     // SAFETY: memory of the test, which lives longer than the queue and has no other user.
     unsafe {
         let memory = memory.as_ptr();
@@ -61,10 +85,17 @@ fn srq(memory: NonNull<Memory>) -> SharedReceiveQueue<u32> {
     }
 }
 
-fn twins<Q: ReceiveRing<Data = u32>>(make: fn(NonNull<Memory>) -> Q) {
+/// `complete` completes a receive and gives its slot back. `counts` says whether the queue notices that.
+fn twins<Q: ReceiveRing<Data = u32>>(
+    make: fn(NonNull<Memory>) -> Q,
+    complete: fn(&mut Q, Cqe<'_>) -> Option<u32>,
+    counts: bool,
+) {
     let (mut one, mut many) = (Memory::NEW, Memory::NEW);
     let memory = [&mut one, &mut many].map(NonNull::from);
     let [mut one, mut many] = memory.map(make);
+    let mut arena = Arena::default();
+    let mut cqe = Message::new(&mut arena);
     let mut posted = Vec::new();
     let mut number = 0;
     for round in 0..60 {
@@ -102,14 +133,14 @@ fn twins<Q: ReceiveRing<Data = u32>>(make: fn(NonNull<Memory>) -> Q) {
             let [one, released, twice] = unsafe {
                 let data = one.data(held);
                 one.release(held);
-                let many = [index, index].map(|index| many.complete_and_release(index));
+                let many = [index, index].map(|index| complete(&mut many, cqe.of(index)));
                 [Some(data), many[0], many[1]]
             };
             assert_eq!((one, twice), (released, None));
         }
-        // SAFETY: as above.
-        assert_eq!(unsafe { many.complete_and_release(0x7fff) }, None, "never posted");
-        assert_eq!(one.free_slots(), many.free_slots());
+        assert_eq!(complete(&mut many, cqe.of(0x7fff)), None, "never posted");
+        assert_eq!((one.has_room(), one.free_slots() > 0), (many.has_room(), many.has_room()));
+        assert!(!counts || one.free_slots() == many.free_slots());
         let states =
             |queue: &Q| (0..COUNT).map(|slot| queue.slots().state(slot)).collect::<Vec<_>>();
         assert_eq!(states(&one), states(&many));
@@ -121,10 +152,54 @@ fn twins<Q: ReceiveRing<Data = u32>>(make: fn(NonNull<Memory>) -> Q) {
 
 #[test]
 fn a_receive_queue_posts_many_as_one_by_one() {
-    twins(rq);
+    // SAFETY: no other code completes; the CQE has no payload.
+    let complete = |queue: &mut ReceiveQueue<u32, true>, cqe: Cqe<'_>| unsafe {
+        queue.completer().complete(cqe)
+    };
+    twins(rq, complete, false);
 }
 
 #[test]
 fn a_shared_receive_queue_posts_many_as_one_by_one() {
-    twins(srq);
+    // SAFETY: no buffer is loaded; the CQE has no payload.
+    twins(srq, |queue, cqe| unsafe { queue.complete_and_release(cqe) }, true);
+}
+
+/// What one thread posts another one completes, and they share nothing but the slots.
+#[test]
+fn one_thread_posts_and_another_completes() {
+    const MESSAGES: u32 = 20_000;
+    let mut memory = Memory::NEW;
+    let mut queue = rq::<true>(NonNull::from(&mut memory));
+    queue.count_to(u32::MAX - 5);
+    let start = queue.head();
+    // SAFETY: one thread completes.
+    let completer = unsafe { queue.completer() };
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut number = 0;
+            while number < MESSAGES {
+                wait_for(|| queue.has_room().then_some(()));
+                // SAFETY: no message arrives; a WQE has room for a segment.
+                unsafe {
+                    queue.post_each(|segments, capacity| {
+                        if number == MESSAGES {
+                            return None;
+                        }
+                        let segment = DataSegment::new(number.into(), number + 1, 7);
+                        sge::write_one(segments, capacity, segment);
+                        number += 1;
+                        Some(number - 1)
+                    });
+                }
+            }
+        });
+        let mut arena = Arena::default();
+        let mut cqe = Message::new(&mut arena);
+        for number in 0..MESSAGES {
+            let cqe = cqe.of(start.wrapping_add(number) as u16);
+            // SAFETY: as above; the CQE has no payload.
+            assert_eq!(wait_for(|| unsafe { completer.complete(cqe) }), number);
+        }
+    });
 }
