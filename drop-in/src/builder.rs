@@ -57,7 +57,7 @@ impl Draft {
 
     /// Ends the requests of a batch whose queue was reset: its calls have no effect, and its end fails.
     pub(crate) fn discard(&mut self) {
-        self.start = None;
+        (self.start, self.error) = (None, 0);
         self.fail(libc::EINVAL);
     }
 

@@ -164,11 +164,11 @@ impl Qp {
         }
     }
 
-    /// Ends the request that `cqe` names.
+    /// Ends the request that `cqe`, of any form, names.
     ///
     /// # Safety
     /// [polled]
-    pub(crate) unsafe fn complete(&self, cqe: Cqe<'_>) -> Outcome {
+    pub(crate) unsafe fn complete_any(&self, cqe: Cqe<'_>) -> Outcome {
         // SAFETY: [polled].
         unsafe {
             if is_sent(cqe.kind()) {
@@ -249,7 +249,7 @@ impl SrqSide {
         unsafe { self.queue.complete_and_release(cqe) }
     }
 
-    /// As [`Qp::complete`].
+    /// As [`Qp::complete_any`].
     ///
     /// # Safety
     /// `cqe` is of this queue.
@@ -277,7 +277,7 @@ impl SrqSide {
 
 /// A queue of receives.
 pub(crate) trait Receives: ReceiveRing<Data = u64> + Sized {
-    /// Whether its record was found in the object itself, so doorbell drives it.
+    /// Whether it is an SRQ, whose record is found only if doorbell drives it.
     const IS_SHARED: bool;
 
     /// The errno of libmlx5 for a request that has too many SGEs and finds the queue full.

@@ -14,7 +14,7 @@ use rdma_core_sys::{
 };
 
 use crate::builder::functions;
-use crate::context::{self, Context};
+use crate::context;
 use crate::objects::{CqSide, NO_QP, Path, Qp};
 
 pub(crate) unsafe extern "C" fn modify_qp(
@@ -30,57 +30,59 @@ pub(crate) unsafe extern "C" fn modify_qp(
             return (context.original.modify_qp)(qp, attr, mask);
         };
         let (path, state) = (record.status.path(), (*attr).qp_state);
-        let error = if path == Path::Doorbell && state == IBV_QPS_RESET {
-            reset(context, record, attr, mask)
-        } else {
-            (context.original.modify_qp)(qp, attr, mask)
-        };
+        let is_reset = path == Path::Doorbell && state == IBV_QPS_RESET;
+        // A batch that ends meanwhile rings nothing.
+        let could_send = is_reset && record.can_send.swap(false, Ordering::Relaxed);
+        // libmlx5 puts its own function to end a batch in the place of the library's.
+        // SAFETY: [batch] this thread has no reference to the queue.
+        let batch = (path == Path::Doorbell).then(|| record.send.lock_for_a_moment());
+        let error = (context.original.modify_qp)(qp, attr, mask);
         if path == Path::Undecided {
             // Another thread may be deciding, and have read the old state: wait until it has stored that.
             drop(context.undecided());
         }
         functions::replace_after_modify(record);
-        if error == 0 && matches!(state, IBV_QPS_RESET | IBV_QPS_INIT) {
+        drop(batch);
+        if error != 0 {
+            if could_send {
+                record.can_send.store(true, Ordering::Relaxed);
+            }
+            return error;
+        }
+        if is_reset {
+            reset(record);
+        }
+        if matches!(state, IBV_QPS_RESET | IBV_QPS_INIT) {
             if let Some(side) = &mut *record.receive.lock() {
                 side.is_ready = state == IBV_QPS_INIT;
             }
         }
-        if error == 0 && matches!(state, IBV_QPS_RESET | IBV_QPS_RTS) {
+        if matches!(state, IBV_QPS_RESET | IBV_QPS_RTS) {
             record.can_send.store(state == IBV_QPS_RTS, Ordering::Relaxed);
         }
-        error
+        0
     }
 }
 
-/// Takes a queue pair that doorbell drives to RESET.
-///
-/// # Safety
-/// [verbs]; `record` is that of the queue pair.
-unsafe fn reset(context: &Context, record: &Qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
-    // A batch that ends meanwhile rings nothing.
-    let could_send = record.can_send.swap(false, Ordering::Relaxed);
-    // SAFETY: [verbs] `attr` can be read; `record` is that of the queue pair.
-    let error = unsafe { (context.original.modify_qp)(record.ibv, attr, mask) };
-    if error != 0 {
-        record.can_send.store(could_send, Ordering::Relaxed);
-        return error;
-    }
+/// Follows a queue pair that doorbell drives to RESET.
+fn reset(record: &Qp) {
     // The device completes nothing more. No lock of a CQ is held while the send queue is waited for: the thread that builds a
     // batch may wait for the CQ.
     remove_completions(record);
     if let Some(side) = &mut *record.receive.lock() {
         side.is_ready = false;
         side.queue.reset(|_| {});
+        side.queue.clear_record();
     }
     // SAFETY: [batch] this thread has no reference to the queue.
     if let Some(side) = &mut *unsafe { record.send.lock_or_reenter() } {
+        side.look(&record.sent);
         // SAFETY: the queue pair is in RESET, and its CQEs are removed.
         unsafe { side.queue.reset(|_| {}) };
         record.sent.progress.reset();
         record.sent.retire(side.posted);
         side.draft.discard();
     }
-    0
 }
 
 /// Removes the CQEs of a queue pair that is in RESET from its CQs.

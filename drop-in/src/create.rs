@@ -318,13 +318,13 @@ pub(crate) unsafe fn insert_qp<'a>(
         srq,
         status: Status::new(unknown.or(uncovered).or(foreign).or_else(uncovered_by_environment)),
         can_send: AtomicBool::new(false),
-        send: Lock::new(None, is_shared),
+        send: Lock::new(None, is_shared).into(),
         sent: Sent::default(),
-        receive: Lock::new(None, is_shared),
+        receive: Lock::new(None, is_shared).into(),
         received: OnceLock::new(),
         original: Mutex::new(original),
-        sends: Count::default(),
-        receives: Count::default(),
+        sends: Count::default().into(),
+        receives: Count::default().into(),
     };
     let record = context.qps.insert(made.qp_num, Box::new(record))?;
     context.undecided().push(record);

@@ -220,8 +220,8 @@ fn adopt(context: &Context, group: &Group<'_>) -> Result<(), &'static str> {
             // SAFETY: [record-lives] doorbell drives the queue pair; `guard` holds the lock.
             unsafe { functions::take_over(qp) };
         }
-        // A thread that polls finds the completers of what it completes: they were there before anything was posted.
-        // SAFETY: [polled].
+        // A thread that polls finds the completers: they are there before anything is posted.
+        // SAFETY: [polled] nothing but they complete from now on, with a `progress` that is new. The queue pair keeps the queues.
         unsafe {
             if let Some(side) = &send {
                 let _ = qp.sent.completer.set(side.queue.completer());

@@ -266,39 +266,25 @@ unsafe fn take(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
                 let cqe: Cqe<'static> = cqe.detach();
                 if side.show_next::<Message>(cq, cqe) { 0 } else { take_any(cq, record) }
             }
-            Err(CqeKind::Inline) => take_inline(cq, record),
-            Err(CqeKind::NotAReceive) => take_sent(cq, record),
+            Err(CqeKind::Inline) => take_form::<InlineMessage>(cq, record),
+            Err(CqeKind::NotAReceive) => take_form::<Request>(cq, record),
             Err(_) => take_any(cq, record),
         }
     }
 }
 
-/// As [`take`], for a message that is in the CQE.
-///
-/// # Safety
-/// As [`take`]. The next CQE has arrived, and is of such a message.
-// A call at the end of a function that cannot unwind is a jump: `next_poll` has no registers to save.
-#[inline(never)]
-unsafe extern "C" fn take_inline(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
-    // SAFETY: this thread holds the lock, and `cq` is the CQ of `record`. The CQE has this form.
-    unsafe {
-        let side = record.held();
-        let cqe: Cqe<'static> = side.ring.peek_again().detach();
-        if side.show_next::<InlineMessage>(cq, cqe) { 0 } else { take_any(cq, record) }
-    }
-}
-
-/// As [`take`], for a CQE of a send queue.
+/// As [`take`], for a CQE that may have this form.
 ///
 /// # Safety
 /// As [`take`].
+// A call at the end of a function that cannot unwind is a jump: `next_poll` has no registers to save.
 #[inline(never)]
-unsafe extern "C" fn take_sent(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
+unsafe extern "C" fn take_form<F: Form>(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
     // SAFETY: this thread holds the lock, and `cq` is the CQ of `record`. The CQE has the form for which it is taken.
     unsafe {
         let side = record.held();
-        match Request::peek(&side.ring).map(|cqe| cqe.detach::<'static>()) {
-            Some(cqe) if side.show_next::<Request>(cq, cqe) => 0,
+        match F::peek(&side.ring).map(|cqe| cqe.detach::<'static>()) {
+            Some(cqe) if side.show_next::<F>(cq, cqe) => 0,
             _ => take_any(cq, record),
         }
     }
@@ -308,7 +294,6 @@ unsafe extern "C" fn take_sent(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
 ///
 /// # Safety
 /// As [`take`].
-// A call at the end of a function that cannot unwind is a jump: `next_poll` has no registers to save.
 #[inline(never)]
 unsafe extern "C" fn take_any(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
     // SAFETY: as in `take`; the consumer index is published when the program has read the completion. [polled]
@@ -317,7 +302,7 @@ unsafe extern "C" fn take_any(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
         loop {
             let Some(cqe) = side.ring.peek() else { return libc::ENOENT };
             let cqe: Cqe<'static> = cqe.detach();
-            match side.qp(cqe).map_or(Outcome::Stray, |qp| qp.complete(cqe)) {
+            match side.qp(cqe).map_or(Outcome::Stray, |qp| qp.complete_any(cqe)) {
                 Outcome::Done { wr_id, status } => {
                     side.show(cq, cqe, wr_id, status);
                     return 0;

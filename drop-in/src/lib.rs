@@ -25,7 +25,7 @@
 //! an SRQ while it completes a receive of it. It locks no queue of a queue pair: it shares the slots of the receive queue, and
 //! the progress of the send queue, with the thread that posts (`Completer` in `mlx5_ring::rq` and `mlx5_ring::sq`). `SAFETY`
 //! comments call `[polled]` that the thread holds the lock of the CQ on which the queue of a CQE completes, so that one thread at a
-//! time completes a queue.
+//! time completes a queue. The device is trusted to write a CQE to that CQ, as libmlx5 trusts it.
 //!
 //! A thread keeps the lock of the send queue from `ibv_wr_start` to the end of the batch, and may poll meanwhile. The functions of
 //! `ibv_wr_*` leave no reference to the queue behind, which `SAFETY` comments call `[batch]`. `[memory]`, `[ready]`,

@@ -6,10 +6,13 @@ use core::mem;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A thread holds the lock.
 const HELD: u32 = 1;
+
+/// Longer than a batch takes whose thread waits for nothing.
+const A_MOMENT: Duration = Duration::from_millis(20);
 
 /// A value for one thread at a time.
 pub(crate) struct Lock<T> {
@@ -50,15 +53,37 @@ impl<T> Lock<T> {
     pub(crate) unsafe fn lock_or_reenter(&self) -> Guard<'_, T> {
         let mut rounds = 0_u32;
         loop {
-            // Only this thread stores its own number.
-            if self.keeper.load(Ordering::Relaxed) == this_thread() {
-                return Guard { lock: self, is_kept: true };
-            }
-            if self.acquire() {
-                return Guard { lock: self, is_kept: false };
+            // SAFETY: this thread has no reference to the value.
+            if let Some(guard) = unsafe { self.try_lock_or_reenter() } {
+                return guard;
             }
             pause(&mut rounds);
         }
+    }
+
+    /// As [`lock_or_reenter`](Self::lock_or_reenter), but returns `None` if another thread holds the lock for [`A_MOMENT`]: that
+    /// thread may wait for this one.
+    ///
+    /// # Safety
+    /// This thread has no reference to the value.
+    pub(crate) unsafe fn lock_for_a_moment(&self) -> Option<Guard<'_, T>> {
+        let (start, mut rounds) = (Instant::now(), 0_u32);
+        loop {
+            // SAFETY: this thread has no reference to the value.
+            let guard = unsafe { self.try_lock_or_reenter() };
+            if guard.is_some() || start.elapsed() > A_MOMENT {
+                return guard;
+            }
+            pause(&mut rounds);
+        }
+    }
+
+    /// # Safety
+    /// This thread has no reference to the value.
+    unsafe fn try_lock_or_reenter(&self) -> Option<Guard<'_, T>> {
+        // Only this thread stores its own number.
+        let is_kept = self.keeper.load(Ordering::Relaxed) == this_thread();
+        if is_kept || self.acquire() { Some(Guard { lock: self, is_kept }) } else { None }
     }
 
     /// Returns `None` if the lock is held.

@@ -5,6 +5,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use crossbeam_utils::CachePadded;
 use mlx5_ring::arm::CqDoorbell;
 use mlx5_ring::barrier;
 use mlx5_ring::cq::CompletionQueue;
@@ -128,7 +129,7 @@ pub(crate) enum Transport {
     Ud,
 }
 
-/// A queue pair.
+/// A queue pair. What a thread that posts writes is on lines of its own.
 pub(crate) struct Qp {
     pub(crate) ibv: *mut ibv_qp,
     pub(crate) qpn: u32,
@@ -141,17 +142,17 @@ pub(crate) struct Qp {
     /// Whether the queue pair has been in RTS since RESET. It may change during a batch of another thread.
     pub(crate) can_send: AtomicBool,
     /// The send queue, if doorbell drives it, for threads that post.
-    pub(crate) send: Lock<Option<SendSide>>,
+    pub(crate) send: CachePadded<Lock<Option<SendSide>>>,
     /// The send queue for threads that poll.
     pub(crate) sent: Sent,
     /// The receive queue, if doorbell drives it and the queue pair has one, for threads that post.
-    pub(crate) receive: Lock<Option<RqSide>>,
+    pub(crate) receive: CachePadded<Lock<Option<RqSide>>>,
     /// The receive queue for threads that poll.
     pub(crate) received: OnceLock<rq::Completer<u64>>,
     /// The functions that libmlx5 gave a queue pair with `ibv_wr_*`.
     pub(crate) original: Mutex<Option<Box<ibv_qp_ex>>>,
-    pub(crate) sends: Count,
-    pub(crate) receives: Count,
+    pub(crate) sends: CachePadded<Count>,
+    pub(crate) receives: CachePadded<Count>,
 }
 
 /// A queue of receives; each slot has the caller's `wr_id`.
@@ -219,9 +220,9 @@ impl SendSide {
     /// Takes note of the requests that are over.
     #[inline(always)]
     pub(crate) fn look(&mut self, sent: &Sent) {
-        // Its blocks were handed over before a request.
+        // The thread that polls stores the blocks and then the requests. In the other order the blocks cover these requests.
         self.retired = barrier::take_over(&sent.requests);
-        // SAFETY: [polled] `progress` is that of this queue.
+        // SAFETY: `progress` is that of this queue, as its `completer` asks for.
         unsafe { self.queue.take_back(&sent.progress) };
     }
 }

@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use core::mem;
 use core::sync::atomic::Ordering;
 
-use mlx5_ring::completion::{Cqe, CqeKind};
+use mlx5_ring::completion::{Cqe, CqeKind, LastWord};
 use rdma_core_sys::{IBV_WC_SUCCESS, ibv_cq, ibv_wc};
 
 use crate::complete::{Form, InlineMessage, Message, Outcome, Request, is_sent};
@@ -60,29 +60,35 @@ unsafe fn poll_locked(
     unsafe {
         let side = record.held();
         let Some(cqe) = side.ring.peek().filter(|_| count > 0) else { return 0 };
-        let (kind, is_request) = (cqe.kind(), cqe.is_plain_requester());
+        let (kind, is_request, word) = (cqe.kind(), cqe.is_plain_requester(), cqe.last_word());
         mem::forget(guard);
         match kind {
-            CqeKind::Send | CqeKind::Written => poll_form::<Message>(record, count, wc),
-            CqeKind::Inline => poll_form::<InlineMessage>(record, count, wc),
-            _ if is_request => poll_form::<Request>(record, count, wc),
+            CqeKind::Send | CqeKind::Written => poll_form::<Message>(record, count, wc, word),
+            CqeKind::Inline => poll_form::<InlineMessage>(record, count, wc, word),
+            _ if is_request => poll_form::<Request>(record, count, wc, word),
             _ => poll_any(record, count, wc, count),
         }
     }
 }
 
-/// Takes the next completion, whose CQE has this form, then others for as long as they have it, and the rest with [`poll_any`].
+/// Takes the next completion, whose CQE has this form and this last word, then others for as long as they have it, and the rest with [`poll_any`].
 /// Returns what `ibv_poll_cq` returns.
 ///
 /// # Safety
-/// As [`poll_any`], with `count` for `left`, which is above 0; the next CQE has arrived, and has this form.
+/// As [`poll_any`], with `count` for `left`, which is above 0; the next CQE has arrived, and has this form and this word.
+// A call at the end of a function that cannot unwind is a jump: `poll_cq` has no registers to save.
 #[inline(never)]
-unsafe extern "C" fn poll_form<F: Form>(record: &Cq, count: c_int, wc: *mut ibv_wc) -> c_int {
+unsafe extern "C" fn poll_form<F: Form>(
+    record: &Cq,
+    count: c_int,
+    wc: *mut ibv_wc,
+    word: LastWord,
+) -> c_int {
     // SAFETY: this thread holds the lock, and has no reference to the value; `wc` is writable. The consumer index is published when
     // the poll ends. Each CQE has this form.
     unsafe {
         let side = record.held();
-        let mut cqe: Cqe<'static> = side.ring.peek_again().detach();
+        let mut cqe: Cqe<'static> = side.ring.peeked(word).detach();
         let mut room = Room { next: wc, left: count };
         while side.take::<F>(cqe, &mut *room.next) {
             room.advance();
@@ -214,7 +220,7 @@ impl CqSide {
     #[inline(never)]
     unsafe fn take_any(&mut self, cqe: Cqe<'static>, wc: &mut ibv_wc) -> Outcome {
         // SAFETY: [polled].
-        let outcome = self.qp(cqe).map_or(Outcome::Stray, |qp| unsafe { qp.complete(cqe) });
+        let outcome = self.qp(cqe).map_or(Outcome::Stray, |qp| unsafe { qp.complete_any(cqe) });
         match outcome {
             Outcome::Done { wr_id, status } => {
                 fill(wc, wr_id, status, cqe.qpn());

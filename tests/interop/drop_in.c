@@ -868,6 +868,46 @@ static void *bring_up(void *qp)
 	return NULL;
 }
 
+static atomic_int changed;
+
+/* Changes a queue pair in RTS until it is told to end. */
+static void *change(void *qp)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS, .min_rnr_timer = 2 };
+	while (!changed)
+		check(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_MIN_RNR_TIMER), "ibv_modify_qp in RTS");
+	return NULL;
+}
+
+/* Ends batches while another thread changes the queue pair, and one that another thread waits for to reset it. */
+static void changed_in_batch(void)
+{
+	pthread_t thread;
+	struct pair *p = make(2);
+	struct ibv_qp_ex *ex = create_ex(p, p->cq, 1);
+	struct ibv_qp *qp = &ex->qp_base;
+	check(!pthread_create(&thread, NULL, change, qp), "pthread_create");
+	for (int i = 0; i < 20000; i++) {
+		check(!post_recv(qp, 2 * i, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+		ibv_wr_start(ex);
+		ex->wr_id = 2 * i + 1;
+		ex->wr_flags = 0;
+		ibv_wr_send(ex);
+		ibv_wr_set_sge(ex, p->mr->lkey, (uintptr_t)p->memory[0], SIZE);
+		check(!ibv_wr_complete(ex), "ibv_wr_complete");
+		check(wait_for(p->cq).wr_id + wait_for(p->cq).wr_id == 4u * i + 1, "the completions");
+	}
+	changed = 1;
+	check(!pthread_join(thread, NULL), "pthread_join");
+	ibv_wr_start(ex);
+	check(!pthread_create(&thread, NULL, reset, qp), "pthread_create");
+	usleep(50000);
+	check(ibv_wr_complete(ex) == EINVAL, "ibv_wr_complete, which is refused in RESET");
+	check(!pthread_join(thread, NULL), "pthread_join");
+	destroy(qp);
+	end(p);
+}
+
 /* Polls in a batch and in an extended poll, while another thread waits to reset the queue pair; waits in a batch for RTS. */
 static void reset_by_another(void)
 {
@@ -973,6 +1013,93 @@ static void thread_domain(void)
 	end(p);
 }
 
+static struct ibv_cq *apart_cq;
+static atomic_int apart_over, apart_ends;
+
+/* Polls completions, which come in order. */
+static void *poll_apart(void *nothing)
+{
+	struct ibv_wc wc[3];
+	while (!apart_ends) {
+		int polled = ibv_poll_cq(apart_cq, 3, wc);
+		check(polled >= 0, "ibv_poll_cq");
+		for (int i = 0; i < polled; i++) {
+			check(wc[i].status == IBV_WC_SUCCESS && (int)wc[i].wr_id == apart_over, "the completion");
+			apart_over++;
+		}
+		if (!polled)
+			sched_yield();
+	}
+	return nothing;
+}
+
+/* Posts what fits of a list or of a batch; returns how many requests that are. A batch that is too long is aborted. */
+static int post_some(struct pair *p, struct ibv_qp_ex *ex, int first, int count, int by_builder)
+{
+	enum { MOST = 2 * DEPTH };
+	static struct ibv_send_wr wr[MOST], *bad;
+	struct ibv_sge sge = { (uintptr_t)p->memory[0], SIZE, p->mr->lkey };
+	if (!by_builder) {
+		for (int i = 0; i < count; i++)
+			wr[i] = (struct ibv_send_wr){ .wr_id = first + i, .next = i + 1 < count ? &wr[i + 1] : NULL, .sg_list = &sge,
+						      .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+						      .wr.rdma = { (uintptr_t)p->memory[1], p->mr->rkey } };
+		int error = ibv_post_send(&ex->qp_base, wr, &bad);
+		check(!error || error == ENOMEM, "ibv_post_send");
+		return error ? bad - wr : count;
+	}
+	ibv_wr_start(ex);
+	for (int i = 0; i < count; i++) {
+		ex->wr_id = first + i;
+		ex->wr_flags = 0;
+		ibv_wr_rdma_write(ex, p->mr->rkey, (uintptr_t)p->memory[1]);
+		ibv_wr_set_sge(ex, p->mr->lkey, sge.addr, SIZE);
+	}
+	if (count % 5 == 0) {
+		ibv_wr_abort(ex);
+		return 0;
+	}
+	int error = ibv_wr_complete(ex);
+	check(!error || error == ENOMEM, "ibv_wr_complete");
+	return error ? 0 : count;
+}
+
+/* Posts in one thread and polls in another. The queue is often full, and is reset between rounds. */
+static void apart(void)
+{
+	struct pair *p = make(2);
+	ibv_dereg_mr(p->mr);
+	p->mr = ibv_reg_mr(p->pd, p->memory, sizeof p->memory, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	apart_cq = ibv_create_cq(p->context, 2 * DEPTH, NULL, NULL, 0);
+	check(p->mr && apart_cq, "creating the objects");
+	struct ibv_qp_ex *ex = create_ex(p, apart_cq, DEPTH);
+	struct ibv_qp_attr writable = { .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
+	unsigned seed = 1;
+	for (int round = 0; round < 50; round++) {
+		pthread_t thread;
+		check(!ibv_modify_qp(&ex->qp_base, &writable, IBV_QP_ACCESS_FLAGS), "ibv_modify_qp");
+		apart_over = apart_ends = 0;
+		check(!pthread_create(&thread, NULL, poll_apart, NULL), "pthread_create");
+		int posted = 0;
+		while (posted < 500) {
+			int more = post_some(p, ex, posted, 1 + rand_r(&seed) % (2 * DEPTH), rand_r(&seed) % 2);
+			posted += more;
+			if (!more)
+				sched_yield();
+		}
+		while (apart_over < posted)
+			sched_yield();
+		apart_ends = 1;
+		check(!pthread_join(thread, NULL), "pthread_join");
+		/* What nobody polls goes with the reset. */
+		post_some(p, ex, 0, DEPTH, 0);
+		reset(&ex->qp_base);
+		bring_up(&ex->qp_base);
+	}
+	check(!ibv_destroy_qp(&ex->qp_base) && !ibv_destroy_cq(apart_cq), "destroying");
+	end(p);
+}
+
 static void *play_on(void *pair)
 {
 	play(pair, 1 << 20);
@@ -998,9 +1125,10 @@ static const struct { const char *name; void (*run)(void); } modes[] = {
 	{ "fork", forked }, { "contexts", contexts }, { "threads", threads }, { "resize", resize },
 	{ "destroy", destroyed }, { "refuse", refused }, { "inline", inline_refused }, { "batch", batch }, { "start", started }, { "first", posted_at_once }, { "windows", windows },
 	{ "contended-batch", contended_batch }, { "reset-by-another", reset_by_another },
-	{ "receive-only", receive_only },
+	{ "receive-only", receive_only }, { "changed-in-batch", changed_in_batch },
 	{ "refused-creation", created_after_refusal }, { "first-in-error", first_in_error },
 	{ "reset-in-batch", reset_in_batch }, { "domain", thread_domain },
+	{ "apart", apart },
 	{ "abort", aborts }, { "exit", exits },
 #ifdef ATTACH
 	{ "attach", attached }, { "attach-resize", attached_resized },

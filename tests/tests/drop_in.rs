@@ -197,23 +197,25 @@ fn libibverbs_may_come_with_a_plugin() {
 /// `THREAD_SANITIZER` is a drop-in that was built with ThreadSanitizer: `cargo xtask tsan`.
 #[test]
 fn threads_share_queues() {
-    let modes = [("threads", 4000), ("first", 8000)];
+    let modes = ["threads", "first", "apart"];
     if env::var_os("THREAD_SANITIZER").is_none() {
         let (_folder, program) = worst_alone(&[]);
-        for (mode, _) in modes {
+        for mode in modes {
             succeed_twice(&[&program, Path::new(mode)]);
         }
         return;
     }
     // The symbols of the program are the library's.
     let (_folder, program) = worst_alone(&["-fsanitize=thread", "-rdynamic"]);
-    for (mode, posts) in modes {
+    for mode in modes {
         let mut command = on_soft_mlx5(&[], "sh");
         command.args(["-c", "LD_PRELOAD=$LD_PRELOAD:$THREAD_SANITIZER exec \"$0\" \"$1\""]);
         // The device has locks that the sanitizer does not see.
         command.env("TSAN_OPTIONS", "ignore_noninstrumented_modules=1").env("DOORBELL_LOG", "1");
         let log = succeed(command.arg(&program).arg(mode)).complained;
-        assert!(log.contains(&format!("posts: {posts} by doorbell, 0 by libmlx5")), "{log}");
+        let is_ours =
+            !log.contains("posts: 0 ") && log.contains(" by doorbell, 0 by libmlx5; polls");
+        assert!(is_ours, "{log}");
     }
 }
 
@@ -231,6 +233,7 @@ fn a_program_does_what_seems_unlikely() {
         "batch",
         "contended-batch",
         "reset-by-another",
+        "changed-in-batch",
         "receive-only",
         "start",
         "windows",

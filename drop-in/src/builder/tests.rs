@@ -93,13 +93,13 @@ fn queue_pair(device: NonNull<Device>) -> Qp {
         srq: None,
         status: Status::new(None),
         can_send: true.into(),
-        send: Lock::new(Some(side), true),
+        send: Lock::new(Some(side), true).into(),
         sent: Sent::default(),
-        receive: Lock::new(None, true),
+        receive: Lock::new(None, true).into(),
         received: OnceLock::new(),
         original: std::sync::Mutex::new(None),
-        sends: Count::default(),
-        receives: Count::default(),
+        sends: Count::default().into(),
+        receives: Count::default().into(),
     }
 }
 

@@ -30,7 +30,8 @@ pub struct Cqe<'a> {
 /// `wqe_counter`, `signature` and `op_own` as they stand in memory: one aligned word, which the device cannot write in
 /// halves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LastWord(u32);
+#[repr(transparent)]
+pub struct LastWord(u32);
 
 impl LastWord {
     /// Reads the last word of a CQE.
@@ -181,6 +182,12 @@ impl<'a> Cqe<'a> {
     #[inline(always)]
     pub const fn place(&self) -> NonNull<u8> {
         self.cqe
+    }
+
+    /// Returns the word that was read when the CQE was found.
+    #[inline(always)]
+    pub const fn last_word(&self) -> LastWord {
+        self.last_word
     }
 
     /// Opcode, format, solicited event and owner.

@@ -210,14 +210,14 @@ impl CompletionQueue {
         Some(frame)
     }
 
-    /// Returns the next CQE, as [`peek`](Self::peek).
+    /// Returns the next CQE, which has this last word.
     ///
     /// # Safety
-    /// It has arrived.
+    /// It has arrived, and its [last word](Cqe::last_word) was read since.
     #[inline(always)]
-    pub unsafe fn peek_again(&self) -> Cqe<'_> {
+    pub unsafe fn peeked(&self, last_word: LastWord) -> Cqe<'_> {
         // SAFETY: the next CQE has arrived, so it is software's.
-        unsafe { Cqe::read(self.next, self.owner, self.stride) }
+        unsafe { Cqe::new(self.next, last_word, last_word.kind(self.owner), self.stride) }
     }
 
     /// Reads a CQE again.

@@ -246,6 +246,11 @@ impl<T: Copy> Wqes<T> {
         Self { segments, stride: stride as usize, max_sge, dbrec, posted: 0, rung: 0, slots }
     }
 
+    /// Tells the device of no WQE.
+    pub(crate) fn clear_record(&mut self) {
+        self.dbrec.write(dbrec::work_queue(0));
+    }
+
     /// Returns where the data segments of the first WQE are, and how many bytes later those of the next one.
     pub(crate) const fn place(&self) -> (NonNull<u8>, usize) {
         (self.segments, self.stride)

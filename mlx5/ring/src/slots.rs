@@ -63,15 +63,15 @@ impl<T: Copy> Slot<T> {
         unsafe { AtomicU32::from_ptr((&raw mut (*slot.as_ptr()).index).cast()) }
     }
 
-    /// Returns `true` if the slot is free, and the thread that has completed it, if they are `SHARED`, uses it no more.
+    /// Returns `true` if the slot is free, and the thread that has completed it, if they are `CONCURRENT`, uses it no more.
     ///
     /// # Safety
-    /// `slot` is valid. If another thread uses it meanwhile, both do so by the functions for slots that are `SHARED`.
+    /// `slot` is valid. If another thread uses it meanwhile, both do so by the functions for slots that are `CONCURRENT`.
     #[inline(always)]
-    pub(crate) unsafe fn has_room<const SHARED: bool>(slot: NonNull<Self>) -> bool {
+    pub(crate) unsafe fn has_room<const CONCURRENT: bool>(slot: NonNull<Self>) -> bool {
         // SAFETY: the caller's slot.
         unsafe {
-            if SHARED {
+            if CONCURRENT {
                 barrier::take_over(Self::shared(slot)) >> 16 == SlotState::Free as u32
             } else {
                 slot.as_ref().state == SlotState::Free
@@ -84,10 +84,14 @@ impl<T: Copy> Slot<T> {
     /// # Safety
     /// As for [`has_room`](Self::has_room), which has returned `true`.
     #[inline(always)]
-    pub(crate) unsafe fn post<const SHARED: bool>(mut slot: NonNull<Self>, data: T, index: u16) {
+    pub(crate) unsafe fn post<const CONCURRENT: bool>(
+        mut slot: NonNull<Self>,
+        data: T,
+        index: u16,
+    ) {
         // SAFETY: the caller's slot, which another thread does not use before it is posted.
         unsafe {
-            if SHARED {
+            if CONCURRENT {
                 (&raw mut (*slot.as_ptr()).data).write(MaybeUninit::new(data));
                 barrier::hand_over(Self::shared(slot), word(index, SlotState::Posted));
             } else {
@@ -97,7 +101,7 @@ impl<T: Copy> Slot<T> {
         }
     }
 
-    /// Returns `true` if the slot, which is `SHARED`, is posted, and its WQE completes with `index`.
+    /// Returns `true` if the slot, which is `CONCURRENT`, is posted, and its WQE completes with `index`.
     ///
     /// # Safety
     /// As for [`has_room`](Self::has_room). One thread at a time completes.
@@ -133,7 +137,7 @@ const fn word(index: u16, state: SlotState) -> u32 {
 ///
 /// Invariants, which `SAFETY` comments cite by name:
 /// - `[slots-mapped]`: `slots` is valid for reads and writes of `count` slots, and only this value uses it, and the completer of a
-///   receive queue beside [`Slot::has_room`] and [`Slot::post`].
+///   receive queue beside `Slot::has_room` and `Slot::post`.
 /// - `[data-set]`: the data of a slot whose state is not `Free` was stored.
 #[derive(Debug)]
 pub struct Slots<T: Copy> {
@@ -141,7 +145,7 @@ pub struct Slots<T: Copy> {
     count: u32,
 }
 
-// SAFETY: the memory belongs to this value alone, and `T` may move between threads.
+// SAFETY: [slots-mapped], and `T` may move between threads.
 unsafe impl<T: Copy + Send> Send for Slots<T> {}
 
 impl<T: Copy> Slots<T> {

@@ -13,7 +13,7 @@
 //!
 //! - *exclusive*: the queue was empty, its QP in RESET, when [`SendQueue::new`] took it over, and nothing but this
 //!   value posts to it. Its buffer and doorbell record and its register stay mapped, and the storage valid and
-//!   untouched by others, for as long as the value exists. The QP was made without a signature in its WQEs, and so that the
+//!   untouched by others, but for a [`Completer`], for as long as the value exists. The QP was made without a signature in its WQEs, and so that the
 //!   data of READs and atomics goes to memory and never into a CQE.
 //! - *register*: with [`BlueFlame`] other than [`Never`](BlueFlame::Never), no other queue has this register.
 //! - *memory*: what an SGE or a remote key names stays valid, the memory that a READ or an atomic writes is
@@ -166,7 +166,7 @@ pub struct SendQueue<T> {
     has_inline: bool,
 }
 
-// SAFETY: [exclusive] the queue is driven through `&mut` only, and no other code uses its storage.
+// SAFETY: [exclusive] the queue is driven through `&mut` only, and no other code but a `Completer` uses its storage.
 unsafe impl<T: Send> Send for SendQueue<T> {}
 
 impl<T: Copy> SendQueue<T> {

@@ -7,10 +7,10 @@ use crate::inline;
 use crate::receive::Wqes;
 use crate::slots::Slot;
 
-/// Completes the receives of a [`ReceiveQueue`](super::ReceiveQueue) that is `SHARED`, and gives their slots back without a buffer. The two
+/// Completes the receives of a [`ReceiveQueue`](super::ReceiveQueue) that is `CONCURRENT`, and gives their slots back without a buffer. The two
 /// threads share the state of each slot, and nothing else. The contract is that of
 /// [`ReceiveQueue::completer`](super::ReceiveQueue::completer).
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Completer<T: Copy> {
     slots: NonNull<Slot<T>>,
     mask: u32,

@@ -4,6 +4,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use crossbeam_utils::CachePadded;
 use mlx5_wire::opcode::WqeOpcode;
 
 use super::blocks::scatter;
@@ -19,13 +20,13 @@ const ATOMIC_SIZE: u32 = 8;
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Running count of blocks that the thread which posts has handed over.
-    posted: AtomicU32,
+    posted: CachePadded<AtomicU32>,
     /// Running count of blocks that the thread which completes has handed back.
-    retired: AtomicU32,
+    retired: CachePadded<AtomicU32>,
 }
 
 /// Completes the WQEs of a [`SendQueue`] that another thread posts: see [`SendQueue::completer`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Completer<T> {
     records: NonNull<Record<T>>,
     buf: NonNull<u8>,
@@ -43,6 +44,7 @@ impl<T: Copy> SendQueue<T> {
     /// # Safety
     /// - No other method of the queue completes WQEs from now on. One thread at a time completes. The queue and its storage outlive
     ///   the completer.
+    /// - [`reset`](Self::reset) is called after [`take_back`](Self::take_back), while no code completes.
     /// - The two threads use one [`Progress`] for it, which was new. The one that posts calls
     ///   [`hand_over`](Self::hand_over) before each doorbell, and [`take_back`](Self::take_back) to get room. Both are called with
     ///   that value, which [`Progress::reset`] starts again together with the queue.
@@ -75,8 +77,9 @@ impl Progress {
 
     #[inline(always)]
     fn outstanding(&self) -> Range<u32> {
-        // The thread that completes has stored `retired` itself.
-        self.retired.load(Ordering::Relaxed)..barrier::take_over(&self.posted)
+        // In this order: what was posted after a reset tells that `retired` was set back.
+        let posted = barrier::take_over(&self.posted);
+        self.retired.load(Ordering::Relaxed)..posted
     }
 }
 
@@ -126,7 +129,8 @@ impl<T: Copy> Completer<T> {
 #[cfg(test)]
 impl Progress {
     /// For a queue that starts at this count of blocks.
-    pub(super) const fn at(index: u32) -> Self {
-        Self { posted: AtomicU32::new(index), retired: AtomicU32::new(index) }
+    pub(super) fn at(index: u32) -> Self {
+        let [posted, retired] = [index; 2].map(|index| CachePadded::new(AtomicU32::new(index)));
+        Self { posted, retired }
     }
 }

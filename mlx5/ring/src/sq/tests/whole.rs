@@ -42,7 +42,7 @@ fn a_cqe_is_answered_at_once_with_the_value_of_the_wqe_that_it_names() {
     assert_eq!(free(), 8);
 }
 
-/// What one thread posts another one completes, and they tell each other nothing but how far they are.
+/// One thread posts and another one completes; they tell each other how far they are, and nothing else.
 #[test]
 fn one_thread_posts_and_another_completes() {
     const COUNT: u32 = 20_000;
