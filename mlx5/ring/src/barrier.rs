@@ -116,7 +116,7 @@ pub fn doorbell_record_before_uar() {
 
 /// Stores `value`, which tells the other thread of a queue that what this thread did before is over.
 ///
-/// A thread that posts writes a WQE and its record, and hands both over before the doorbell. One that completes has read the
+/// A thread that posts writes a WQE and its record, and hands both over before the doorbell. A thread that completes reads the
 /// record, and hands the WQE back. The CQE between the two orders nothing for the compiler, nor on aarch64, where the
 /// loads and stores of the two threads need a pair of their own: this store (Release), and the load of
 /// [`take_over`] (Acquire) that returns its value. Both are plain moves on x86-64, `stlr` and `ldar` on aarch64.
