@@ -89,6 +89,17 @@ static struct ibv_qp_ex *create_ex(struct pair *p, struct ibv_cq *cq, unsigned d
 	return ibv_qp_to_qp_ex(qp);
 }
 
+/* Sends a message in a batch of its own. */
+static void send_by_builder(struct pair *p, struct ibv_qp_ex *ex, uint64_t id)
+{
+	ibv_wr_start(ex);
+	ex->wr_id = id;
+	ex->wr_flags = 0;
+	ibv_wr_send(ex);
+	ibv_wr_set_sge(ex, p->mr->lkey, (uintptr_t)p->memory[0], SIZE);
+	check(!ibv_wr_complete(ex), "ibv_wr_complete");
+}
+
 /* Sends `count` messages one by one. */
 static void play(struct pair *p, int count)
 {
@@ -225,12 +236,7 @@ static void attached_extended(int at)
 			check(!at || ex->wr_bind_mw == before, "a refused queue pair is as before");
 		}
 		check(!post_recv(qp, 2 * i, p->memory[1], SIZE, p->mr), "ibv_post_recv");
-		ibv_wr_start(ex);
-		ex->wr_id = 2 * i + 1;
-		ex->wr_flags = 0;
-		ibv_wr_send(ex);
-		ibv_wr_set_sge(ex, p->mr->lkey, (uintptr_t)p->memory[0], SIZE);
-		check(!ibv_wr_complete(ex), "ibv_wr_complete");
+		send_by_builder(p, ex, 2 * i + 1);
 		uint64_t ids = 0;
 		for (int polled = 0; polled < 2;) {
 			struct ibv_poll_cq_attr none = { 0 };
@@ -889,12 +895,7 @@ static void changed_in_batch(void)
 	check(!pthread_create(&thread, NULL, change, qp), "pthread_create");
 	for (int i = 0; i < 20000; i++) {
 		check(!post_recv(qp, 2 * i, p->memory[1], SIZE, p->mr), "ibv_post_recv");
-		ibv_wr_start(ex);
-		ex->wr_id = 2 * i + 1;
-		ex->wr_flags = 0;
-		ibv_wr_send(ex);
-		ibv_wr_set_sge(ex, p->mr->lkey, (uintptr_t)p->memory[0], SIZE);
-		check(!ibv_wr_complete(ex), "ibv_wr_complete");
+		send_by_builder(p, ex, 2 * i + 1);
 		check(wait_for(p->cq).wr_id + wait_for(p->cq).wr_id == 4u * i + 1, "the completions");
 	}
 	changed = 1;
@@ -975,12 +976,7 @@ static void reset_in_batch(void)
 		to_init(qp);
 		connect_to(qp, qp->qp_num);
 		check(!post_recv(qp, i, p->memory[1], SIZE, p->mr), "ibv_post_recv");
-		ibv_wr_start(ex);
-		ex->wr_id = i;
-		ex->wr_flags = 0;
-		ibv_wr_send(ex);
-		ibv_wr_set_sge(ex, p->mr->lkey, (uintptr_t)p->memory[0], SIZE);
-		check(!ibv_wr_complete(ex), "ibv_wr_complete");
+		send_by_builder(p, ex, i);
 		check(wait_for(p->cq).wr_id + wait_for(p->cq).wr_id == 2u * i, "the completions");
 	}
 	check(!ibv_destroy_qp(qp), "ibv_destroy_qp");
