@@ -55,24 +55,25 @@ pub(crate) trait Form {
     fn fill(wc: &mut ibv_wc, cqe: Cqe<'_>);
 }
 
-/// A message that is in the posted buffers, or was written elsewhere.
-pub(crate) enum Message {}
-
-/// A message that is in the CQE.
-pub(crate) enum InlineMessage {}
+/// A message: in the CQE if `INLINE`, else in the posted buffers or written elsewhere.
+pub(crate) enum Message<const INLINE: bool> {}
 
 /// A send that has left nothing in the CQE.
 pub(crate) enum Request {}
 
-impl Message {
+impl<const INLINE: bool> Message<INLINE> {
     /// Returns `true` if CQEs of this kind have this form.
     #[inline(always)]
     pub(crate) const fn has(kind: CqeKind) -> bool {
-        matches!(kind, CqeKind::Send | CqeKind::Written)
+        match kind {
+            CqeKind::Send | CqeKind::Written => !INLINE,
+            CqeKind::Inline => INLINE,
+            _ => false,
+        }
     }
 }
 
-impl Form for Message {
+impl<const INLINE: bool> Form for Message<INLINE> {
     #[inline(always)]
     fn peek(ring: &CompletionQueue) -> Option<Cqe<'_>> {
         ring.peek_if(Self::has).ok()
@@ -82,28 +83,7 @@ impl Form for Message {
     unsafe fn complete(qp: &Qp, cqe: Cqe<'_>) -> Option<u64> {
         // SAFETY: [polled] The CQE has this form. The compiler leaves the code for others out.
         unsafe {
-            hint::assert_unchecked(cqe.kind() != CqeKind::Inline);
-            qp.complete_receive(cqe)
-        }
-    }
-
-    #[inline(always)]
-    fn fill(wc: &mut ibv_wc, cqe: Cqe<'_>) {
-        wc::fill_received(wc, cqe);
-    }
-}
-
-impl Form for InlineMessage {
-    #[inline(always)]
-    fn peek(ring: &CompletionQueue) -> Option<Cqe<'_>> {
-        ring.peek_if(|kind| kind == CqeKind::Inline).ok()
-    }
-
-    #[inline(always)]
-    unsafe fn complete(qp: &Qp, cqe: Cqe<'_>) -> Option<u64> {
-        // SAFETY: as for `Message`.
-        unsafe {
-            hint::assert_unchecked(cqe.kind() == CqeKind::Inline);
+            hint::assert_unchecked(INLINE == (cqe.kind() == CqeKind::Inline));
             qp.complete_receive(cqe)
         }
     }

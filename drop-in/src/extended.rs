@@ -8,7 +8,7 @@ use mlx5_ring::completion::{Cqe, CqeKind};
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys::{IBV_WC_SUCCESS, ibv_cq_ex, ibv_poll_cq_attr, ibv_wc_opcode, ibv_wc_status};
 
-use crate::complete::{Form, InlineMessage, Message, Outcome, Request};
+use crate::complete::{Form, Message, Outcome, Request};
 use crate::context;
 use crate::decide;
 use crate::find;
@@ -156,11 +156,11 @@ unsafe fn start_locked(guard: Guard<'_, Option<CqSide>>, cq: *mut ibv_cq_ex, rec
     // SAFETY: [verbs]; `record` is that of the CQ, which doorbell drives, and `guard` holds its lock.
     unsafe {
         let side = record.held();
-        let is_taken = match side.ring.peek_if(Message::has) {
+        let is_taken = match side.ring.peek_if(Message::<false>::has) {
             // The consumer index is published when the program has read the completion.
             Ok(cqe) => {
                 let cqe: Cqe<'static> = cqe.detach();
-                side.show_next::<Message>(cq, cqe)
+                side.show_next::<Message<false>>(cq, cqe)
             }
             Err(CqeKind::Pending) => return libc::ENOENT,
             Err(_) => false,
@@ -171,7 +171,7 @@ unsafe fn start_locked(guard: Guard<'_, Option<CqSide>>, cq: *mut ibv_cq_ex, rec
     }
 }
 
-/// Starts a poll of a CQ whose next completion is not a [`Message`], or could not be taken as one.
+/// Starts a poll of a CQ whose next completion is not a [message](Message) outside of its CQE, or could not be taken as one.
 ///
 /// # Safety
 /// As [`take`].
@@ -261,12 +261,12 @@ unsafe fn take(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
     // SAFETY: this thread holds the lock, and `cq` is the CQ of `record`. The CQE has the form for which it is taken.
     unsafe {
         let side = record.held();
-        match side.ring.peek_if(Message::has) {
+        match side.ring.peek_if(Message::<false>::has) {
             Ok(cqe) => {
                 let cqe: Cqe<'static> = cqe.detach();
-                if side.show_next::<Message>(cq, cqe) { 0 } else { take_any(cq, record) }
+                if side.show_next::<Message<false>>(cq, cqe) { 0 } else { take_any(cq, record) }
             }
-            Err(CqeKind::Inline) => take_form::<InlineMessage>(cq, record),
+            Err(CqeKind::Inline) => take_form::<Message<true>>(cq, record),
             Err(CqeKind::NotAReceive) => take_form::<Request>(cq, record),
             Err(_) => take_any(cq, record),
         }

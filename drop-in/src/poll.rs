@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 use mlx5_ring::completion::{Cqe, CqeKind, LastWord};
 use rdma_core_sys::{IBV_WC_SUCCESS, ibv_cq, ibv_wc};
 
-use crate::complete::{Form, InlineMessage, Message, Outcome, Request, is_sent};
+use crate::complete::{Form, Message, Outcome, Request, is_sent};
 use crate::context;
 use crate::decide;
 use crate::find;
@@ -63,8 +63,10 @@ unsafe fn poll_locked(
         let (kind, is_request, word) = (cqe.kind(), cqe.is_plain_requester(), cqe.last_word());
         mem::forget(guard);
         match kind {
-            CqeKind::Send | CqeKind::Written => poll_form::<Message>(record, count, wc, word),
-            CqeKind::Inline => poll_form::<InlineMessage>(record, count, wc, word),
+            CqeKind::Send | CqeKind::Written => {
+                poll_form::<Message<false>>(record, count, wc, word)
+            }
+            CqeKind::Inline => poll_form::<Message<true>>(record, count, wc, word),
             _ if is_request => poll_form::<Request>(record, count, wc, word),
             _ => poll_any(record, count, wc, count),
         }
@@ -170,8 +172,8 @@ unsafe extern "C" fn poll_any(record: &Cq, left: c_int, wc: *mut ibv_wc, count: 
             let cqe: Cqe<'static> = cqe.detach();
             let wc = &mut *room.next;
             let is_taken = match cqe.kind() {
-                CqeKind::Send | CqeKind::Written => side.take::<Message>(cqe, wc),
-                CqeKind::Inline => side.take::<InlineMessage>(cqe, wc),
+                CqeKind::Send | CqeKind::Written => side.take::<Message<false>>(cqe, wc),
+                CqeKind::Inline => side.take::<Message<true>>(cqe, wc),
                 _ => cqe.is_plain_requester() && side.take::<Request>(cqe, wc),
             };
             if is_taken {

@@ -185,16 +185,10 @@ pub(crate) fn receive_opcode(opcode: CqeOpcode) -> ibv_wc_opcode {
 #[inline(always)]
 pub(crate) fn receive_flags(opcode: CqeOpcode, cqe: Cqe<'_>) -> u32 {
     let grh = if cqe.has_grh() { IBV_WC_GRH } else { 0 };
-    grh | sent_with(opcode)
-}
-
-/// Returns the flag of what a receive brings beside its bytes.
-#[inline(always)]
-const fn sent_with(opcode: CqeOpcode) -> u32 {
     match opcode {
-        CqeOpcode::ResponderSendImm | CqeOpcode::ResponderWriteImm => IBV_WC_WITH_IMM,
-        CqeOpcode::ResponderSendInv => IBV_WC_WITH_INV,
-        _ => 0,
+        CqeOpcode::ResponderSendImm | CqeOpcode::ResponderWriteImm => grh | IBV_WC_WITH_IMM,
+        CqeOpcode::ResponderSendInv => grh | IBV_WC_WITH_INV,
+        _ => grh,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Every ordering: between this processor and the adapter, and between two threads that have one queue.
+//! Every ordering of the rings: between this processor and the adapter, and between two threads that have one queue.
 //!
 //! The other party is most often a PCIe device. It is cache-coherent, reads host memory by DMA, and observes CPU
 //! stores in the order in which they become visible in the outer shareable domain. Rust's

@@ -7,8 +7,8 @@ use crate::inline;
 use crate::receive::Wqes;
 use crate::slots::Slot;
 
-/// Completes the receives of a [`ReceiveQueue`](super::ReceiveQueue) that is `CONCURRENT`, and gives their slots back without a buffer. The two
-/// threads share the state of each slot, and nothing else. The contract is that of
+/// Completes the receives of a [`ReceiveQueue`](super::ReceiveQueue) that is `CONCURRENT`, and gives their slots back without a
+/// buffer. The state of a slot says which of the two threads has the slot and its WQE. The contract is that of
 /// [`ReceiveQueue::completer`](super::ReceiveQueue::completer).
 #[derive(Debug)]
 pub struct Completer<T: Copy> {
