@@ -71,6 +71,9 @@ enum Command {
         /// Takes the time of the reference.
         #[arg(long)]
         reference: bool,
+        /// Which heap the objects come from.
+        #[arg(long)]
+        heap: u64,
     },
 }
 
@@ -95,8 +98,8 @@ fn run(command: Command) -> Result<()> {
             counts::run_counted(&filter, drop_in);
             Ok(())
         }
-        Command::Sampled { index, reference } => {
-            times::run_sampled(index, reference);
+        Command::Sampled { index, reference, heap } => {
+            times::run_sampled(index, reference, heap);
             Ok(())
         }
     }

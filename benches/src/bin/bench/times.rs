@@ -3,9 +3,14 @@
 //! Doorbell and its reference run in a process each, because the drop-in serves all of its process. They take turns, so
 //! that a disturbance of the machine affects both. A sample is the time of a thousand messages or more, because clocks of
 //! virtual machines step by 10 ns.
+//!
+//! Where the heap puts the objects changes the time of a row, by up to a fifth: a load waits for an older store to an address that
+//! has the same lower 12 bits. So each row runs in several pairs of processes, each with another heap.
 
 use std::env;
+use std::hint::black_box;
 use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::mem;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 
@@ -18,8 +23,10 @@ use doorbell_benches::world::World;
 
 use crate::{Result, counts};
 
-/// Samples of each.
-const SAMPLES: usize = 101;
+/// Pairs of processes.
+const HEAPS: u64 = 7;
+/// Samples of each process.
+const SAMPLES: usize = 15;
 /// Messages of a sample, at least.
 const MESSAGES: u32 = 1000;
 
@@ -42,14 +49,17 @@ pub(crate) fn run(filter: &str) -> Result<Vec<Row>> {
 }
 
 fn compare(index: usize, case: &Case, lines: Lines) -> Result<Row> {
-    let mut samplers = [Sampler::start(index, case, false)?, Sampler::start(index, case, true)?];
     let mut samples = [Vec::new(), Vec::new()];
-    // The first samples warm up.
-    for sample in 0..SAMPLES + 3 {
-        for (sampler, samples) in samplers.iter_mut().zip(&mut samples) {
-            let time = sampler.sample()?;
-            if sample >= 3 {
-                samples.push(time);
+    for heap in 0..HEAPS {
+        let start = |reference| Sampler::start(index, case, reference, heap);
+        let mut samplers = [start(false)?, start(true)?];
+        // The first samples warm up.
+        for sample in 0..SAMPLES + 3 {
+            for (sampler, samples) in samplers.iter_mut().zip(&mut samples) {
+                let time = sampler.sample()?;
+                if sample >= 3 {
+                    samples.push(time);
+                }
             }
         }
     }
@@ -80,9 +90,10 @@ struct Sampler {
 
 impl Sampler {
     /// Starts the process for one of the timed cases: for the subject of doorbell, or for the reference.
-    fn start(index: usize, case: &Case, reference: bool) -> Result<Self> {
+    fn start(index: usize, case: &Case, reference: bool, heap: u64) -> Result<Self> {
         let mut command = Command::new(env::current_exe()?);
-        command.args(["sampled", &index.to_string()]).args(reference.then_some("--reference"));
+        command.args(["sampled", &index.to_string(), "--heap", &heap.to_string()]);
+        command.args(reference.then_some("--reference"));
         if matches!(case.doorbell, Name::DropIn(_)) && !reference {
             command.env("LD_PRELOAD", counts::library()?);
         }
@@ -109,7 +120,8 @@ impl Drop for Sampler {
 }
 
 /// Prints a sample for each line of the input, for [`Sampler`].
-pub(crate) fn run_sampled(index: usize, reference: bool) {
+pub(crate) fn run_sampled(index: usize, reference: bool, heap: u64) {
+    fragment_heap(heap);
     let (case, lines) = case::timed().swap_remove(index);
     let world = World::new();
     lines::pin(0);
@@ -119,6 +131,25 @@ pub(crate) fn run_sampled(index: usize, reference: bool) {
         // The other process has used the caches.
         rig.time(lines);
         println!("{}", sample(&mut rig, lines));
+    }
+}
+
+/// Leaves free blocks between others in the heap, in sizes and order of this seed.
+fn fragment_heap(seed: u64) {
+    // Numbers of `splitmix64`.
+    let mut state = seed;
+    let mut random = |below: u64| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) % below
+    };
+    let blocks: Vec<Vec<u8>> =
+        (0..500).map(|_| Vec::with_capacity(16 + random(4096) as usize)).collect();
+    for block in black_box(blocks) {
+        if random(2) == 0 {
+            mem::forget(block);
+        }
     }
 }
 
