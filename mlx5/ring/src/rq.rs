@@ -229,7 +229,7 @@ impl<T: Copy, const CONCURRENT: bool> ReceiveRing for ReceiveQueue<T, CONCURRENT
             }
             debug_assert_eq!(self.waiting, 0, "[waiting-blocked]");
             let segments = self.wqes.segments(slot);
-            prefetch::for_write::<{ prefetch::AHEAD }, _>(segments.as_ptr());
+            prefetch::ahead(segments, 1);
             write(segments, self.wqes.max_sge);
             Slot::post::<CONCURRENT>(place, data, index as u16);
         }

@@ -11,6 +11,8 @@ use core::ptr::NonNull;
 use mlx5_wire::be::Be64;
 use mlx5_wire::data::DataSegment;
 
+use crate::prefetch;
+
 /// A piece of registered memory, with the layout of `struct ibv_sge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -64,6 +66,7 @@ pub(crate) unsafe fn scatter(segments: NonNull<DataSegment>, capacity: u32, sges
 /// now, and `sges.len() <= capacity`.
 #[inline(always)]
 pub unsafe fn scatter_all(segments: NonNull<DataSegment>, capacity: u32, sges: &[Sge]) -> bool {
+    prefetch::ahead(segments, 2);
     let mut segment = segments;
     for sge in sges {
         if sge.length == 0 {

@@ -291,9 +291,8 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
             write(segments, self.wqes.max_sge);
             self.advance(slot);
             self.wqes.slots.get_mut(slot).set(data, SlotState::Posted);
-            prefetch::for_write::<{ prefetch::AHEAD }, _>(segments.as_ptr());
             // A WQE of several SGEs has a second line.
-            prefetch::for_write::<{ prefetch::AHEAD + prefetch::LINE }, _>(segments.as_ptr());
+            prefetch::ahead(segments, 2);
         }
         Ok(slot)
     }

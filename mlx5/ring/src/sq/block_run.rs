@@ -7,7 +7,7 @@ use mlx5_wire::ctrl::{ControlSegment, SEND_WQE_BB};
 use mlx5_wire::opcode::WqeOpcode;
 
 use super::BasicBlocks;
-use super::blocks::fetch_ahead;
+use crate::prefetch;
 
 /// Words of a basic block, and those of them after the control segment.
 const WORDS: usize = SEND_WQE_BB / 8;
@@ -69,7 +69,7 @@ impl BlockRun {
         debug_assert!(!self.is_full());
         let units = 1 + N as u64 / 2;
         let first = self.first.wrapping_add(units * ControlSegment::UNIT);
-        fetch_ahead(self.next.cast(), 1);
+        prefetch::ahead(self.next, 1);
         // SAFETY: a block of the ring, which has room for eight words. The device does not read a free block.
         unsafe {
             self.next.write_volatile(Be64::new(first));

@@ -11,17 +11,7 @@ use super::{Layout, LayoutError};
 use crate::barrier;
 use crate::dbrec::DoorbellRecord;
 use crate::inline;
-use crate::prefetch;
 use crate::uar::Register;
-
-/// Fetches the lines of the WQE that is written [`AHEAD`](prefetch::AHEAD) bytes after the one of `count` blocks at `block`.
-#[inline(always)]
-pub(super) fn fetch_ahead(block: NonNull<u8>, count: u32) {
-    prefetch::for_write::<{ prefetch::AHEAD }, _>(block.as_ptr());
-    if count > 1 {
-        prefetch::for_write::<{ prefetch::AHEAD + SEND_WQE_BB }, _>(block.as_ptr());
-    }
-}
 
 /// The basic blocks of a send queue, counted from when the QP left RESET. The lower 16 bits of a count are the index
 /// that the device knows.

@@ -11,10 +11,10 @@ use mlx5_wire::inline::{INLINE_SEG, InlineHeader};
 use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
 
-use super::blocks::fetch_ahead;
 use super::request::{Flags, Immediate, Payload, Pieces, PostError, Remote};
 use super::wqe::Writer;
 use super::{SendQueue, What};
+use crate::prefetch;
 use crate::sge::Sge;
 
 /// Units of an address.
@@ -194,7 +194,7 @@ impl<T: Copy> SendQueue<T> {
         // SAFETY: the first block of the open WQE is free.
         unsafe { Writer::head(block, &to.to_words()) };
         // A datagram of one SGE has two blocks.
-        fetch_ahead(block, 2);
+        prefetch::ahead(block, 2);
     }
 
     /// Appends registered memory in the first block of a WQE, and closes it.
@@ -210,7 +210,7 @@ impl<T: Copy> SendQueue<T> {
         // SAFETY: a unit of the free block.
         unsafe { Writer::unit_of(block, open.units(), DataSegment::from(sge).to_words()) };
         self.commit(open, block, 1, 1);
-        fetch_ahead(block, 1);
+        prefetch::ahead(block, 1);
     }
 
     /// Appends registered memory in the second block of a WQE that fills its first one, and closes it.
@@ -219,6 +219,7 @@ impl<T: Copy> SendQueue<T> {
     /// As [`close_with`](Self::close_with), where two blocks are free and a WQE of the queue may have as many.
     #[inline(always)]
     pub unsafe fn close_with_next(&mut self, open: &Open, sge: Sge, data: T) {
+        debug_assert!(open.fills_block());
         let start = self.posted();
         self.note(start, 2, data);
         let [block, next] = [start, start.wrapping_add(1)].map(|index| self.blocks.block(index));
@@ -253,7 +254,7 @@ impl<T: Copy> SendQueue<T> {
         self.note(start, blocks, data);
         let block = self.blocks.block(start);
         self.commit(open, block, sges.len(), blocks);
-        fetch_ahead(block, blocks);
+        prefetch::ahead(block, blocks);
         true
     }
 
@@ -276,7 +277,7 @@ impl<T: Copy> SendQueue<T> {
         self.commit(open, block, InlineHeader::units(len), 1);
         // SAFETY: room of the block, which the device does not read before the doorbell.
         unsafe { Writer::inline_at(block.add(unit as usize * UNIT), len, pieces) };
-        fetch_ahead(block, 1);
+        prefetch::ahead(block, 1);
     }
 
     /// Appends a payload.

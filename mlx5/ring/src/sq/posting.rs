@@ -8,10 +8,10 @@ use mlx5_wire::inline::INLINE_SEG;
 use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
 
-use super::blocks::fetch_ahead;
 use super::request::{Flags, Immediate, Payload, Pieces, PostError, Remote};
 use super::wqe::Writer;
 use super::{BlueFlame, COPIED_BLOCKS, Progress, SendQueue};
+use crate::prefetch;
 use crate::sge::Sge;
 
 /// Posts to a send queue; dropping it rings the doorbell once for all WQEs written.
@@ -309,7 +309,7 @@ impl<'a, T: Copy> Posting<'a, T> {
             queue.blocks.advance(start, blocks);
             let writer = Writer::new(&queue.blocks, start, block, [first, second], head);
             queue.note_last(flags.contains(Flags::SIGNALED));
-            fetch_ahead(block, blocks);
+            prefetch::ahead(block, blocks);
             Ok(writer)
         }
     }
