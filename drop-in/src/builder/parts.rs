@@ -124,7 +124,8 @@ macro_rules! set_sge {
 
 set_sge! {
     wr_set_sge: close_with, |queue, wqe| wqe.is_short();
-    wr_set_sge_of_datagram: close_with_next, |queue, wqe| wqe.fills_block() && queue.free_blocks() > 1;
+    // With its address a datagram fills its first block.
+    wr_set_sge_of_datagram: close_with_next, |queue, _wqe| queue.free_blocks() > 1;
 }
 
 /// Adds one SGE to any WQE.
@@ -147,12 +148,32 @@ pub(super) unsafe extern "C" fn wr_set_sge_list(
     unsafe {
         let (_, side) = batch(qp);
         let draft = &mut side.draft;
-        let list = sges(list, count.try_into().unwrap_or(c_int::MAX));
         // The last part of most WQEs.
-        if draft.lacks == PAYLOAD && list.len() <= side.limits.sges as usize {
-            let wqe = draft.wqe.assume_init_ref();
+        if draft.lacks != PAYLOAD || draft.wqe.assume_init_ref().is_atomic() {
+            add_list(qp, sges(list, count.try_into().unwrap_or(c_int::MAX)));
+        } else if count == 0 {
+            draft.lacks = 0;
+            side.close_wqe();
+        } else {
+            close_with_list(qp, count, list);
+        }
+    }
+}
+
+/// Adds registered memory to a WQE that lacks nothing else and is not an atomic.
+///
+/// # Safety
+/// As [`add_list`]; the list can be read, and such a WQE is open.
+#[inline(never)]
+unsafe extern "C" fn close_with_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    // SAFETY: [verbs] the program is in a batch and keeps [memory]; [ready].
+    unsafe {
+        let (_, side) = batch(qp);
+        let draft = &mut side.draft;
+        let list = sges(list, count.try_into().unwrap_or(c_int::MAX));
+        if list.len() <= side.limits.sges as usize {
             let data = Request { wr_id: draft.wr_id, number: side.posted };
-            if !wqe.is_atomic() && side.queue.close_with_sges(wqe, list, data) {
+            if side.queue.close_with_sges(draft.wqe.assume_init_ref(), list, data) {
                 side.posted = side.posted.wrapping_add(1);
                 draft.lacks = 0;
                 return;
@@ -166,7 +187,7 @@ pub(super) unsafe extern "C" fn wr_set_sge_list(
 ///
 /// # Safety
 /// [verbs] The program is in a batch and keeps [memory].
-#[inline(always)]
+#[inline(never)]
 unsafe fn add_list(qp: *mut ibv_qp_ex, list: &[Sge]) {
     // SAFETY: [verbs] the program is in a batch and keeps [memory].
     unsafe {
