@@ -15,7 +15,7 @@ use crate::context;
 use crate::decide;
 use crate::find;
 use crate::log::LIBMLX5;
-use crate::objects::{Path, Qp, Request, SendSide, Sent, Transport};
+use crate::objects::{Path, Qp, Request, SendCompleter, SendSide, Transport};
 use crate::send::{errno, flags_of};
 
 pub(crate) mod functions;
@@ -78,12 +78,12 @@ pub(crate) unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     // SAFETY: [verbs], [record-lives]; `replace` has put the record there.
     unsafe {
         let record = &**find::place_in_qp(qp);
-        let mut guard = record.send.lock();
+        let mut guard = record.send_queue.lock();
         let Some(side) = &mut *guard else {
             drop(guard);
             return start_undecided(qp, record);
         };
-        side.look(&record.sent);
+        side.look(&record.send_completer);
         let draft = &mut side.draft;
         draft.start = Some((side.queue.mark(), side.posted));
         (draft.error, draft.lacks) = (0, 0);
@@ -103,7 +103,7 @@ unsafe extern "C" fn start_undecided(qp: *mut ibv_qp_ex, record: &Qp) {
         if record.status.path() == Path::Undecided {
             decide::for_qp(context::of((*qp).qp_base.context), record);
         }
-        if record.send.lock().is_some() {
+        if record.send_queue.lock().is_some() {
             return wr_start(qp);
         }
         // Another thread may just have given the queue pair its functions back.
@@ -128,7 +128,7 @@ unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, &'a mut SendSide) {
     // SAFETY: [record-lives] `replace` has put the record there. This thread holds the lock, and doorbell drives the queue.
     unsafe {
         let record = &**find::place_in_qp(qp);
-        (record, record.send.held().as_mut().unwrap_unchecked())
+        (record, record.send_queue.held().as_mut().unwrap_unchecked())
     }
 }
 
@@ -163,13 +163,13 @@ unsafe fn end(qp: *mut ibv_qp_ex, is_aborted: bool) -> c_int {
             side.queue.rewind(mark);
             side.posted = posted;
         } else {
-            side.queue.hand_over(&record.sent.progress);
+            side.queue.hand_over(&record.send_completer.progress);
             drop(side.queue.posting());
-            record.sends.add(side.posted.wrapping_sub(posted).into());
+            record.sends_posted.add(side.posted.wrapping_sub(posted).into());
         }
     }
     // SAFETY: this thread holds the lock, and uses `side` no more.
-    unsafe { record.send.unlock() };
+    unsafe { record.send_queue.unlock() };
     error
 }
 
@@ -188,7 +188,7 @@ unsafe fn begin(
         if side.draft.lacks != 0 {
             return side.draft.fail(libc::EINVAL);
         }
-        if side.is_full() && side.is_still_full(&record.sent) {
+        if side.is_full() && side.is_still_full(&record.send_completer) {
             return side.draft.fail(libc::ENOMEM);
         }
         match open(record, side, flags_of((*qp).wr_flags, record.signal_all)) {
@@ -222,8 +222,8 @@ impl SendSide {
 
     /// Returns `true` if no request is over since this thread looked last.
     #[cold]
-    fn is_still_full(&mut self, sent: &Sent) -> bool {
-        self.look(sent);
+    fn is_still_full(&mut self, completer: &SendCompleter) -> bool {
+        self.look(completer);
         self.is_full()
     }
 

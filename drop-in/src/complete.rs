@@ -12,7 +12,7 @@ use mlx5_wire::be::Be32;
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys::{IBV_WC_GENERAL_ERR, IBV_WC_SUCCESS, ibv_wc, ibv_wc_status};
 
-use crate::objects::{CqSide, Qp, Sent, SrqSide};
+use crate::objects::{CqSide, Qp, SendCompleter, SrqSide};
 use crate::wc;
 
 /// Result of a CQE.
@@ -103,7 +103,7 @@ impl Form for Request {
     #[inline(always)]
     unsafe fn complete(qp: &Qp, cqe: Cqe<'_>) -> Option<u64> {
         // SAFETY: [polled].
-        unsafe { qp.sent.complete(cqe) }
+        unsafe { qp.send_completer.complete(cqe) }
     }
 
     #[inline(always)]
@@ -137,7 +137,7 @@ impl Qp {
     pub(crate) unsafe fn complete_receive(&self, cqe: Cqe<'_>) -> Option<u64> {
         // SAFETY: [polled]. Verbs programs post memory of their own.
         unsafe {
-            match self.received.get() {
+            match self.receive_completer.get() {
                 Some(completer) => completer.complete(cqe),
                 None => self.srq()?.side.try_lock()?.as_mut()?.complete(cqe),
             }
@@ -152,9 +152,9 @@ impl Qp {
         // SAFETY: [polled].
         unsafe {
             if is_sent(cqe.kind()) {
-                return self.sent.complete_any(cqe);
+                return self.send_completer.complete_any(cqe);
             }
-            let Some(completer) = self.received.get() else {
+            let Some(completer) = self.receive_completer.get() else {
                 let Some(srq) = self.srq() else { return Outcome::Stray };
                 return srq
                     .side
@@ -173,7 +173,7 @@ impl Qp {
     }
 }
 
-impl Sent {
+impl SendCompleter {
     /// Ends the request that `cqe` names, and those before it; returns its `wr_id`, or `None` if no such request is outstanding.
     ///
     /// # Safety

@@ -198,7 +198,11 @@ pub(crate) fn counts() -> (u64, u64) {
         let context = unsafe { &*(*context as *const Context) };
         // Records of destroyed objects stay meanwhile.
         let Ok(_undecided) = context.undecided_qps.try_lock() else { continue };
-        posts += context.qps.iter().map(|qp| qp.sends.get() + qp.receives.get()).sum::<u64>();
+        posts += context
+            .qps
+            .iter()
+            .map(|qp| qp.sends_posted.get() + qp.receives_posted.get())
+            .sum::<u64>();
         posts += context.srqs.iter().map(|srq| srq.posts.get()).sum::<u64>();
         polls += context.cqs.iter().map(|cq| cq.polls.get()).sum::<u64>();
     }

@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C" fn modify_qp(
         let could_send = is_reset && record.can_send.swap(false, Ordering::Relaxed);
         // libmlx5 puts its own function to end a batch in the place of the library's.
         // SAFETY: [batch] this thread has no reference to the queue.
-        let batch = (path == Path::Doorbell).then(|| record.send.lock_for_a_moment());
+        let batch = (path == Path::Doorbell).then(|| record.send_queue.lock_for_a_moment());
         let error = (context.original.modify_qp)(qp, attr, mask);
         if path == Path::Undecided {
             // Another thread may be deciding, and have read the old state: wait until it has stored that.
@@ -53,7 +53,7 @@ pub(crate) unsafe extern "C" fn modify_qp(
             reset(record);
         }
         if matches!(state, IBV_QPS_RESET | IBV_QPS_INIT) {
-            if let Some(side) = &mut *record.receive.lock() {
+            if let Some(side) = &mut *record.receive_queue.lock() {
                 side.is_ready = state == IBV_QPS_INIT;
             }
         }
@@ -69,18 +69,18 @@ fn reset(record: &Qp) {
     // The device completes nothing more. No lock of a CQ is held while the send queue is waited for: the thread that builds a
     // batch may wait for the CQ.
     remove_completions(record);
-    if let Some(side) = &mut *record.receive.lock() {
+    if let Some(side) = &mut *record.receive_queue.lock() {
         side.is_ready = false;
         side.queue.reset(|_| {});
         side.queue.clear_record();
     }
     // SAFETY: [batch] this thread has no reference to the queue.
-    if let Some(side) = &mut *unsafe { record.send.lock_or_reenter() } {
-        side.look(&record.sent);
+    if let Some(side) = &mut *unsafe { record.send_queue.lock_or_reenter() } {
+        side.look(&record.send_completer);
         // SAFETY: the queue pair is in RESET, and its CQEs are removed.
         unsafe { side.queue.reset(|_| {}) };
-        record.sent.progress.reset();
-        record.sent.retire(side.posted);
+        record.send_completer.progress.reset();
+        record.send_completer.retire(side.posted);
         side.draft.discard();
     }
 }

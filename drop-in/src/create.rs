@@ -21,7 +21,7 @@ use crate::extended;
 use crate::install::{self, Scope};
 use crate::lock::Lock;
 use crate::log::{self, Count};
-use crate::objects::{Arm, Cq, Path, Qp, Sent, Srq, Status, Transport};
+use crate::objects::{Arm, Cq, Path, Qp, SendCompleter, Srq, Status, Transport};
 use crate::poll::UNSEEN;
 
 const SIGNED: &str = "WQEs with signatures (MLX5_QP_SIGNATURE, MLX5_SRQ_SIGNATURE)";
@@ -318,13 +318,13 @@ pub(crate) unsafe fn insert_qp<'a>(
         srq,
         status: Status::new(unknown.or(uncovered).or(foreign).or_else(uncovered_by_environment)),
         can_send: AtomicBool::new(false),
-        send: Lock::new(None, is_shared).into(),
-        sent: Sent::default(),
-        receive: Lock::new(None, is_shared).into(),
-        received: OnceLock::new(),
+        send_queue: Lock::new(None, is_shared).into(),
+        send_completer: SendCompleter::default(),
+        receive_queue: Lock::new(None, is_shared).into(),
+        receive_completer: OnceLock::new(),
         original: Mutex::new(original),
-        sends: Count::default().into(),
-        receives: Count::default().into(),
+        sends_posted: Count::default().into(),
+        receives_posted: Count::default().into(),
     };
     let record = context.qps.insert(made.qp_num, Box::new(record))?;
     context.undecided().push(record);

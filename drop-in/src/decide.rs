@@ -214,7 +214,7 @@ fn adopt(context: &Context, group: &Group<'_>) -> Result<(), &'static str> {
         find::set_srq(srq);
     }
     for (qp, (send, receive)) in group.qps.iter().zip(qps) {
-        let mut guard = qp.send.lock();
+        let mut guard = qp.send_queue.lock();
         if send.is_some() {
             // A batch that finds the queue finds these functions.
             // SAFETY: [record-lives] doorbell drives the queue pair; `guard` holds the lock.
@@ -224,15 +224,15 @@ fn adopt(context: &Context, group: &Group<'_>) -> Result<(), &'static str> {
         // SAFETY: [polled] nothing but they complete from now on, with a `progress` that is new. The queue pair keeps the queues.
         unsafe {
             if let Some(side) = &send {
-                let _ = qp.sent.completer.set(side.queue.completer());
+                let _ = qp.send_completer.completer.set(side.queue.completer());
             }
             if let Some(side) = &receive {
-                let _ = qp.received.set(side.queue.completer());
+                let _ = qp.receive_completer.set(side.queue.completer());
             }
         }
         *guard = send;
         drop(guard);
-        *qp.receive.lock() = receive;
+        *qp.receive_queue.lock() = receive;
     }
     Ok(())
 }

@@ -142,17 +142,17 @@ pub(crate) struct Qp {
     /// Whether the queue pair has been in RTS since RESET. It may change during a batch of another thread.
     pub(crate) can_send: AtomicBool,
     /// The send queue, if doorbell drives it, for threads that post.
-    pub(crate) send: CachePadded<Lock<Option<SendSide>>>,
+    pub(crate) send_queue: CachePadded<Lock<Option<SendSide>>>,
     /// The send queue for threads that poll.
-    pub(crate) sent: Sent,
+    pub(crate) send_completer: SendCompleter,
     /// The receive queue, if doorbell drives it and the queue pair has one, for threads that post.
-    pub(crate) receive: CachePadded<Lock<Option<RqSide>>>,
+    pub(crate) receive_queue: CachePadded<Lock<Option<RqSide>>>,
     /// The receive queue for threads that poll.
-    pub(crate) received: OnceLock<rq::Completer<u64>>,
+    pub(crate) receive_completer: OnceLock<rq::Completer<u64>>,
     /// The functions that libmlx5 gave a queue pair with `ibv_wr_*`.
     pub(crate) original: Mutex<Option<Box<ibv_qp_ex>>>,
-    pub(crate) sends: CachePadded<Count>,
-    pub(crate) receives: CachePadded<Count>,
+    pub(crate) sends_posted: CachePadded<Count>,
+    pub(crate) receives_posted: CachePadded<Count>,
 }
 
 /// A queue of receives; each slot has the caller's `wr_id`.
@@ -201,14 +201,14 @@ pub(crate) struct SendSide {
 
 /// A send queue, for threads that poll.
 #[derive(Default)]
-pub(crate) struct Sent {
+pub(crate) struct SendCompleter {
     pub(crate) completer: OnceLock<sq::Completer<Request>>,
     pub(crate) progress: sq::Progress,
     /// Running count of requests that are over.
     requests: AtomicU32,
 }
 
-impl Sent {
+impl SendCompleter {
     /// Takes note that this many of all requests are over.
     #[inline(always)]
     pub(crate) fn retire(&self, requests: u32) {
@@ -219,17 +219,17 @@ impl Sent {
 impl SendSide {
     /// Takes note of the requests that are over.
     #[inline(always)]
-    pub(crate) fn look(&mut self, sent: &Sent) {
+    pub(crate) fn look(&mut self, completer: &SendCompleter) {
         // The thread that polls stores the blocks and then the requests. In the other order the blocks cover these requests.
-        self.retired = barrier::take_over(&sent.requests);
+        self.retired = barrier::take_over(&completer.requests);
         // SAFETY: `progress` is that of this queue, as its `completer` asks for.
-        unsafe { self.queue.take_back(&sent.progress) };
+        unsafe { self.queue.take_back(&completer.progress) };
     }
 }
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        log::DOORBELL.add_posts(self.sends.get() + self.receives.get());
+        log::DOORBELL.add_posts(self.sends_posted.get() + self.receives_posted.get());
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn post_recv(
                 None => post_recv_slowly(qp, wr, bad_wr),
             };
         };
-        let is_posted = post_one(&record.receive, &record.receives, wr);
+        let is_posted = post_one(&record.receive_queue, &record.receives_posted, wr);
         if is_posted { 0 } else { post_recv_list(qp, wr, bad_wr) }
     }
 }
@@ -126,8 +126,8 @@ unsafe extern "C" fn post_recv_list(
 ) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        let posted =
-            find::qp(qp).and_then(|qp| post(qp.receive.try_lock()?, &qp.receives, wr, bad_wr));
+        let posted = find::qp(qp)
+            .and_then(|qp| post(qp.receive_queue.try_lock()?, &qp.receives_posted, wr, bad_wr));
         match posted {
             Some(error) => error,
             None => post_recv_slowly(qp, wr, bad_wr),
@@ -299,7 +299,7 @@ unsafe extern "C" fn post_recv_slowly(
                 decide::for_qp(context, record);
             }
             if record.status.path() == Path::Doorbell {
-                let posted = post(record.receive.lock(), &record.receives, wr, bad_wr);
+                let posted = post(record.receive_queue.lock(), &record.receives_posted, wr, bad_wr);
                 if let Some(error) = posted {
                     return error;
                 }

@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C" fn post_send(
                 None => post_undecided(qp, wr, bad_wr),
             };
         };
-        match record.send.try_lock() {
+        match record.send_queue.try_lock() {
             Some(guard) => post_locked(guard, record, wr, bad_wr),
             None => post_contended(record, wr, bad_wr),
         }
@@ -53,7 +53,7 @@ unsafe extern "C" fn post_contended(
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
     // SAFETY: [verbs]; the guard holds the lock of the send queue of `record`.
-    unsafe { post_locked(record.send.lock(), record, wr, bad_wr) }
+    unsafe { post_locked(record.send_queue.lock(), record, wr, bad_wr) }
 }
 
 /// Posts to a queue pair whose send queue is locked.
@@ -106,7 +106,7 @@ unsafe extern "C" fn post_undecided(
             if record.status.path() == Path::Undecided {
                 decide::for_qp(context, record);
             }
-            if record.status.path() == Path::Doorbell && record.send.lock().is_some() {
+            if record.status.path() == Path::Doorbell && record.send_queue.lock().is_some() {
                 return post_contended(record, wr, bad_wr);
             }
         }
@@ -126,7 +126,7 @@ impl SendSide {
     /// Returns the number of requests that can be posted to `qp`, whose send queue this is.
     #[inline(always)]
     fn room(&mut self, qp: &Qp) -> u32 {
-        self.look(&qp.sent);
+        self.look(&qp.send_completer);
         let outstanding = self.posted.wrapping_sub(self.retired);
         // As libmlx5: before RTS all are refused as if the queue was full.
         let most = if qp.can_send.load(Ordering::Relaxed) { self.limits.requests } else { 0 };

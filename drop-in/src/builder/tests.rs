@@ -93,21 +93,21 @@ fn queue_pair(device: NonNull<Device>) -> Qp {
         srq: None,
         status: Status::new(None),
         can_send: true.into(),
-        send: Lock::new(Some(side), true).into(),
-        sent: Sent::default(),
-        receive: Lock::new(None, true).into(),
-        received: OnceLock::new(),
+        send_queue: Lock::new(Some(side), true).into(),
+        send_completer: SendCompleter::default(),
+        receive_queue: Lock::new(None, true).into(),
+        receive_completer: OnceLock::new(),
         original: std::sync::Mutex::new(None),
-        sends: Count::default().into(),
-        receives: Count::default().into(),
+        sends_posted: Count::default().into(),
+        receives_posted: Count::default().into(),
     }
 }
 
 /// Does what `wr_start` does for a queue pair that doorbell drives.
 fn start(record: &Qp) {
-    mem::forget(record.send.lock());
+    mem::forget(record.send_queue.lock());
     // SAFETY: this thread holds the lock.
-    let side = unsafe { record.send.held() }.as_mut().unwrap();
+    let side = unsafe { record.send_queue.held() }.as_mut().unwrap();
     side.draft.start = Some((side.queue.mark(), side.posted));
     (side.draft.error, side.draft.lacks) = (0, 0);
 }
@@ -140,7 +140,7 @@ fn a_late_address_allocates_nothing() {
         assert_eq!(ALLOCATIONS.get(), before);
         assert_eq!(wr_complete(qp), 0);
     }
-    assert_eq!(record.sends.get(), 3);
+    assert_eq!(record.sends_posted.get(), 3);
     // SAFETY: no code writes to it any more.
     let ring = unsafe { device.as_ref() }.ring;
     let text = b"twenty bytes of text";
@@ -228,7 +228,7 @@ fn a_batch_that_fails_or_is_aborted_posts_nothing() {
         av::assume(mem::offset_of!(Address, av));
         let (qp, ah) = (&raw mut qp, &raw mut to.ah);
         let posted = |requests: u32| {
-            let side = record.send.lock();
+            let side = record.send_queue.lock();
             let side = side.as_ref().unwrap();
             assert_eq!((side.posted, side.queue.posted()), (requests, 2 * requests));
             assert_eq!(device.as_ref().record[1].get(), 2 * requests);
@@ -263,7 +263,7 @@ fn a_batch_that_fails_or_is_aborted_posts_nothing() {
         assert_eq!(wr_complete(qp), libc::ENOMEM);
         posted(8);
     }
-    assert_eq!(record.sends.get(), 8);
+    assert_eq!(record.sends_posted.get(), 8);
 }
 
 #[test]
@@ -283,8 +283,8 @@ fn calls_outside_of_a_batch_do_nothing() {
             assert_eq!(wr_complete(qp), libc::EINVAL);
             wr_abort(qp);
             // No thread holds the lock.
-            let side = record.send.try_lock().unwrap();
-            assert!(record.send.try_lock().is_none());
+            let side = record.send_queue.try_lock().unwrap();
+            assert!(record.send_queue.try_lock().is_none());
             assert_eq!(
                 (side.as_ref().unwrap().posted, device.as_ref().record[1].get()),
                 (posted, 2 * posted)

@@ -48,9 +48,9 @@ impl SendSide {
             room -= 1;
             wr = request.next;
         }
-        posting.hand_over(&qp.sent.progress);
+        posting.hand_over(&qp.send_completer.progress);
         drop(posting);
-        qp.sends.add(self.posted.wrapping_sub(first).into());
+        qp.sends_posted.add(self.posted.wrapping_sub(first).into());
         error
     }
 }

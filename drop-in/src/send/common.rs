@@ -69,9 +69,9 @@ impl SendSide {
                 self.posted = number.wrapping_add(1);
                 wr = request.next;
             }
-            qp.sends.add(self.posted.wrapping_sub(first).into());
+            qp.sends_posted.add(self.posted.wrapping_sub(first).into());
             if wr.is_null() {
-                posting.hand_over(&qp.sent.progress);
+                posting.hand_over(&qp.send_completer.progress);
                 return 0;
             }
             // One doorbell for all.
