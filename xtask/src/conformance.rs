@@ -32,10 +32,16 @@ pub fn long(session: &Session) -> Result<Totals> {
     compare(session, operations(session))
 }
 
-/// A long comparison with the libmlx5 of Debian 13, which is unpacked below the target directory.
+/// A long comparison with the libmlx5 of Debian 13, which is unpacked below the target directory, and a short one under the drop-in.
 pub fn newer(session: &Session) -> Result<Totals> {
-    let mut command = session.script("conformance.sh");
-    whole(command.arg(operations(session).to_string()).env("SUITE", "trixie"))
+    let with = |operations: u32| {
+        let mut command = session.script("conformance.sh");
+        command.arg(operations.to_string()).env("SUITE", "trixie");
+        command
+    };
+    let mut totals = whole(&mut with(operations(session)))?;
+    totals += whole(with(operations(session) / 10).env("DROP_IN", "1"))?;
+    Ok(totals)
 }
 
 fn operations(session: &Session) -> u32 {
