@@ -216,7 +216,8 @@ impl<T: Copy> SendQueue<T> {
     /// Appends registered memory in the second block of a WQE that fills its first one, and closes it.
     ///
     /// # Safety
-    /// As [`close_with`](Self::close_with), where two blocks are free and a WQE of the queue may have as many.
+    /// As [`close`](Self::close), and *memory*; `open` fills its first block, two blocks are free and a WQE of the queue may have as
+    /// many; `sge` is of at least one byte, and below 2 GiB.
     #[inline(always)]
     pub unsafe fn close_with_next(&mut self, open: &Open, sge: Sge, data: T) {
         debug_assert!(open.fills_block());
