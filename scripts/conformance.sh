@@ -2,7 +2,7 @@
 # Compares doorbell with libmlx5 under random operations: conformance.sh OPERATIONS [SEED]
 #
 #   SUITE=trixie scripts/conformance.sh 100000    with the libmlx5 of a newer Debian, unpacked, not installed
-#   DROP_IN=1 scripts/conformance.sh 100000       libmlx5 with and without the drop-in
+#   DROP_IN=1 scripts/conformance.sh 100000       libmlx5 with the drop-in
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh

@@ -125,7 +125,7 @@ macro_rules! set_sge {
 set_sge! {
     wr_set_sge: close_with, |queue, wqe| wqe.is_short();
     // With its address a datagram fills its first block.
-    wr_set_sge_of_datagram: close_with_next, |queue, _wqe| queue.free_blocks() > 1;
+    wr_set_sge_of_datagram: close_with_next, |queue, wqe| queue.free_blocks() > 1;
 }
 
 /// Adds one SGE to any WQE.

@@ -392,6 +392,7 @@ impl CompletionQueue {
     /// Returns `cqe`, which is one of the buffer, if the device has written it on the lap with this owner bit.
     #[inline(always)]
     fn arrived_at(&self, cqe: NonNull<u8>, owner: u8) -> Option<Cqe<'_>> {
+        // Shared with `peek_if`, which returns the kind, this takes up to 3 instructions more for each message of a receiver.
         // SAFETY: a CQE of the buffer.
         let last_word = unsafe { LastWord::read(cqe) };
         let kind = last_word.kind(owner);

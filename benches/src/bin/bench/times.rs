@@ -4,8 +4,8 @@
 //! that a disturbance of the machine affects both. A sample is the time of a thousand messages or more, because clocks of
 //! virtual machines step by 10 ns.
 //!
-//! Where the heap puts the objects changes the time of a row, by up to a fifth: a load waits for an older store to an address that
-//! has the same lower 12 bits. So each row runs in several pairs of processes, each with another heap.
+//! The time of a row depends on where the heap puts the objects, by up to a fifth: a load waits for an earlier store if the lower 12
+//! bits of both addresses agree. So each row runs in several pairs of processes, each with another heap.
 
 use std::env;
 use std::hint::black_box;
@@ -20,6 +20,7 @@ use doorbell_benches::operation::Rig;
 use doorbell_benches::report::{self, Row};
 use doorbell_benches::subject::Name;
 use doorbell_benches::world::World;
+use fastrand::Rng;
 
 use crate::{Result, counts};
 
@@ -136,18 +137,11 @@ pub(crate) fn run_sampled(index: usize, reference: bool, heap: u64) {
 
 /// Leaves free blocks between others in the heap, in sizes and order of this seed.
 fn fragment_heap(seed: u64) {
-    // Numbers of `splitmix64`.
-    let mut state = seed;
-    let mut random = |below: u64| {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % below
-    };
+    let mut random = Rng::with_seed(seed);
     let blocks: Vec<Vec<u8>> =
-        (0..500).map(|_| Vec::with_capacity(16 + random(4096) as usize)).collect();
+        (0..500).map(|_| Vec::with_capacity(random.usize(16..4096))).collect();
     for block in black_box(blocks) {
-        if random(2) == 0 {
+        if random.bool() {
             mem::forget(block);
         }
     }
