@@ -117,7 +117,10 @@ fn a_million_messages_pass_a_buffer_that_is_held_all_the_time() {
                 };
                 let (from, number) = message::read(&message.unwrap());
                 drop(batch);
-                samples.push(processor_time() - began);
+                let ended = processor_time();
+                // What the clock takes itself changes with the load of the machine.
+                let clock = processor_time() - ended;
+                samples.push((ended - began).saturating_sub(clock));
                 assert_eq!(number, expected[from as usize].get(), "far end {from}");
                 expected[from as usize].set(number + 1);
                 true
@@ -142,16 +145,15 @@ fn a_million_messages_pass_a_buffer_that_is_held_all_the_time() {
     note("one buffer held", messages, began.elapsed());
     sender.join().unwrap();
 
-    let clock = median((0..1000).map(|_| processor_time()).map(|t| processor_time() - t).collect());
     // Other programs on the machine only add to it.
-    let least = |costs: &[Duration]| costs.iter().min().expect("windows").saturating_sub(clock);
+    let least = |costs: &[Duration]| *costs.iter().min().expect("windows");
     let (none, start, end) = (least(&before), least(&costs[..5]), least(&costs[15..]));
     println!(
         "note: a message took {none:?} while none was held, {start:?} beside one at first, {end:?} at last"
     );
     // A walk along the queue's thousand slots takes longer.
-    let bound = 2 * none + Duration::from_nanos(250);
-    assert!(start.max(end) < bound, "{before:?}, then {costs:?}, {clock:?} of it the clock");
+    let bound = 2 * none + Duration::from_nanos(100);
+    assert!(start.max(end) < bound, "{before:?}, then {costs:?}");
 
     assert_eq!(message::read(&held), first);
     w.receiver.post(w.queue, [held]).unwrap();
