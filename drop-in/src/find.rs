@@ -12,7 +12,7 @@
 
 use core::ffi::c_void;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use rdma_core_sys::{IBV_SRQT_BASIC, ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_ex, ibv_srq, ibv_srq_type};
 
@@ -129,8 +129,8 @@ pub(crate) fn set_srq(record: &Srq) {
     // SAFETY: [record-lives] the SRQ exists, and has the fields of libmlx5's SRQs.
     unsafe {
         if (*srq).srq_type == IBV_SRQT_BASIC {
-            let place = ptr::from_ref(record).expose_provenance() | OURS;
-            (*(&raw const (*srq).xrcd).cast::<AtomicUsize>()).store(place, Ordering::Release);
+            let place = ptr::from_ref(record).wrapping_byte_add(OURS).cast_mut();
+            (*(&raw const (*srq).xrcd).cast::<AtomicPtr<Srq>>()).store(place, Ordering::Release);
         }
     }
 }
@@ -157,9 +157,8 @@ pub(crate) unsafe fn srq<'a>(srq: *mut ibv_srq) -> Option<&'a Srq> {
     let srq = srq.cast::<VerbsSrq>();
     // SAFETY: [record-lives] such an SRQ has its record there.
     unsafe {
-        let place = (*(&raw const (*srq).xrcd).cast::<AtomicUsize>()).load(Ordering::Acquire);
-        let is_ours = place & OURS != 0;
-        let record = ptr::with_exposed_provenance_mut(place.wrapping_sub(OURS));
-        if is_ours { Some(NonNull::new_unchecked(record).as_ref()) } else { None }
+        let place = (*(&raw const (*srq).xrcd).cast::<AtomicPtr<Srq>>()).load(Ordering::Acquire);
+        let is_ours = place.addr() & OURS != 0;
+        if is_ours { Some(&*place.byte_sub(OURS)) } else { None }
     }
 }

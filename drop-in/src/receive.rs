@@ -89,7 +89,7 @@ unsafe fn post_one<Q: Receives>(
     wr: *const ibv_recv_wr,
 ) -> bool {
     // SAFETY: [verbs] the list can be read, and its buffers belong to the device until the WQEs complete. Every WQE has room
-    // for one segment. A queue has at most 65,536 receives, so the count of those that were posted is ahead of the doorbell's.
+    // for one segment.
     unsafe {
         // The compiler moves no load to before the lock, so the list is read first.
         let one = wr.as_ref().filter(|one| one.next.is_null()).and_then(|one| single(one));
@@ -106,9 +106,7 @@ unsafe fn post_one<Q: Receives>(
         if side.queue.post_with(wr_id, write).is_err() {
             return false;
         }
-        // A receive was posted just now.
-        hint::assert_unchecked(side.queue.needs_doorbell());
-        side.queue.ring_doorbell();
+        side.queue.wqes_mut().ring_doorbell();
         count.add(1);
         true
     }
@@ -175,8 +173,10 @@ unsafe fn post<Q: Receives>(
             *bad_wr = wr;
             return Some(libc::EINVAL);
         }
+        let before = side.queue.posted();
         let error = post_list(&mut side.queue, wr, bad_wr);
-        count.add(side.queue.ring_doorbell().into());
+        side.queue.ring_doorbell();
+        count.add(side.queue.posted().wrapping_sub(before).into());
         Some(error)
     }
 }

@@ -209,7 +209,7 @@ impl RecvQueue {
     ) -> Result<(), PostFailure> {
         on_queue!(
             self,
-            ring => _ = ring.ring_doorbell(),
+            ring => ring.ring_doorbell(),
             verbs => return verbs.post_chain(rejected).1.map_err(|errno| match errno {
                 libc::ENOMEM => PostFailure::Full,
                 errno => PostFailure::Verbs(errno),

@@ -18,6 +18,13 @@ impl DoorbellRecord {
         Self(word)
     }
 
+    /// Returns the value that was stored last.
+    #[inline(always)]
+    pub fn read(&self) -> Be32 {
+        // SAFETY: aligned and readable by the contract of `new`.
+        unsafe { self.0.as_ptr().read_volatile() }
+    }
+
     /// Stores `value`. The caller has ordered what it announces, see [`crate::barrier`].
     #[inline(always)]
     pub fn write(&mut self, value: Be32) {

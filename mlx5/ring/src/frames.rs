@@ -141,8 +141,6 @@ pub struct FrameQueue {
     base: NonNull<u8>,
     buffers: NonNull<FrameBuffer>,
     mask: u32,
-    /// The count that the doorbell record has.
-    rung: u32,
     dbrec: DoorbellRecord,
     /// The data segment of the first WQE.
     segments: NonNull<u8>,
@@ -191,7 +189,6 @@ impl FrameQueue {
             base: layout.buf,
             buffers: slots,
             mask: layout.wqe_cnt - 1,
-            rung: 0,
             // SAFETY: the caller keeps the record mapped, and no other code posts to the queue.
             dbrec: unsafe { DoorbellRecord::new(layout.dbrec) },
             // SAFETY: inside the first WQE.
@@ -375,10 +372,11 @@ impl FrameQueue {
     /// Publish the consumer index of the CQ before, see [`ReceiveRing`](crate::receive::ReceiveRing#order-with-the-cq).
     #[inline(always)]
     pub fn ring_doorbell(&mut self) {
-        if self.posted != self.rung {
-            self.rung = self.posted;
+        // No queue has as many WQEs as the record can count.
+        let count = dbrec::work_queue(self.posted);
+        if self.dbrec.read() != count {
             barrier::wqe_before_doorbell_record();
-            self.dbrec.write(dbrec::work_queue(self.rung));
+            self.dbrec.write(count);
         }
     }
 }

@@ -164,25 +164,26 @@ pub trait ReceiveRing {
     /// `slot` is held.
     unsafe fn release(&mut self, slot: u32);
 
-    /// Hands everything posted to the device: stores the doorbell record if that changes it. Returns the number of receives
-    /// that were handed over.
+    /// Returns the running count of posted WQEs; the doorbell record has its lower 16 bits.
     #[inline(always)]
-    fn ring_doorbell(&mut self) -> u32 {
-        // SAFETY: nothing is replaced.
-        let wqes = unsafe { self.wqes_mut() };
-        let posted = wqes.posted.wrapping_sub(wqes.rung);
-        if posted != 0 {
-            wqes.rung = wqes.posted;
-            barrier::wqe_before_doorbell_record();
-            wqes.dbrec.write(dbrec::work_queue(wqes.rung));
+    fn posted(&self) -> u32 {
+        self.wqes().posted
+    }
+
+    /// Hands everything posted to the device: stores the doorbell record if that changes it.
+    #[inline(always)]
+    fn ring_doorbell(&mut self) {
+        if self.needs_doorbell() {
+            // SAFETY: nothing is replaced.
+            unsafe { self.wqes_mut() }.ring_doorbell();
         }
-        posted
     }
 
     /// Returns `true` if something was posted that no doorbell has handed over.
     #[inline(always)]
     fn needs_doorbell(&self) -> bool {
-        self.wqes().posted != self.wqes().rung
+        // No queue has as many WQEs as the record can count.
+        self.wqes().dbrec.read() != dbrec::work_queue(self.posted())
     }
 
     /// Returns the caller's value of a slot.
@@ -220,8 +221,6 @@ pub struct Wqes<T: Copy> {
     dbrec: DoorbellRecord,
     /// Running count of posted WQEs.
     pub(crate) posted: u32,
-    /// The count that the doorbell record has.
-    pub(crate) rung: u32,
     pub(crate) slots: Slots<T>,
 }
 
@@ -243,7 +242,15 @@ impl<T: Copy> Wqes<T> {
     ) -> Self {
         // SAFETY: the caller keeps `dbrec` mapped, and no other code writes it.
         let dbrec = unsafe { DoorbellRecord::new(dbrec) };
-        Self { segments, stride: stride as usize, max_sge, dbrec, posted: 0, rung: 0, slots }
+        Self { segments, stride: stride as usize, max_sge, dbrec, posted: 0, slots }
+    }
+
+    /// Hands everything posted to the device: stores the doorbell record.
+    #[inline(always)]
+    pub fn ring_doorbell(&mut self) {
+        let count = dbrec::work_queue(self.posted);
+        barrier::wqe_before_doorbell_record();
+        self.dbrec.write(count);
     }
 
     /// Tells the device of no WQE.

@@ -95,17 +95,12 @@ impl<T: Copy, const CONCURRENT: bool> ReceiveQueue<T, CONCURRENT> {
         Ok(Self { wqes, mask: layout.wqe_cnt - 1, used: 0, waiting: 0 })
     }
 
-    /// Returns the running count of posted WQEs; the doorbell record has its lower 16 bits.
-    pub const fn head(&self) -> u32 {
-        self.wqes.posted
-    }
-
     /// Takes every receive back, as the device did: its QP was reset or destroyed. Calls `each` with the value of those
     /// that were posted or waited; held ones are their holders'.
     pub fn reset(&mut self, each: impl FnMut(T)) {
         self.wqes.slots.clear(each);
         // The reset has zeroed the record.
-        (self.wqes.posted, self.wqes.rung, self.used, self.waiting) = (0, 0, 0, 0);
+        (self.wqes.posted, self.used, self.waiting) = (0, 0, 0);
     }
 
     /// Zeroes the doorbell record of a QP in RESET: a doorbell that came after the reset may have written it.

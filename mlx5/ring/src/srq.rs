@@ -123,11 +123,6 @@ impl<T: Copy> SharedReceiveQueue<T> {
         Ok(queue)
     }
 
-    /// Returns the running count of WQEs that were handed over; the doorbell record has its lower 16 bits.
-    pub const fn counter(&self) -> u32 {
-        self.wqes.rung
-    }
-
     /// Returns the slot to post next.
     pub const fn head_slot(&self) -> u32 {
         self.head
@@ -288,11 +283,10 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
         // SAFETY: [slot-index]; the slot is not the device's.
         unsafe {
             let segments = self.wqes.segments(slot);
+            prefetch::ahead(segments, 1);
             write(segments, self.wqes.max_sge);
             self.advance(slot);
             self.wqes.slots.get_mut(slot).set(data, SlotState::Posted);
-            // A WQE of several SGEs has a second line.
-            prefetch::ahead(segments, 2);
         }
         Ok(slot)
     }

@@ -118,7 +118,7 @@ fn a_million_messages_pass_a_buffer_that_is_held_all_the_time() {
                 let (from, number) = message::read(&message.unwrap());
                 drop(batch);
                 let ended = processor_time();
-                // What the clock takes itself changes with the load of the machine.
+                // The clock takes time itself, which changes with the load of the machine.
                 let clock = processor_time() - ended;
                 samples.push((ended - began).saturating_sub(clock));
                 assert_eq!(number, expected[from as usize].get(), "far end {from}");

@@ -3,12 +3,11 @@
 use super::ReceiveQueue;
 
 impl<T: Copy, const CONCURRENT: bool> ReceiveQueue<T, CONCURRENT> {
-    /// Puts the running counters into the lap before `end`; returns the distance from where they were.
+    /// Puts the running count into the lap before `end`; returns the distance from where they were.
     pub fn count_to(&mut self, end: u32) -> u32 {
         let head = end.wrapping_sub(self.wqes.slots.count()).wrapping_add(self.head_slot());
         let by = head.wrapping_sub(self.wqes.posted);
         self.wqes.posted = head;
-        self.wqes.rung = self.wqes.rung.wrapping_add(by);
         for slot in 0..self.wqes.slots.count() {
             // SAFETY: below the count.
             let slot = unsafe { self.wqes.slots.get_mut(slot) };

@@ -72,15 +72,15 @@ impl Rig {
         match ring {
             Ring::Rq(rq) => {
                 assert_eq!(room, capacity - held - posted - loaded);
-                assert_eq!(rq.head() as u16, device.seen.wrapping_add(to_ring as u16));
+                assert_eq!(rq.posted() as u16, device.seen.wrapping_add(to_ring as u16));
                 let mask = device.slots - 1;
                 assert!((0..to_ring as u32).all(|i| new((u32::from(device.seen) + i) & mask)));
-                let next = slots.state(rq.head() & mask);
+                let next = slots.state(rq.posted() & mask);
                 let stands = matches!(next, SlotState::Posted | SlotState::Held);
                 assert!(loaded == 0 || stands, "a buffer waits for a slot that is {next:?}");
             }
             Ring::Srq(srq) => {
-                assert_eq!(srq.counter() as u16, device.seen);
+                assert_eq!(srq.posted() as u16, device.seen.wrapping_add(to_ring as u16));
                 assert!(loaded + free > 0, "[last-free]");
                 assert_eq!(room, loaded + free - 1);
                 assert!(loaded == 0 || (loaded, free) == (1, 0), "[loaded-alone]");

@@ -171,7 +171,7 @@ impl Rig {
             Ring::Srq(_) => true,
             // A receive queue posts in order: the next slot may be in use while another one is free.
             Ring::Rq(rq) => {
-                let next = rq.head() & (device.slots - 1);
+                let next = rq.posted() & (device.slots - 1);
                 ring.slots().state(next) == SlotState::Free
             }
         });
@@ -194,7 +194,7 @@ impl Rig {
     /// Returns the slot of a receive queue that is posted next.
     pub fn head(&self, queue: usize) -> u32 {
         match &self.queues[queue].ring {
-            Ring::Rq(rq) => rq.head() & (self.queues[queue].device.slots - 1),
+            Ring::Rq(rq) => rq.posted() & (self.queues[queue].device.slots - 1),
             Ring::Srq(srq) => srq.head_slot(),
         }
     }
@@ -290,7 +290,7 @@ impl Rig {
                 let link = last as usize * device.stride + 2;
                 Some(link..link + if device.link(last) == slot as u16 { 0 } else { 2 })
             }
-            Ring::Rq(rq) if slot == rq.head() & (device.slots - 1) => {
+            Ring::Rq(rq) if slot == rq.posted() & (device.slots - 1) => {
                 (!(0..device.slots).any(waits)).then_some(0..0)
             }
             _ => None,

@@ -26,7 +26,7 @@ impl Rig {
             Ring::Rq(rq) => posted
                 .iter()
                 .map(|&slot| {
-                    let last = rq.head().wrapping_sub(1);
+                    let last = rq.posted().wrapping_sub(1);
                     last.wrapping_sub(last.wrapping_sub(slot) & (slots - 1)) as u16
                 })
                 .collect(),

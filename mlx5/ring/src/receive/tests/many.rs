@@ -120,7 +120,7 @@ fn twins<Q: ReceiveRing<Data = u32>>(
             });
         }
         number = first + count;
-        assert_eq!(one.ring_doorbell(), many.ring_doorbell());
+        assert_eq!(one.posted(), many.posted());
         // The receives of an SRQ complete in any order.
         for turn in 0..round * 3 % 7 {
             if posted.is_empty() {
@@ -170,7 +170,7 @@ fn one_thread_posts_and_another_completes() {
     let mut memory = Memory::NEW;
     let mut queue = rq::<true>(NonNull::from(&mut memory));
     queue.count_to(u32::MAX - 5);
-    let start = queue.head();
+    let start = queue.posted();
     // SAFETY: one thread completes.
     let completer = unsafe { queue.completer() };
     thread::scope(|scope| {
