@@ -160,8 +160,8 @@ const FLAGS: [Flags; 8] = {
 
 /// Returns the number of inline bytes.
 #[inline(always)]
-fn inline_len(list: &[Sge]) -> u64 {
-    list.iter().map(|sge| u64::from(sge.length)).sum()
+fn inline_len(list: &[Sge]) -> u32 {
+    list.iter().fold(0_u32, |len, sge| len.saturating_add(sge.length))
 }
 
 /// Returns inline data.

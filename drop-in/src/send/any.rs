@@ -107,7 +107,7 @@ unsafe fn post_inline(
     limits: &SendLimits,
 ) -> Result<(), c_int> {
     let len = inline_len(list);
-    if len > limits.inline.into() {
+    if len > limits.inline {
         return Err(libc::ENOMEM);
     }
     // SAFETY: [verbs] inline data can be read during the call.

@@ -56,7 +56,7 @@ impl SendSide {
                     put::<ARE_DATAGRAMS, _>(posting, qp, request, payload, data)
                 } else {
                     let len = inline_len(list);
-                    if len > limits.inline.into() {
+                    if len > limits.inline {
                         break;
                     }
                     let (inline, inline_len) = (list.iter().map(|sge| bytes(sge)), len as usize);

@@ -306,10 +306,10 @@ impl<T: Copy> SendQueue<T> {
         self.has_inline = false;
     }
 
-    /// Takes note of the last WQE, which asks for a CQE if it is signaled; makes it ask if the queue needs a CQE.
+    /// Takes note of the last WQE, which ends at running count `end` and asks for a CQE if it is signaled; makes it ask if the queue
+    /// needs a CQE.
     #[inline(always)]
-    fn note_last(&mut self, is_signaled: bool) {
-        let end = self.posted();
+    fn note_last(&mut self, end: u32, is_signaled: bool) {
         if is_signaled {
             self.note_asked(end);
         } else if end.wrapping_sub(self.ask_at) as i32 >= 0 {

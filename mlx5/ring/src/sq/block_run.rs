@@ -37,7 +37,7 @@ impl BasicBlocks {
 
     /// Takes note of one WQE that was written to a run which is lost.
     pub(crate) const fn skip(&mut self) {
-        self.advance(self.posted, 1);
+        self.advance(self.posted, self.posted.wrapping_add(1));
     }
 }
 

@@ -18,6 +18,8 @@ use crate::uar::Register;
 #[derive(Debug)]
 pub struct BasicBlocks {
     buf: NonNull<u8>,
+    /// The address after the last block.
+    end: NonNull<u8>,
     pub(super) mask: u32,
     dbrec: DoorbellRecord,
     register: Register,
@@ -48,6 +50,8 @@ impl BasicBlocks {
         layout.check()?;
         Ok(Self {
             buf: layout.buf,
+            // SAFETY: the end of the ring.
+            end: unsafe { layout.buf.add(layout.wqe_cnt as usize * SEND_WQE_BB) },
             mask: layout.wqe_cnt - 1,
             // SAFETY: [exclusive] the second of the two words of the record.
             dbrec: unsafe { DoorbellRecord::new(layout.dbrec.add(dbrec::SEND)) },
@@ -94,9 +98,8 @@ impl BasicBlocks {
 
     /// Returns the address after the last block.
     #[inline(always)]
-    pub(super) fn end(&self) -> NonNull<u8> {
-        // SAFETY: the end of the ring.
-        unsafe { self.buf.add(self.count() as usize * SEND_WQE_BB) }
+    pub(super) const fn end(&self) -> NonNull<u8> {
+        self.end
     }
 
     /// Returns the address of the first block.
@@ -105,11 +108,10 @@ impl BasicBlocks {
         self.buf
     }
 
-    /// Takes note of a WQE of `blocks` blocks that was written from running index `start` on, which is the next one.
+    /// Takes note of the next WQE, which has the blocks from running index `start` to `end`.
     #[inline(always)]
-    pub(super) const fn advance(&mut self, start: u32, blocks: u32) {
-        self.last = start;
-        self.posted = start.wrapping_add(blocks);
+    pub(super) const fn advance(&mut self, start: u32, end: u32) {
+        (self.last, self.posted) = (start, end);
     }
 
     /// Takes note that the WQEs before running index `end` have completed.

@@ -326,9 +326,11 @@ impl<T: Copy> SendQueue<T> {
     #[inline(always)]
     fn commit(&mut self, open: &Open, block: NonNull<u8>, more: usize, blocks: u32) {
         let first = open.first + ControlSegment::UNIT * more as u64;
-        self.blocks.advance(self.posted(), blocks);
+        let start = self.posted();
+        let end = start.wrapping_add(blocks);
+        self.blocks.advance(start, end);
         // SAFETY: the first block of the WQE, which the device does not read before the doorbell.
         unsafe { Writer::unit_of(block, 0, [Be64::new(first), Be64::new(open.second)]) };
-        self.note_last(open.second & ControlSegment::CQ_UPDATE != 0);
+        self.note_last(end, open.second & ControlSegment::CQ_UPDATE != 0);
     }
 }

@@ -296,6 +296,7 @@ impl<'a, T: Copy> Posting<'a, T> {
         }
         let blocks = (units as u32).div_ceil(UNITS_PER_BB);
         let start = queue.posted();
+        let end = start.wrapping_add(blocks);
         if blocks > queue.free_blocks() {
             return Err(PostError::Full);
         }
@@ -306,9 +307,9 @@ impl<'a, T: Copy> Posting<'a, T> {
         queue.note(start, blocks, data);
         // SAFETY: [exclusive] free blocks, of which the device reads none before the doorbell.
         unsafe {
-            queue.blocks.advance(start, blocks);
+            queue.blocks.advance(start, end);
             let writer = Writer::new(&queue.blocks, start, block, [first, second], head);
-            queue.note_last(flags.contains(Flags::SIGNALED));
+            queue.note_last(end, flags.contains(Flags::SIGNALED));
             prefetch::ahead(block, blocks);
             Ok(writer)
         }

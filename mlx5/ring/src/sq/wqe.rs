@@ -12,6 +12,7 @@ use crate::sge::{Sge, write_sge};
 
 /// Writes to free blocks from the next one on. The device does not read them before the doorbell record covers
 /// them, which a barrier keeps after all of this.
+#[derive(Clone, Copy)]
 pub(super) struct Writer {
     /// The next byte; before a segment at a unit inside of the ring.
     next: NonNull<u8>,
@@ -182,7 +183,8 @@ impl Writer {
         // SAFETY: `next` is not after the end of the same ring. The caller's WQE has units left: free blocks.
         unsafe {
             if end > self.end.offset_from(self.next) as usize {
-                return self.inline_around_end(pieces, len);
+                *self = self.inline_around_end(pieces, len);
+                return;
             }
             Self::inline_at(self.next, len, pieces);
             // The next segment starts at a unit.
@@ -195,8 +197,9 @@ impl Writer {
     ///
     /// # Safety
     /// As [`inline`](Self::inline).
+    // By value, so that the caller keeps its own in registers.
     #[cold]
-    unsafe fn inline_around_end(&mut self, pieces: impl Pieces, len: usize) {
+    unsafe fn inline_around_end(mut self, pieces: impl Pieces, len: usize) -> Self {
         // SAFETY: the caller's WQE has units left: the first bytes of one, in a free block.
         unsafe {
             self.next.cast::<Be32>().write_volatile(InlineHeader::new(len as u32).byte_count);
@@ -209,6 +212,7 @@ impl Writer {
         let end = InlineHeader::SIZE + len;
         // SAFETY: at most the end of the last unit of the segment, inside of the ring.
         self.next = unsafe { self.next.add(end.next_multiple_of(UNIT) - end) };
+        self
     }
 
     /// Copies inline bytes, which go on at the start of the ring at any byte.
