@@ -40,11 +40,13 @@ pub struct Binary {
 }
 
 /// Results of tests.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 pub struct Totals {
     pub passed: usize,
     pub failed: usize,
     pub skipped: usize,
+    /// The names of tests that have failed, as far as they are known.
+    pub failures: Vec<String>,
 }
 
 impl std::ops::AddAssign for Totals {
@@ -52,6 +54,7 @@ impl std::ops::AddAssign for Totals {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
+        self.failures.extend(other.failures);
     }
 }
 
@@ -91,20 +94,19 @@ pub fn run(binaries: &[Binary], options: &Options) -> Result<Totals> {
     }
     println!("\nrunning {} tests, each in a process of its own", tests.len());
     let next = AtomicUsize::new(0);
-    let report = Mutex::new((Totals::default(), Vec::new()));
+    let report = Mutex::new(Totals::default());
     let worker = || -> Result<()> {
         while let Some((binary, name)) = tests.get(next.fetch_add(1, Ordering::Relaxed)) {
             let began = Instant::now();
             let verdict = options.try_test(binary, name)?;
-            let mut report = report.lock().map_err(|_| "a worker panicked")?;
+            let mut totals = report.lock().map_err(|_| "a worker panicked")?;
             verdict.print(name, began.elapsed());
-            let (totals, failures) = &mut *report;
             match verdict {
                 Verdict::Passed { .. } => totals.passed += 1,
                 Verdict::Skipped { .. } => totals.skipped += 1,
                 Verdict::Failed { .. } => {
                     totals.failed += 1;
-                    failures.push(name.clone());
+                    totals.failures.push(name.clone());
                 }
             }
         }
@@ -116,9 +118,9 @@ pub fn run(binaries: &[Binary], options: &Options) -> Result<Totals> {
         let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(worker)).collect();
         workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| "a worker panicked")?)
     })?;
-    let (totals, failures) = report.into_inner().map_err(|_| "a worker panicked")?;
-    if !failures.is_empty() {
-        println!("\nfailures:\n    {}", failures.join("\n    "));
+    let totals = report.into_inner().map_err(|_| "a worker panicked")?;
+    if !totals.failures.is_empty() {
+        println!("\nfailures:\n    {}", totals.failures.join("\n    "));
     }
     println!(
         "\ntest result: {}. {} passed; {} failed; {} skipped; finished in {:.2}s\n",

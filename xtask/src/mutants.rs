@@ -78,7 +78,7 @@ pub fn run(session: &Session) -> Result<Totals> {
         Tests::Pass => Ok(()),
         _ => Err(format!("cargo test {} fails without an error\n{}", test.arguments, tree.log()?)),
     })?;
-    let caught = side_by_side(&trees, chosen, |tree, mutant| {
+    let verdicts = side_by_side(&trees, chosen, |tree, mutant| {
         tree.apply(mutant, &[])?;
         let tests = tree.tests(&mutant.test).map_err(|e| format!("{}: {e}", mutant.name))?;
         tree.apply(mutant, &["--reverse"])?;
@@ -88,10 +88,12 @@ pub fn run(session: &Session) -> Result<Totals> {
             Tests::Stopped(why) => (true, format!("ok, {why}")),
         };
         println!("test mutants::{} ... {verdict}: {}", mutant.name, mutant.error);
-        Ok(caught)
+        Ok((!caught).then(|| mutant.name.clone()))
     })?;
-    let passed = caught.iter().filter(|caught| **caught).count();
-    let totals = Totals { passed, failed: caught.len() - passed, skipped: 0 };
+    let tried = verdicts.len();
+    let failures: Vec<String> = verdicts.into_iter().flatten().collect();
+    let failed = failures.len();
+    let totals = Totals { passed: tried - failed, failed, skipped: 0, failures };
     println!("mutants: {} caught, {} missed", totals.passed, totals.failed);
     Ok(totals)
 }

@@ -131,6 +131,7 @@ pub fn counted(command: &mut Command) -> Result<Totals> {
         for line in BufReader::new(output).lines().map_while(std::result::Result::ok) {
             println!("{line}");
             totals += result_line(&line);
+            totals.failures.extend(failed_test(&line).map(String::from));
         }
         totals
     });
@@ -163,9 +164,23 @@ fn result_line(line: &str) -> Totals {
     totals
 }
 
+/// Returns the name of the test that a line says has failed.
+fn failed_test(line: &str) -> Option<&str> {
+    let (name, verdict) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    verdict.starts_with("FAILED").then_some(name)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::result_line;
+    use super::{failed_test, result_line};
+
+    #[test]
+    fn a_failed_test_is_named_as_libtest_and_isolate_print_it() {
+        assert_eq!(failed_test("test cases::one ... FAILED"), Some("cases::one"));
+        assert_eq!(failed_test("test one ... FAILED (0.11 s): exit code 101"), Some("one"));
+        assert_eq!(failed_test("test one ... ok (0.11 s)"), None);
+        assert_eq!(failed_test("    test one ... FAILED"), None, "the output of a test");
+    }
 
     #[test]
     fn results_are_read_as_libtest_and_isolate_print_them() {

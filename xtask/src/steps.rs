@@ -117,13 +117,13 @@ pub fn run(session: Session, names: &[String]) -> Result<bool> {
             Totals { failed: 1, ..Totals::default() }
         });
         let verdict = match done {
-            Totals { failed: 1.., .. } => {
-                broken.push(step.name);
-                "FAILED"
-            }
+            Totals { failed: 1.., .. } => "FAILED",
             Totals { passed: 0, .. } => "skipped",
             _ => "ok",
         };
+        if !done.is_success() {
+            broken.push(format!("test: failed: {} {}", step.name, done.failures.join(" ")));
+        }
         totals += done;
         println!(
             "test: {}: {verdict}, {} s, {} s of processor time, {} s of them building",
@@ -140,7 +140,8 @@ pub fn run(session: Session, names: &[String]) -> Result<bool> {
     if broken.is_empty() {
         println!("test: ok: {totals}, {seconds} s");
     } else {
-        println!("test: failed: {}\ntest: FAILED: {totals}, {seconds} s", broken.join(" "));
+        broken.iter().for_each(|step| println!("{}", step.trim_end()));
+        println!("test: FAILED: {totals}, {seconds} s");
     }
     Ok(broken.is_empty())
 }
@@ -216,13 +217,13 @@ fn clippy(session: &Session) -> Result<Totals> {
     built(&mut session.cargo("clippy --workspace --all-targets --quiet --locked -- -D warnings"))
 }
 
-/// The library and the direct path, without long tests.
+/// The library, the direct path and the documents, without long tests.
 fn quick(session: &Session) -> Result<Totals> {
     let build = "build --bin soft-mlx5 --test suite --test steady --test tags --test registration";
     let direct = tests(session, build, &[Needs::AnyDevice])?;
     let mut unit = options(session, 300);
     unit.arguments.extend(["--skip", "explorer"].map(String::from));
-    let libraries = tests(session, "test --no-run --lib", &[Needs::Nothing])?;
+    let libraries = tests(session, "test --no-run --lib --test docs", &[Needs::Nothing])?;
     let mut totals = isolate::run(&libraries, &unit)?;
     // Fewer messages, and without the test of two laps of 16 bits.
     let mut device = on_device(session, "direct", &[]);
@@ -452,7 +453,7 @@ pub fn vm_files() -> Result<()> {
 
 impl Totals {
     /// Returns `true` if nothing failed.
-    pub const fn is_success(self) -> bool {
+    pub const fn is_success(&self) -> bool {
         self.failed == 0
     }
 }
