@@ -160,7 +160,7 @@ const FLAGS: [Flags; 8] = {
 
 /// Returns the number of inline bytes.
 #[inline(always)]
-fn inline_len(list: &[Sge]) -> u32 {
+fn len_of(list: &[Sge]) -> u32 {
     list.iter().fold(0_u32, |len, sge| len.saturating_add(sge.length))
 }
 

@@ -10,7 +10,7 @@ use rdma_core_sys::{
     IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_send_wr,
 };
 
-use super::{bytes, errno, flags_of, inline_len, result_of_atomic};
+use super::{bytes, errno, flags_of, len_of, result_of_atomic};
 use crate::av;
 use crate::objects::{Qp, Request, SendLimits, SendSide, Transport};
 use crate::receive::sges;
@@ -106,13 +106,13 @@ unsafe fn post_inline(
     data: Request,
     limits: &SendLimits,
 ) -> Result<(), c_int> {
-    let len = inline_len(list);
+    let len = len_of(list);
     if len > limits.inline {
         return Err(libc::ENOMEM);
     }
     // SAFETY: [verbs] inline data can be read during the call.
     let pieces = list.iter().map(|sge| unsafe { bytes(sge) });
-    let payload = Payload { inline: pieces, inline_len: len as usize, sges: &[] };
+    let payload = Payload { inline: pieces, inline_len: len, sges: &[] };
     // SAFETY: [verbs]; `check` has passed the request. No READ or atomic has inline data.
     unsafe { post_payload(posting, qp, wr, payload, &[], flags, data, false) }
 }

@@ -9,7 +9,7 @@ use rdma_core_sys::{
     IBV_SEND_INLINE, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, ibv_send_wr,
 };
 
-use super::{bytes, flags_of, inline_len};
+use super::{bytes, flags_of, len_of};
 use crate::av;
 use crate::objects::{Qp, Request, SendSide, Transport};
 use crate::receive::sges;
@@ -28,7 +28,8 @@ impl SendSide {
         mut wr: *mut ibv_send_wr,
         bad_wr: *mut *mut ibv_send_wr,
     ) -> c_int {
-        let (first, room, limits) = (self.posted, self.room(qp), self.limits);
+        let (first, limits) = (self.posted, self.limits);
+        let end = first.wrapping_add(self.room(qp));
         let mut posting = self.queue.posting();
         // SAFETY: [verbs] the list and its inline data can be read, and the program keeps [memory]. [ready] `room` is 0 before
         // RTS.
@@ -38,35 +39,39 @@ impl SendSide {
                 let list = sges(request.sg_list, request.num_sge);
                 if list.len() > limits.sges as usize
                     || (request.send_flags & IBV_SEND_INLINE != 0) != ARE_INLINE
-                    || number.wrapping_sub(first) == room
+                    || number == end
                 {
                     break;
                 }
                 let data = Request { wr_id: request.wr_id, number };
                 let posting = &mut posting;
-                let is_posted = if !ARE_INLINE {
-                    put::<ARE_DATAGRAMS, _>(posting, qp, request, Payload::gather(list), data)
-                } else if let [sge] = list {
+                let is_posted = match list {
+                    _ if !ARE_INLINE => {
+                        put::<ARE_DATAGRAMS, _>(posting, qp, request, Payload::gather(list), data)
+                    }
+                    // Without data it is of another form.
+                    [] => break,
                     // Refused data is not read.
-                    if sge.length > limits.inline {
-                        break;
+                    [sge] if sge.length > limits.inline => break,
+                    [sge] => {
+                        let (inline, inline_len) = (iter::once(bytes(sge)), sge.length);
+                        let payload = Payload { inline, inline_len, sges: &[] };
+                        put::<ARE_DATAGRAMS, _>(posting, qp, request, payload, data)
                     }
-                    let (inline, inline_len) = (iter::once(bytes(sge)), sge.length as usize);
-                    let payload = Payload { inline, inline_len, sges: &[] };
-                    put::<ARE_DATAGRAMS, _>(posting, qp, request, payload, data)
-                } else {
-                    let len = inline_len(list);
-                    if len > limits.inline {
-                        break;
+                    _ => {
+                        let (inline, inline_len) =
+                            (list.iter().map(|sge| bytes(sge)), len_of(list));
+                        if inline_len > limits.inline {
+                            break;
+                        }
+                        let payload = Payload { inline, inline_len, sges: &[] };
+                        put::<ARE_DATAGRAMS, _>(posting, qp, request, payload, data)
                     }
-                    let (inline, inline_len) = (list.iter().map(|sge| bytes(sge)), len as usize);
-                    let payload = Payload { inline, inline_len, sges: &[] };
-                    put::<ARE_DATAGRAMS, _>(posting, qp, request, payload, data)
                 };
                 if !is_posted {
                     break;
                 }
-                self.posted = number.wrapping_add(1);
+                self.posted = self.posted.wrapping_add(1);
                 wr = request.next;
             }
             qp.sends_posted.add(self.posted.wrapping_sub(first).into());

@@ -2,7 +2,7 @@
 
 use core::ops::BitOr;
 
-use mlx5_wire::ctrl::{CQ_UPDATE, FENCE, MAX_DS, SOLICITED, UNIT};
+use mlx5_wire::ctrl::{CQ_UPDATE, FENCE, SOLICITED};
 use mlx5_wire::inline::{INLINE_SEG, InlineHeader};
 
 use crate::sge::Sge;
@@ -75,8 +75,8 @@ pub enum Immediate {
 pub struct Payload<'a, I = &'a [&'a [u8]]> {
     /// Pieces that are copied to the WQE.
     pub inline: I,
-    /// Bytes that the pieces have together.
-    pub inline_len: usize,
+    /// Bytes that the pieces have together; `u32::MAX` for more.
+    pub inline_len: u32,
     /// Registered memory. An entry of length 0 is left out.
     pub sges: &'a [Sge],
 }
@@ -91,8 +91,8 @@ impl<'a> Payload<'a> {
     /// Bytes that are copied to the WQE.
     #[inline(always)]
     pub fn inline(pieces: &'a [&'a [u8]]) -> Self {
-        let inline_len = pieces.iter().fold(0_usize, |len, piece| len.saturating_add(piece.len()));
-        Self { inline: pieces, inline_len, sges: &[] }
+        let len = pieces.iter().fold(0_usize, |len, piece| len.saturating_add(piece.len()));
+        Self { inline: pieces, inline_len: u32::try_from(len).unwrap_or(u32::MAX), sges: &[] }
     }
 }
 
@@ -117,10 +117,7 @@ impl<I: Pieces> Payload<'_, I> {
     /// Returns the number of inline bytes, and of the units that the payload takes in a WQE.
     #[inline(always)]
     pub(super) fn measure(&self) -> Result<(usize, usize), PostError> {
-        let len = self.inline_len;
-        if len > MAX_INLINE {
-            return Err(PostError::InlineTooLong);
-        }
+        let len = self.inline_len as usize;
         let mut units = InlineHeader::units(len);
         for sge in self.sges {
             if sge.length >= INLINE_SEG {
@@ -131,9 +128,6 @@ impl<I: Pieces> Payload<'_, I> {
         Ok((len, units))
     }
 }
-
-/// Most inline bytes of any WQE: all units but that of the control segment, less the header.
-const MAX_INLINE: usize = (MAX_DS as usize - 1) * UNIT - InlineHeader::SIZE;
 
 /// Why a request was not posted. Nothing was written then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
