@@ -155,7 +155,7 @@ pub(crate) unsafe fn unset_srq(record: &Srq) {
 #[inline(always)]
 pub(crate) unsafe fn srq<'a>(srq: *mut ibv_srq) -> Option<&'a Srq> {
     let srq = srq.cast::<VerbsSrq>();
-    // SAFETY: [record-lives] such an SRQ has its record there.
+    // SAFETY: [record-lives] such an SRQ has its record there, `OURS` bytes before the address.
     unsafe {
         let place = (*(&raw const (*srq).xrcd).cast::<AtomicPtr<Srq>>()).load(Ordering::Acquire);
         let is_ours = place.addr() & OURS != 0;

@@ -18,7 +18,7 @@ impl DoorbellRecord {
         Self(word)
     }
 
-    /// Returns the value that was stored last.
+    /// Returns the word as it stands in memory.
     #[inline(always)]
     pub fn read(&self) -> Be32 {
         // SAFETY: aligned and readable by the contract of `new`.

@@ -372,7 +372,7 @@ impl FrameQueue {
     /// Publish the consumer index of the CQ before, see [`ReceiveRing`](crate::receive::ReceiveRing#order-with-the-cq).
     #[inline(always)]
     pub fn ring_doorbell(&mut self) {
-        // No queue has as many WQEs as the record can count.
+        // At most 32,768 WQEs wait for a doorbell, and the record counts modulo 65,536.
         let count = dbrec::work_queue(self.posted);
         if self.dbrec.read() != count {
             barrier::wqe_before_doorbell_record();

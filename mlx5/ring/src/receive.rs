@@ -182,7 +182,7 @@ pub trait ReceiveRing {
     /// Returns `true` if something was posted that no doorbell has handed over.
     #[inline(always)]
     fn needs_doorbell(&self) -> bool {
-        // No queue has as many WQEs as the record can count.
+        // At most 65,535 WQEs wait for a doorbell, and the record counts modulo 65,536.
         self.wqes().dbrec.read() != dbrec::work_queue(self.posted())
     }
 
