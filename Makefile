@@ -10,7 +10,7 @@ help:
 	@echo 'make demo-tags                    Receive by tag from several senders (DEMO_SOFTWARE=1: matched by the library)'
 	@echo 'make demo-frames                  Receive market data on an A and a B feed and find the gaps (DEMO_PATH=verbs)'
 	@echo
-	@echo 'make check                        After an edit: format, clippy, unit tests, the direct path'
+	@echo 'make check                        After an edit: format, clippy, unit tests, documents, the direct path'
 	@echo 'make test                         Install missing packages and run the test suite'
 	@echo 'make proof                        Run sanitizers, mutants, fuzzing, explorers, conformance, other platforms, Soft-RoCE'
 	@echo 'make busy N=20                    Run the test suite beside N busy loops (NICENESS=10, STEPS="direct verbs")'

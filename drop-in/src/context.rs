@@ -29,7 +29,8 @@ pub(crate) struct Context {
     pub(crate) cqs: Table<Cq>,
     /// By the kernel's handle.
     pub(crate) srqs: Table<Srq>,
-    /// Queue pairs that are undecided. The lock is held to decide, and to remove the record of an object that was destroyed.
+    /// Queue pairs that are undecided. The lock is held to decide, to change the state of one of them, and to remove the record of an
+    /// object that was destroyed.
     pub(crate) undecided_qps: Mutex<Vec<*const Qp>>,
     /// Whether the program has allocated memory windows.
     pub(crate) has_windows: AtomicBool,

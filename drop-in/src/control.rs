@@ -29,20 +29,21 @@ pub(crate) unsafe extern "C" fn modify_qp(
         let Some(record) = record.filter(|_| mask & IBV_QP_STATE as c_int != 0) else {
             return (context.original.modify_qp)(qp, attr, mask);
         };
-        let (path, state) = (record.status.path(), (*attr).qp_state);
-        let is_reset = path == Path::Doorbell && state == IBV_QPS_RESET;
+        let state = (*attr).qp_state;
+        // No code decides meanwhile: a decision reads the state, and a batch can follow it at once.
+        let undecided = (record.status.path() == Path::Undecided)
+            .then(|| context.undecided())
+            .filter(|_| record.status.path() == Path::Undecided);
+        let is_ours = record.status.path() == Path::Doorbell;
+        let is_reset = is_ours && state == IBV_QPS_RESET;
         // A batch that ends meanwhile rings nothing.
         let could_send = is_reset && record.can_send.swap(false, Ordering::Relaxed);
         // libmlx5 puts its own function to end a batch in the place of the library's.
         // SAFETY: [batch] this thread has no reference to the queue.
-        let batch = (path == Path::Doorbell).then(|| record.send_queue.lock_for_a_moment());
+        let batch = is_ours.then(|| record.send_queue.lock_for_a_moment());
         let error = (context.original.modify_qp)(qp, attr, mask);
-        if path == Path::Undecided {
-            // Another thread may be deciding, and have read the old state: wait until it has stored that.
-            drop(context.undecided());
-        }
         functions::replace_after_modify(record);
-        drop(batch);
+        drop((batch, undecided));
         if error != 0 {
             if could_send {
                 record.can_send.store(true, Ordering::Relaxed);

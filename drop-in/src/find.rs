@@ -8,7 +8,7 @@
 //! An SRQ has no function pointers. A plain one that doorbell drives has its record in the field of its XRC domain, which only
 //! SRQs for XRC have, with [`OURS`].
 //!
-//! A record is returned from a [`NonNull`], so the compiler does not test it again.
+//! The record of a CQ or a queue pair is returned from a [`NonNull`], so the compiler does not test it again.
 
 use core::ffi::c_void;
 use core::ptr::{self, NonNull};

@@ -89,7 +89,7 @@ unsafe fn post_one<Q: Receives>(
     wr: *const ibv_recv_wr,
 ) -> bool {
     // SAFETY: [verbs] the list can be read, and its buffers belong to the device until the WQEs complete. Every WQE has room
-    // for one segment.
+    // for one segment. The WQEs are not replaced.
     unsafe {
         // The compiler moves no load to before the lock, so the list is read first.
         let one = wr.as_ref().filter(|one| one.next.is_null()).and_then(|one| single(one));

@@ -158,7 +158,7 @@ const FLAGS: [Flags; 8] = {
     ]
 };
 
-/// Returns the number of inline bytes.
+/// Returns the number of inline bytes; `u32::MAX` if there are more.
 #[inline(always)]
 fn len_of(list: &[Sge]) -> u32 {
     list.iter().fold(0_u32, |len, sge| len.saturating_add(sge.length))

@@ -885,6 +885,26 @@ static void *change(void *qp)
 	return NULL;
 }
 
+/* The first post and the first batch of a queue pair, while another thread changes it. */
+static void changed_at_first(void)
+{
+	for (int round = 0; round < 200; round++) {
+		pthread_t thread;
+		struct pair *p = make(2);
+		struct ibv_qp_ex *ex = create_ex(p, p->cq, 1);
+		changed = 0;
+		check(!pthread_create(&thread, NULL, change, &ex->qp_base), "pthread_create");
+		usleep(round % 10 * 20);
+		check(!post_recv(&ex->qp_base, 1, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+		send_by_builder(p, ex, 2);
+		check(wait_for(p->cq).wr_id + wait_for(p->cq).wr_id == 3, "the completions");
+		changed = 1;
+		check(!pthread_join(thread, NULL), "pthread_join");
+		destroy(&ex->qp_base);
+		end(p);
+	}
+}
+
 /* Ends batches while another thread changes the queue pair, and one that another thread waits for to reset it. */
 static void changed_in_batch(void)
 {
@@ -943,6 +963,51 @@ static void reset_by_another(void)
 	play_in_poll(p, cq, reset, qp);
 	destroy(qp);
 	check(!ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), "ibv_destroy_cq");
+	end(p);
+}
+
+static struct pair *posted_to;
+static atomic_int pauses, is_paused, ends;
+
+static void *post_receives(void *unused)
+{
+	struct pair *p = posted_to;
+	while (!ends) {
+		is_paused = pauses;
+		if (pauses)
+			usleep(20);
+		else
+			post_recv(p->to, 1, p->memory[1], SIZE, p->mr);
+	}
+	return unused;
+}
+
+/* Takes a queue pair through RESET while another thread posts receives to it, and then fills and empties it. */
+static void reset_beside_posts(void)
+{
+	pthread_t thread;
+	struct pair *p = posted_to = make(DEPTH);
+	struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
+	play(p, 1);
+	check(!pthread_create(&thread, NULL, post_receives, NULL), "pthread_create");
+	for (int round = 0; round < 300; round++) {
+		usleep(round % 7 * 40);
+		check(!ibv_modify_qp(p->to, &reset, IBV_QP_STATE) && !ibv_modify_qp(p->from, &reset, IBV_QP_STATE), "RESET");
+		usleep(round % 3 * 30);
+		join_pair(p);
+		pauses = 1;
+		while (!is_paused)
+			usleep(20);
+		while (!post_recv(p->to, 1, p->memory[1], SIZE, p->mr))
+			;
+		for (int i = 0; i < DEPTH; i++)
+			check(!post_send(p->from, 1, p->memory[0], SIZE, p->mr), "ibv_post_send");
+		for (int i = 0; i < 2 * DEPTH; i++)
+			wait_for(p->cq);
+		pauses = 0;
+	}
+	ends = 1;
+	check(!pthread_join(thread, NULL), "pthread_join");
 	end(p);
 }
 
@@ -1122,7 +1187,9 @@ static const struct { const char *name; void (*run)(void); } modes[] = {
 	{ "fork", forked }, { "contexts", contexts }, { "threads", threads }, { "resize", resize },
 	{ "destroy", destroyed }, { "refuse", refused }, { "inline", inline_refused }, { "batch", batch }, { "start", started }, { "first", posted_at_once }, { "windows", windows },
 	{ "contended-batch", contended_batch }, { "reset-by-another", reset_by_another },
+	{ "reset-beside-posts", reset_beside_posts },
 	{ "receive-only", receive_only }, { "changed-in-batch", changed_in_batch },
+	{ "changed-at-first", changed_at_first },
 	{ "refused-creation", created_after_refusal }, { "first-in-error", first_in_error },
 	{ "reset-in-batch", reset_in_batch }, { "domain", thread_domain },
 	{ "apart", apart },

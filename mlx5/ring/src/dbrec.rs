@@ -12,8 +12,8 @@ impl DoorbellRecord {
     /// Takes over the word at `word`.
     ///
     /// # Safety
-    /// `word` is aligned to 4 bytes and stays writable for as long as the value exists; no other code
-    /// writes it.
+    /// `word` is aligned to 4 bytes, and stays readable and writable for as long as the value exists. No other code
+    /// writes it, but for the zero of a reset.
     pub const unsafe fn new(word: NonNull<Be32>) -> Self {
         Self(word)
     }

@@ -141,6 +141,8 @@ pub struct FrameQueue {
     base: NonNull<u8>,
     buffers: NonNull<FrameBuffer>,
     mask: u32,
+    /// The count that the doorbell record has.
+    rung: u32,
     dbrec: DoorbellRecord,
     /// The data segment of the first WQE.
     segments: NonNull<u8>,
@@ -189,6 +191,7 @@ impl FrameQueue {
             base: layout.buf,
             buffers: slots,
             mask: layout.wqe_cnt - 1,
+            rung: 0,
             // SAFETY: the caller keeps the record mapped, and no other code posts to the queue.
             dbrec: unsafe { DoorbellRecord::new(layout.dbrec) },
             // SAFETY: inside the first WQE.
@@ -372,11 +375,10 @@ impl FrameQueue {
     /// Publish the consumer index of the CQ before, see [`ReceiveRing`](crate::receive::ReceiveRing#order-with-the-cq).
     #[inline(always)]
     pub fn ring_doorbell(&mut self) {
-        // At most 32,768 WQEs wait for a doorbell, and the record counts modulo 65,536.
-        let count = dbrec::work_queue(self.posted);
-        if self.dbrec.read() != count {
+        if self.posted != self.rung {
+            self.rung = self.posted;
             barrier::wqe_before_doorbell_record();
-            self.dbrec.write(count);
+            self.dbrec.write(dbrec::work_queue(self.rung));
         }
     }
 }

@@ -164,7 +164,7 @@ pub trait ReceiveRing {
     /// `slot` is held.
     unsafe fn release(&mut self, slot: u32);
 
-    /// Returns the running count of posted WQEs; the doorbell record has its lower 16 bits.
+    /// Returns the running count of posted WQEs; a doorbell stores its lower 16 bits.
     #[inline(always)]
     fn posted(&self) -> u32 {
         self.wqes().posted
@@ -182,7 +182,7 @@ pub trait ReceiveRing {
     /// Returns `true` if something was posted that no doorbell has handed over.
     #[inline(always)]
     fn needs_doorbell(&self) -> bool {
-        // At most 65,535 WQEs wait for a doorbell, and the record counts modulo 65,536.
+        // At most 65,535 receives wait for a doorbell, and the record counts modulo 65,536.
         self.wqes().dbrec.read() != dbrec::work_queue(self.posted())
     }
 
@@ -211,7 +211,7 @@ pub trait ReceiveRing {
     }
 }
 
-/// The WQEs of a ring: where they are, what software remembers of them, and how many the device has got.
+/// The WQEs of a ring: where they are, what software remembers of them, and how many were posted.
 #[derive(Debug)]
 pub struct Wqes<T: Copy> {
     /// The data segments of the first WQE.

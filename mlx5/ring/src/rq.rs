@@ -96,7 +96,7 @@ impl<T: Copy, const CONCURRENT: bool> ReceiveQueue<T, CONCURRENT> {
     }
 
     /// Takes every receive back, as the device did: its QP was reset or destroyed. Calls `each` with the value of those
-    /// that were posted or waited; held ones are their holders'.
+    /// that were posted or waited; held ones are their holders'. No doorbell may ring for a QP that was destroyed.
     pub fn reset(&mut self, each: impl FnMut(T)) {
         self.wqes.slots.clear(each);
         // The reset has zeroed the record.
@@ -168,8 +168,9 @@ impl<T: Copy> ReceiveQueue<T, true> {
     /// Returns what completes receives beside the thread that posts them.
     ///
     /// # Safety
-    /// - Of the methods of the queue, only those that post, [ring](ReceiveRing::ring_doorbell), and say whether there is
-    ///   [room](ReceiveRing::has_room) are called while another thread completes.
+    /// - Of the methods of the queue and its [WQEs](Wqes), only those that post, [ring](ReceiveRing::ring_doorbell), and say how many
+    ///   were [posted](ReceiveRing::posted) or whether there is [room](ReceiveRing::has_room) are called while another thread
+    ///   completes.
     /// - One thread at a time completes. The queue and its slots outlive the completer.
     ///
     /// A slot is free before the consumer index of the CQ is published. So the CQ needs as many entries as receives that the queue

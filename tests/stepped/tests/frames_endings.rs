@@ -274,3 +274,30 @@ fn everything_can_be_dropped_in_any_order() {
         }
     }
 }
+
+/// The child of a fork lacks the doorbell records of its parent.
+#[test]
+fn an_empty_batch_ends_in_a_child() {
+    for (config, path, _) in ALL.into_iter().filter(|(_, path, _)| *path == Path::Direct) {
+        let mut world = World::new(&config, path);
+        let mut batch = world.receiver.poll();
+        assert!(batch.next().is_none());
+        let keep = |record: u64| {
+            let page = (record & !0xfff) as *mut libc::c_void;
+            // SAFETY: the page of a record, which stays as it is in this process.
+            assert_eq!(unsafe { libc::madvise(page, 4096, libc::MADV_DONTFORK) }, 0);
+        };
+        world.device.queues().wqs.iter().for_each(|wq| keep(wq.attr.dbrec));
+        // SAFETY: the child does nothing but what follows.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            drop(batch);
+            // SAFETY: the function has no conditions.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status:#x}");
+    }
+}

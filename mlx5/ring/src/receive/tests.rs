@@ -11,6 +11,7 @@ use mlx5_wire::opcode::CqeOpcode;
 use super::{PostError, ReceiveRing, complete};
 use crate::completion::CqeKind;
 use crate::sge::Sge;
+use crate::testing::trace::{self, Event};
 use crate::testing::{CqeSpec, Give, Kind, Rig, Setup, State, on};
 
 const SEND: CqeSpec = CqeSpec::new(CqeOpcode::ResponderSend, 0);
@@ -86,15 +87,18 @@ fn the_doorbell_hands_over_all_that_was_posted_and_rings_for_nothing_else() {
         let start = device.record();
         let rung = || device.record().wrapping_sub(start);
         on!(ring, ring => {
-            ring.ring_doorbell();
-            assert_eq!((ring.posted() as u16, rung(), ring.needs_doorbell()), (start, 0, false));
+            let rings = |count: u16| {
+                let record = Event::Record(start.wrapping_add(count).into());
+                [Event::RecordFence, record]
+            };
+            assert_eq!(trace::of(|| ring.ring_doorbell()), []);
             assert!(post(ring).is_ok() && post(ring).is_ok());
             assert_eq!((rung(), ring.needs_doorbell()), (0, true), "the doorbell rang in the middle");
-            ring.ring_doorbell();
+            assert_eq!(trace::of(|| ring.ring_doorbell()), rings(2));
             assert_eq!((rung(), ring.needs_doorbell()), (2, false));
             assert!(post(ring).is_ok());
-            ring.ring_doorbell();
-            assert_eq!((rung(), ring.needs_doorbell()), (3, false));
+            assert_eq!(trace::of(|| ring.ring_doorbell()), rings(3));
+            assert_eq!(trace::of(|| ring.ring_doorbell()), []);
         });
     }
 }

@@ -3,7 +3,7 @@
 use super::SharedReceiveQueue;
 
 impl<T: Copy> SharedReceiveQueue<T> {
-    /// Puts the running count where the next post makes them `end`; returns the distance from where they were.
+    /// Puts the running count where the next post makes it `end`; returns the distance from where they were.
     pub fn count_to(&mut self, end: u32) -> u32 {
         let by = end.wrapping_sub(1).wrapping_sub(self.wqes.posted);
         self.wqes.posted = self.wqes.posted.wrapping_add(by);

@@ -120,7 +120,10 @@ fn twins<Q: ReceiveRing<Data = u32>>(
             });
         }
         number = first + count;
+        one.ring_doorbell();
+        many.ring_doorbell();
         assert_eq!(one.posted(), many.posted());
+        assert!(!one.needs_doorbell() && !many.needs_doorbell());
         // The receives of an SRQ complete in any order.
         for turn in 0..round * 3 % 7 {
             if posted.is_empty() {

@@ -85,6 +85,30 @@ fn each_wqe_at_each_block() {
     }
 }
 
+/// A queue asks for CQEs at the same WQEs.
+#[test]
+fn a_wqe_asks_for_a_cqe_when_the_queue_needs_one() {
+    let (mut built, mut posted) = (Rig::new(16, 2), Rig::new(16, 2));
+    let payload = Payload::gather(&SGES[..4]);
+    for data in 0..6 {
+        let queue = &mut built.queue;
+        let mut wqe = queue.open_send(Immediate::None, Flags::NONE).unwrap();
+        let mut posting = ManuallyDrop::new(posted.queue.posting());
+        // SAFETY: [memory] never touched; the device is a model. Nothing is posted since it was opened.
+        unsafe {
+            queue.put(&mut wqe, payload).unwrap();
+            queue.close(&wqe, data);
+            posting.send(payload, Immediate::None, Flags::NONE, data).unwrap();
+        }
+    }
+    for rig in [&mut built, &mut posted] {
+        drop(rig.queue.posting());
+        assert_eq!(rig.device.look(), 6);
+    }
+    assert!(built.device.queue.iter().any(|wqe| wqe.asks()));
+    assert_eq!(built.device.queue, posted.device.queue);
+}
+
 /// A payload that finds no room leaves the WQE open for one that does; nothing is posted before it is closed.
 #[test]
 fn a_full_queue() {
