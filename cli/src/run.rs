@@ -48,13 +48,18 @@ fn find(program: &OsStr) -> Option<PathBuf> {
     env::split_paths(&paths).map(|folder| folder.join(path)).find(|path| path.is_file())
 }
 
-/// Returns `true` for an ELF file of 64 bits that names no dynamic loader. A script is none.
+/// Returns `true` for an ELF file of 64 bits that names no dynamic loader, and is none itself. A script is not static.
 fn is_static(path: &Path) -> bool {
     /// Offsets in the file's header and in a program header, and the type of one that names the loader.
     const PHOFF: usize = 32;
     const PHENTSIZE: usize = 54;
     const PHNUM: usize = 56;
     const PT_INTERP: u32 = 3;
+    // The loader itself preloads, too: `ld-linux-x86-64.so.2 PROGRAM`.
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    if name.windows(3).any(|part| part == b".so") {
+        return false;
+    }
     let Ok(file) = fs::read(path) else { return false };
     let word = |at: usize| Some(u16::from_le_bytes(file.get(at..at + 2)?.try_into().ok()?));
     let headers = || {

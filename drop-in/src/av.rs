@@ -4,7 +4,9 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use mlx5_wire::datagram::DatagramSegment;
-use rdma_core_sys::{MLX5DV_OBJ_AH, Mlx5dv, ibv_ah, mlx5dv_ah, mlx5dv_obj};
+use rdma_core_sys::{MLX5DV_OBJ_AH, ibv_ah, mlx5dv_ah, mlx5dv_obj};
+
+use crate::context;
 
 /// Bytes from an address handle of libmlx5 to the address vector in it; 0 before the first one was seen. It is a constant
 /// of the libmlx5 of this process.
@@ -54,7 +56,10 @@ unsafe fn learn(ah: *mut ibv_ah) -> Option<usize> {
     obj.ah.in_ = ah;
     obj.ah.out = &raw mut out;
     // SAFETY: `ah` is an address handle of libmlx5, and `out` is writable.
-    let failed = unsafe { (Mlx5dv::get().ok()?.init_obj)(&raw mut obj, MLX5DV_OBJ_AH.into()) } != 0;
+    let failed = unsafe {
+        let init_obj = context::of((*ah).context).original.init_obj;
+        init_obj(&raw mut obj, MLX5DV_OBJ_AH.into()) != 0
+    };
     if failed || out.av.is_null() {
         return None;
     }

@@ -17,6 +17,7 @@ use crate::find;
 use crate::install::Scope;
 use crate::log;
 use crate::objects::{Cq, Path, Qp, Srq, Status};
+use crate::provider::InitObj;
 use crate::table::Table;
 
 /// A context of libmlx5 whose functions were replaced.
@@ -57,6 +58,7 @@ pub(crate) type PostSrqRecv =
 #[derive(Clone, Copy)]
 pub(crate) struct Original {
     pub(crate) poll_cq: PollCq,
+    pub(crate) init_obj: InitObj,
     pub(crate) req_notify_cq: unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int,
     pub(crate) post_send: PostSend,
     pub(crate) post_recv: PostRecv,

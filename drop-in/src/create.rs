@@ -1,6 +1,7 @@
 //! Creation of objects, which libmlx5 does: each gets a record.
 
 use core::ffi::c_int;
+use core::mem::transmute;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Mutex, OnceLock};
@@ -9,8 +10,8 @@ use rdma_core_sys::{
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_QP_EX_WITH_BIND_MW,
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
     IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE,
-    IBV_SRQT_BASIC, Mlx5dv, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
-    ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr,
+    IBV_SRQT_BASIC, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_pd,
+    ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr,
     ibv_srq_init_attr_ex, ibv_wq, ibv_wq_init_attr, mlx5dv_qp_init_attr,
 };
 
@@ -23,6 +24,7 @@ use crate::lock::Lock;
 use crate::log::{self, Count};
 use crate::objects::{Arm, Cq, Path, Qp, SendCompleter, Srq, Status, Transport};
 use crate::poll::UNSEEN;
+use crate::provider;
 
 const SIGNED: &str = "WQEs with signatures (MLX5_QP_SIGNATURE, MLX5_SRQ_SIGNATURE)";
 
@@ -387,6 +389,12 @@ pub(crate) unsafe extern "C" fn create_wq(
     }
 }
 
+type CreateQp = unsafe extern "C" fn(
+    *mut ibv_context,
+    *mut ibv_qp_init_attr_ex,
+    *mut mlx5dv_qp_init_attr,
+) -> *mut ibv_qp;
+
 /// Stands in front of the function of libmlx5 that makes queue pairs with features of its own.
 ///
 /// # Safety
@@ -399,11 +407,12 @@ pub unsafe extern "C" fn mlx5dv_create_qp(
 ) -> *mut ibv_qp {
     // SAFETY: [verbs]; extended attributes begin with plain ones, and no other code has the new queue pair.
     unsafe {
-        let Ok(mlx5dv) = Mlx5dv::get() else {
+        let Some(create) = provider::beside(provider::function_of(ibv), c"mlx5dv_create_qp") else {
             *libc::__errno_location() = libc::EOPNOTSUPP;
             return ptr::null_mut();
         };
-        let qp = (mlx5dv.create_qp)(ibv, attr, mlx5_attr);
+        let create: CreateQp = transmute(create);
+        let qp = create(ibv, attr, mlx5_attr);
         if !install::is_installed(ibv) {
             return qp;
         }

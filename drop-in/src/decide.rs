@@ -14,7 +14,7 @@ use mlx5_ring::srq::{self, SharedReceiveQueue};
 use mlx5_wire::be::Be32;
 use rdma_core_sys::{
     IBV_ATOMIC_NONE, IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_RESET, MLX5DV_OBJ_CQ, MLX5DV_OBJ_QP,
-    MLX5DV_OBJ_SRQ, Mlx5dv, ibv_cq, ibv_device_attr, ibv_qp_attr, ibv_qp_init_attr, mlx5dv_cq,
+    MLX5DV_OBJ_SRQ, ibv_context, ibv_cq, ibv_device_attr, ibv_qp_attr, ibv_qp_init_attr, mlx5dv_cq,
     mlx5dv_obj, mlx5dv_qp, mlx5dv_srq,
 };
 
@@ -237,10 +237,10 @@ fn adopt(context: &Context, group: &Group<'_>) -> Result<(), &'static str> {
     Ok(())
 }
 
-fn init(obj: &mut mlx5dv_obj, kind: u32) -> Result<(), &'static str> {
-    let mlx5dv = Mlx5dv::get().map_err(|_| "libmlx5 has no mlx5dv_init_obj")?;
-    // SAFETY: the part of `obj` that `kind` names has an object and a place for the result.
-    match unsafe { (mlx5dv.init_obj)(obj, kind.into()) } {
+/// Asks libmlx5 for the memory of an object of `ibv`, whose functions were replaced.
+fn init(ibv: *mut ibv_context, obj: &mut mlx5dv_obj, kind: u32) -> Result<(), &'static str> {
+    // SAFETY: `ibv` has a record. The part of `obj` that `kind` names has an object and a place for the result.
+    match unsafe { (context::of(ibv).original.init_obj)(obj, kind.into()) } {
         0 => Ok(()),
         _ => Err("mlx5dv_init_obj fails"),
     }
@@ -273,7 +273,8 @@ fn init_cq(cq: *mut ibv_cq) -> Result<mlx5dv_cq, &'static str> {
     // SAFETY: both are integers and pointers, which may be 0.
     let (mut out, mut obj) = unsafe { (zeroed::<mlx5dv_cq>(), zeroed::<mlx5dv_obj>()) };
     (obj.cq.in_, obj.cq.out) = (cq, &raw mut out);
-    init(&mut obj, MLX5DV_OBJ_CQ)?;
+    // SAFETY: the CQ exists, or is a copy of one that does.
+    init(unsafe { (*cq).context }, &mut obj, MLX5DV_OBJ_CQ)?;
     Ok(out)
 }
 
@@ -342,7 +343,8 @@ fn srq_side(record: &Srq) -> Result<SrqSide, &'static str> {
     // SAFETY: both are integers and pointers, which may be 0.
     let (mut out, mut obj) = unsafe { (zeroed::<mlx5dv_srq>(), zeroed::<mlx5dv_obj>()) };
     (obj.srq.in_, obj.srq.out) = (record.ibv, &raw mut out);
-    init(&mut obj, MLX5DV_OBJ_SRQ)?;
+    // SAFETY: [record-lives] the SRQ exists.
+    init(unsafe { (*record.ibv).context }, &mut obj, MLX5DV_OBJ_SRQ)?;
     let layout = srq::Layout {
         buf: pointer(out.buf)?,
         dbrec: pointer(out.dbrec)?,
@@ -365,7 +367,8 @@ fn qp_sides(context: &Context, qp: &Qp) -> Result<QpSides, &'static str> {
     // SAFETY: both are integers and pointers, which may be 0.
     let (mut out, mut obj) = unsafe { (zeroed::<mlx5dv_qp>(), zeroed::<mlx5dv_obj>()) };
     (obj.qp.in_, obj.qp.out) = (qp.ibv, &raw mut out);
-    init(&mut obj, MLX5DV_OBJ_QP)?;
+    // SAFETY: [record-lives] the queue pair exists.
+    init(unsafe { (*qp.ibv).context }, &mut obj, MLX5DV_OBJ_QP)?;
     // SAFETY: the doorbell record is that of the queue pair, which no code uses.
     unsafe { check_unused(pointer(out.dbrec)?, 2) }?;
     // SAFETY: both are integers and pointers, which may be 0.

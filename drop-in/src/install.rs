@@ -4,19 +4,20 @@
 //! The layout of the table changes from version to version. The public part of a context shows most of what the table says,
 //! so the places of the functions in the table are found by their values.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_int, c_void};
 use core::mem::{offset_of, transmute};
 use core::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use rdma_core_sys::{Mlx5dv, ibv_context, mlx5dv_obj, verbs_context};
+use rdma_core_sys::{ibv_context, mlx5dv_obj, verbs_context};
 
 use crate::context::{self, Context, Original};
 use crate::domain::Domains;
 use crate::objects::{Path, Status};
+use crate::provider::InitObj;
 use crate::table::Table;
-use crate::{arm, control, create, domain, log, poll, receive, resize, send};
+use crate::{arm, control, create, domain, log, poll, provider, receive, resize, send};
 
 type SetOps = unsafe extern "C" fn(*mut c_void, *const c_void);
 type Word = *const c_void;
@@ -51,29 +52,20 @@ extern "C" fn at_load() {
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = at_load;
 
-/// Returns the function of libibverbs that one of this library stands in front of.
-pub(crate) fn libibverbs(name: &CStr) -> *mut c_void {
-    // SAFETY: both names end with a zero. The library is loaded, because its provider calls.
-    let found = unsafe {
-        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-        libc::dlsym(libc::dlopen(c"libibverbs.so.1".as_ptr(), flags), name.as_ptr())
-    };
-    assert!(!found.is_null(), "doorbell: libibverbs has no {}", name.to_string_lossy());
-    found
-}
-
 /// Stands in front of the function of libibverbs by which a provider gives its functions.
 ///
 /// # Safety
 /// As libibverbs asks for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn verbs_set_ops(vctx: *mut c_void, ops: *const c_void) {
-    static REAL: OnceLock<usize> = OnceLock::new();
-    let real = *REAL.get_or_init(|| libibverbs(c"verbs_set_ops") as usize);
-    // SAFETY: libibverbs has a function of this name and type.
-    let real: SetOps = unsafe { transmute(real) };
-    // SAFETY: libibverbs takes these arguments; then the context is being opened, and its functions are set.
+    // The provider has the table, and was linked to the libibverbs that opens the context.
+    let Some(real) = provider::beside(ops, c"verbs_set_ops") else {
+        panic!("doorbell: libibverbs has no verbs_set_ops");
+    };
+    // SAFETY: libibverbs has a function of this name and type, which takes these arguments; then the context is being opened, and its
+    // functions are set.
     unsafe {
+        let real: SetOps = transmute(real);
         real(vctx, ops);
         if IS_PRELOADED.load(Ordering::Relaxed) {
             if let Some(ibv) = context_in(vctx) {
@@ -119,9 +111,20 @@ pub unsafe extern "C" fn mlx5dv_init_obj(obj: *mut mlx5dv_obj, obj_type: u64) ->
                 mark(&record.status, "SRQ", (*srq).handle);
             }
         }
-        match Mlx5dv::get() {
-            Ok(mlx5dv) => (mlx5dv.init_obj)(obj, obj_type),
-            Err(_) => libc::EOPNOTSUPP,
+        // All objects are of one libmlx5.
+        let context = match () {
+            () if has(rdma_core_sys::MLX5DV_OBJ_QP) => (*(*obj).qp.in_).context,
+            () if has(rdma_core_sys::MLX5DV_OBJ_CQ) => (*(*obj).cq.in_).context,
+            () if has(rdma_core_sys::MLX5DV_OBJ_SRQ) => (*(*obj).srq.in_).context,
+            () if has(rdma_core_sys::MLX5DV_OBJ_RWQ) => (*(*obj).rwq.in_).context,
+            () if has(rdma_core_sys::MLX5DV_OBJ_DM) => (*(*obj).dm.in_).context,
+            () if has(rdma_core_sys::MLX5DV_OBJ_AH) => (*(*obj).ah.in_).context,
+            () if has(rdma_core_sys::MLX5DV_OBJ_PD) => (*(*obj).pd.in_).context,
+            () => ptr::null_mut(),
+        };
+        match provider::beside(provider::function_of(context), c"mlx5dv_init_obj") {
+            Some(init_obj) => transmute::<*mut c_void, InitObj>(init_obj)(obj, obj_type),
+            None => libc::EOPNOTSUPP,
         }
     }
 }
@@ -145,16 +148,7 @@ unsafe fn context_in(vctx: *mut c_void) -> Option<*mut ibv_context> {
 
 /// Returns `true` if libmlx5 has this function.
 fn is_libmlx5(function: Word) -> bool {
-    let mut found = libc::Dl_info {
-        dli_fname: ptr::null::<c_char>(),
-        dli_fbase: ptr::null_mut(),
-        dli_sname: ptr::null(),
-        dli_saddr: ptr::null_mut(),
-    };
-    // SAFETY: `dladdr` takes any address, and `found` is writable.
-    if unsafe { libc::dladdr(function, &mut found) } == 0 || found.dli_fname.is_null() {
-        return false;
-    }
+    let Some(found) = provider::file_of(function) else { return false };
     // SAFETY: the loader's name ends with a zero.
     let path = unsafe { CStr::from_ptr(found.dli_fname) }.to_bytes();
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
@@ -198,6 +192,13 @@ pub(crate) unsafe fn install(ibv: *mut ibv_context, scope: Scope) {
             (&raw mut (*record.cast_mut()).original.poll_cq).write(poll_cq);
         }
         public.poll_cq = Some(poll::poll_cq);
+        return;
+    }
+    // The place of address vectors (`av`) is that of one libmlx5.
+    static FIRST: OnceLock<usize> = OnceLock::new();
+    let file = provider::file_of(poll_cq as Word).map_or(0, |found| found.dli_fbase as usize);
+    if *FIRST.get_or_init(|| file) != file {
+        log::say(format_args!("context: libmlx5 (it is a second libmlx5 of this process)"));
         return;
     }
     // SAFETY: `ibv` is a context whose functions are set, and `priv_` points to its table.
@@ -263,8 +264,10 @@ unsafe fn originals(
         if *table.add(create_cq + 2) != create_flow || !is_libmlx5(free_context) {
             return None;
         }
+        let init_obj = provider::beside(poll_cq as Word, c"mlx5dv_init_obj")?;
         Some(Original {
             poll_cq,
+            init_obj: transmute::<*mut c_void, InitObj>(init_obj),
             req_notify_cq: ops.req_notify_cq?,
             post_send: ops.post_send?,
             post_recv: ops.post_recv?,

@@ -56,6 +56,7 @@ mod lock;
 mod log;
 mod objects;
 mod poll;
+mod provider;
 mod receive;
 mod resize;
 mod send;

@@ -6,18 +6,17 @@
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
-use core::mem::{transmute, zeroed};
+use core::mem::transmute;
 use core::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use rdma_core_sys::ibv_cq;
 
 use crate::context;
 use crate::decide;
-use crate::install::libibverbs;
 use crate::log;
 use crate::objects::{CqSide, Path};
+use crate::provider;
 
 /// A CQ that is being resized.
 struct Resizing {
@@ -93,14 +92,7 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
 /// Returns `true` if libmlx5 calls [`ibv_cmd_resize_cq`] of this library: a library that is not preloaded may come after libibverbs in
 /// the order in which the loader looks for symbols.
 fn stands_in_front() -> bool {
-    let base_of = |address: *const c_void| {
-        // SAFETY: a structure of pointers, which may be null; `dladdr` takes any address.
-        unsafe {
-            let mut found: libc::Dl_info = zeroed();
-            libc::dladdr(address, &mut found);
-            found.dli_fbase
-        }
-    };
+    let base_of = |address| provider::file_of(address).map(|file| file.dli_fbase);
     // libmlx5 finds what the program and its libraries have. A library that was opened later may be out of its sight.
     // SAFETY: the name ends with a zero; a null name is that of the program.
     let called = unsafe {
@@ -126,10 +118,12 @@ pub unsafe extern "C" fn ibv_cmd_resize_cq(
     resp: *mut c_void,
     resp_size: usize,
 ) -> c_int {
-    static REAL: OnceLock<usize> = OnceLock::new();
-    let real = *REAL.get_or_init(|| libibverbs(c"ibv_cmd_resize_cq") as usize);
-    // SAFETY: libibverbs has a function of this name and type, which takes these arguments.
+    // SAFETY: libibverbs has a function of this name and type, which takes these arguments; the CQ has a context.
     let error = unsafe {
+        let provider = provider::function_of((*cq).context);
+        let Some(real) = provider::beside(provider, c"ibv_cmd_resize_cq") else {
+            return libc::EOPNOTSUPP;
+        };
         let real: CmdResizeCq = transmute(real);
         real(cq, cqe, cmd, cmd_size, resp, resp_size)
     };

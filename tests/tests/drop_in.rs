@@ -194,6 +194,51 @@ fn libibverbs_may_come_with_a_plugin() {
     succeed_twice(&[&host, &plugin, Path::new("contexts")]);
 }
 
+/// Copies a library under a name that no other one has, and has the copy look for such names, as packages for Python do.
+fn rename(from: &Path, to: &Path) {
+    let mut bytes = fs::read(from).unwrap();
+    let names: [(&[u8], &[u8]); 3] = [
+        (b"libibverbs.so.1\0", b"libibverbs.so.9\0"),
+        (b"libmlx5.so.1\0", b"libmlx5.so.9\0"),
+        // The copy of libibverbs loads no provider of the system.
+        (b"/etc/libibverbs.d\0", b"/non/libibverbs.d\0"),
+    ];
+    for (old, new) in names {
+        for at in 0..bytes.len() - old.len() {
+            if bytes[at..].starts_with(old) {
+                bytes[at..at + new.len()].copy_from_slice(new);
+            }
+        }
+    }
+    fs::write(to, bytes).unwrap();
+}
+
+#[test]
+fn a_process_has_several_copies_of_libmlx5() {
+    let folder = Temporary::folder("copies");
+    for name in ["libibverbs.so", "libmlx5.so"] {
+        let mut compiler = Command::new("cc");
+        let path = succeed(compiler.arg(format!("-print-file-name={name}"))).printed;
+        rename(Path::new(path.trim()), &folder.join(format!("{name}.9")));
+    }
+    let (host, of_system, of_copies) =
+        (folder.join("host"), folder.join("system.so"), folder.join("copies.so"));
+    compile("tests/interop/copies.c", &["-DHOST", "-ldl"], &host);
+    let plugin = ["-shared", "-fPIC", "-Wl,-rpath,$ORIGIN", "-libverbs", "-lmlx5"];
+    compile("tests/interop/copies.c", &plugin, &of_system);
+    rename(&of_system, &of_copies);
+    for plugins in [&[&of_copies][..], &[&of_system, &of_copies], &[&of_copies, &of_system]] {
+        let command: Vec<&Path> = [&[&host], plugins].concat().into_iter().map(|p| &**p).collect();
+        for mut command in twice(&command) {
+            succeed(command.env("LD_LIBRARY_PATH", &*folder));
+        }
+        // The first copy that opens a device.
+        let [_, mut ours] = twice(&command);
+        let log = succeed(ours.env("LD_LIBRARY_PATH", &*folder)).complained;
+        assert!(log.contains("posts: 400 by doorbell, 0 by libmlx5; polls: 400"), "{log}");
+    }
+}
+
 /// `THREAD_SANITIZER` is a drop-in that was built with ThreadSanitizer: `cargo xtask tsan`.
 #[test]
 fn threads_share_queues() {
