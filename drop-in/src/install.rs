@@ -112,16 +112,16 @@ pub unsafe extern "C" fn mlx5dv_init_obj(obj: *mut mlx5dv_obj, obj_type: u64) ->
             }
         }
         // All objects are of one libmlx5.
-        let context = match () {
-            () if has(rdma_core_sys::MLX5DV_OBJ_QP) => (*(*obj).qp.in_).context,
-            () if has(rdma_core_sys::MLX5DV_OBJ_CQ) => (*(*obj).cq.in_).context,
-            () if has(rdma_core_sys::MLX5DV_OBJ_SRQ) => (*(*obj).srq.in_).context,
-            () if has(rdma_core_sys::MLX5DV_OBJ_RWQ) => (*(*obj).rwq.in_).context,
-            () if has(rdma_core_sys::MLX5DV_OBJ_DM) => (*(*obj).dm.in_).context,
-            () if has(rdma_core_sys::MLX5DV_OBJ_AH) => (*(*obj).ah.in_).context,
-            () if has(rdma_core_sys::MLX5DV_OBJ_PD) => (*(*obj).pd.in_).context,
-            () => ptr::null_mut(),
-        };
+        let contexts = [
+            has(rdma_core_sys::MLX5DV_OBJ_QP).then(|| (*(*obj).qp.in_).context),
+            has(rdma_core_sys::MLX5DV_OBJ_CQ).then(|| (*(*obj).cq.in_).context),
+            has(rdma_core_sys::MLX5DV_OBJ_SRQ).then(|| (*(*obj).srq.in_).context),
+            has(rdma_core_sys::MLX5DV_OBJ_RWQ).then(|| (*(*obj).rwq.in_).context),
+            has(rdma_core_sys::MLX5DV_OBJ_DM).then(|| (*(*obj).dm.in_).context),
+            has(rdma_core_sys::MLX5DV_OBJ_AH).then(|| (*(*obj).ah.in_).context),
+            has(rdma_core_sys::MLX5DV_OBJ_PD).then(|| (*(*obj).pd.in_).context),
+        ];
+        let context = contexts.into_iter().flatten().next().unwrap_or(ptr::null_mut());
         match provider::beside(provider::function_of(context), c"mlx5dv_init_obj") {
             Some(init_obj) => transmute::<*mut c_void, InitObj>(init_obj)(obj, obj_type),
             None => libc::EOPNOTSUPP,

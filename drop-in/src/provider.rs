@@ -42,7 +42,7 @@ pub(crate) fn beside(address: *const c_void, name: &CStr) -> Option<*mut c_void>
     handles.map(|handle| unsafe { libc::dlsym(handle, name.as_ptr()) }).find(is_theirs)
 }
 
-/// Returns a function of the provider of a context; null for none.
+/// Returns a function of the provider of a context, or null if `ibv` is null.
 ///
 /// # Safety
 /// `ibv` is a context of libibverbs, or null.

@@ -36,16 +36,16 @@ void set_up(void)
 {
 	struct ibv_context *context = open_first();
 	struct ibv_pd *pd = ibv_alloc_pd(context);
-	cq = ibv_create_cq(context, 16, NULL, NULL, 0);
+	cq = ibv_create_cq(context, 2, NULL, NULL, 0);
 	mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);
 	check(cq && mr, "creating the objects");
-	qp = create(pd, cq, NULL, 16);
+	qp = create(pd, cq, NULL, 1);
 	to_init(qp);
 	connect_to(qp, qp->qp_num);
 
 	/* Others, whose memory the program asks for. */
-	struct ibv_cq *other_cq = ibv_create_cq(context, 16, NULL, NULL, 0);
-	struct ibv_qp *other = create(pd, other_cq, NULL, 16);
+	struct ibv_cq *other_cq = ibv_create_cq(context, 1, NULL, NULL, 0);
+	struct ibv_qp *other = create(pd, other_cq, NULL, 1);
 	struct mlx5dv_qp out = { 0 };
 	struct mlx5dv_obj obj = { .qp = { other, &out } };
 	check(!mlx5dv_init_obj(&obj, MLX5DV_OBJ_QP) && out.sq.buf, "mlx5dv_init_obj");
@@ -64,7 +64,7 @@ void play(void)
 		check(!post_recv(qp, 2 * i, memory[0], sizeof *memory, mr), "ibv_post_recv");
 		check(!post_send(qp, 2 * i + 1, memory[1], sizeof *memory, mr), "ibv_post_send");
 		if (i % 20 == 7)
-			check(!ibv_resize_cq(cq, 20 + i), "ibv_resize_cq");
+			check(!ibv_resize_cq(cq, 2 + i), "ibv_resize_cq");
 		uint64_t ids = wait_for(cq).wr_id + wait_for(cq).wr_id;
 		check(ids == 4u * i + 1, "a completion");
 	}

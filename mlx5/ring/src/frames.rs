@@ -141,7 +141,7 @@ pub struct FrameQueue {
     base: NonNull<u8>,
     buffers: NonNull<FrameBuffer>,
     mask: u32,
-    /// The count that the doorbell record has.
+    /// The count that the doorbell record has. An empty batch may end in a forked child, which lacks the record.
     rung: u32,
     dbrec: DoorbellRecord,
     /// The data segment of the first WQE.

@@ -287,7 +287,9 @@ fn an_empty_batch_ends_in_a_child() {
             // SAFETY: the page of a record, which stays as it is in this process.
             assert_eq!(unsafe { libc::madvise(page, 4096, libc::MADV_DONTFORK) }, 0);
         };
-        world.device.queues().wqs.iter().for_each(|wq| keep(wq.attr.dbrec));
+        let queues = world.device.queues();
+        queues.wqs.iter().for_each(|wq| keep(wq.attr.dbrec));
+        queues.cqs.iter().for_each(|cq| keep(cq.attr.dbrec));
         // SAFETY: the child does nothing but what follows.
         let child = unsafe { libc::fork() };
         if child == 0 {
