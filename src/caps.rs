@@ -1,5 +1,6 @@
 //! Optional features of a device, from [`Context::capabilities`].
 
+use mlx5_wire::mini_cqe::MiniCqeFormat;
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
@@ -130,6 +131,22 @@ impl Context {
             None => None,
         };
         Ok(capabilities(&attr, mlx5.as_ref()))
+    }
+
+    /// Returns `true` if the device compresses CQEs in this format.
+    pub(crate) fn compresses(&self, mlx5dv: &Mlx5dv, format: MiniCqeFormat) -> Result<bool> {
+        let sys::mlx5dv_cqe_comp_caps { max_num, supported_format } =
+            query_mlx5(self, mlx5dv)?.cqe_comp_caps;
+        Ok(max_num > 0 && supported_format & format as u32 != 0)
+    }
+
+    /// Returns `true` if the device has timestamps in real time.
+    pub(crate) fn has_real_time(&self) -> Result<bool> {
+        let real_time = u64::from(sys::MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS);
+        match self.mlx5dv() {
+            Some(mlx5dv) => Ok(query_mlx5(self, mlx5dv)?.flags & real_time != 0),
+            None => Ok(false),
+        }
     }
 }
 

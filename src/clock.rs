@@ -5,8 +5,8 @@ use std::time::Duration;
 use rdma_core_sys as sys;
 
 use crate::context::Context;
-use crate::cq::{Cq, Timestamps};
-use crate::error::{Error, Result, debug_is_display};
+use crate::debug_is_display::debug_is_display;
+use crate::error::{Error, Result};
 
 /// When the device completed a message, from [`Message::timestamp`](crate::Message::timestamp): ticks of the device's
 /// clock or real time. [`Clock::nanoseconds`] converts both.
@@ -37,17 +37,6 @@ pub(crate) enum TimestampClock {
     RealTime,
     /// The free-running counter of the device with this `node_guid`.
     Counter(u64),
-}
-
-impl TimestampClock {
-    /// Returns the clock of the completions of a CQ, if they have the time.
-    pub(crate) fn of(cq: &Cq) -> Option<Self> {
-        let (_, form) = cq.with_timestamps()?;
-        Some(match form {
-            Timestamps::RealTime => Self::RealTime,
-            Timestamps::Ticks => Self::Counter(cq.context().attr().node_guid),
-        })
-    }
 }
 
 impl Timestamp {

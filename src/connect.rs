@@ -14,7 +14,8 @@
 use std::io::{self, Read, Write};
 
 use crate::error::{Error, Result};
-use crate::qp::{AddressHandle, Mtu, QpAddress, QpState, QueuePair};
+use crate::qp::{AddressHandle, Mtu, QpAddress, QueuePair};
+use crate::qp_state::QpState;
 
 const MAGIC: [u8; 8] = *b"doorbell";
 const FRAME: usize = MAGIC.len() + QpAddress::BYTES;

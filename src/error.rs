@@ -5,25 +5,10 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use rdma_core_sys::LoadError;
 
+use crate::debug_is_display::debug_is_display;
 use crate::path::NotDirect;
-use crate::qp::QpState;
-use crate::receiver::PostError;
-
-/// Gives error types the text of `{}` for `{:?}`, which `unwrap` and a `main` that returns the error show.
-macro_rules! debug_is_display {
-    (<$($parameter:ident $(: $bound:path)?),*> $type:ty) => {
-        impl<$($parameter $(: $bound)?),*> ::std::fmt::Debug for $type {
-            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
-                ::std::fmt::Display::fmt(self, f)
-            }
-        }
-    };
-    ($type:ty) => {
-        $crate::error::debug_is_display!(<> $type);
-    };
-}
-
-pub(crate) use debug_is_display;
+use crate::post_failure::PostFailure;
+use crate::qp_state::QpState;
 
 /// The result of an operation on the control path.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -164,8 +149,13 @@ pub enum Error {
     CqFailed,
 
     /// Receives were not posted, see [`Receiver::fill`](crate::Receiver::fill).
-    #[error("receives were not posted: {0}")]
-    Post(#[from] PostError),
+    #[error("receives were not posted: {reason}; {posted} were posted before")]
+    NotPosted {
+        /// Receives that were posted before.
+        posted: usize,
+        /// The reason.
+        reason: PostFailure,
+    },
 
     /// Buffers without room for the [header](crate::GRH_SIZE) that the device writes in front of each datagram.
     #[error(
@@ -483,10 +473,10 @@ mod tests {
     /// A program whose `main` returns an error prints the message.
     #[test]
     fn debugging_output_is_the_message() {
-        let setting = "ReceiverConfig::cq_capacity";
+        let setting = "CqConfig::new";
         let error = Error::CqTooSmall { setting, needed: 4, capacity: 1 };
         assert_eq!(format!("{error:?}"), error.to_string());
-        assert!(format!("{error:?}").contains("set a larger ReceiverConfig::cq_capacity"));
+        assert!(format!("{error:?}").contains("set a larger CqConfig::new"));
     }
 
     #[test]

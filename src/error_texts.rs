@@ -3,8 +3,6 @@
 use std::fs;
 use std::path::Path;
 
-use crate::qp::{AddressError, QpState};
-use crate::receiver::{Cause, Failure, WrongCqe};
 use crate::tags::*;
 use crate::*;
 
@@ -22,7 +20,6 @@ fn texts() -> Vec<(&'static str, String)> {
     let errno = libc::ENOMEM;
     let os = || std::io::Error::from_raw_os_error(errno);
     let name = || "mlx5_0".to_owned();
-    let post = || PostError { posted: 2, reason: PostFailure::Full, buffers: Vec::new() };
     let group = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 0, 0, 1];
     let timestamp = Timestamp::new(0x1234, crate::clock::TimestampClock::Counter(1));
     texts![
@@ -35,9 +32,9 @@ fn texts() -> Vec<(&'static str, String)> {
         Error::NotDirect { device: name(), reason: NotDirect::NotMlx5 },
         Error::OutOfRange { what: "port", value: 3, min: 1, max: 2 },
         Error::NotPowerOfTwo { what: "strides of a buffer", value: 700, min: 512, max: 8192 },
-        Error::CqTooSmall { setting: "SenderConfig::cq_capacity", needed: 512, capacity: 256 },
+        Error::CqTooSmall { setting: "CqConfig::new", needed: 512, capacity: 256 },
         Error::CqFailed,
-        Error::Post(post()),
+        Error::NotPosted { posted: 2, reason: PostFailure::Full },
         Error::NoRoomForHeader { capacity: 40 },
         Error::Foreign { what: "the pool", domain: "protection domain" },
         Error::InUse {
@@ -77,9 +74,18 @@ fn texts() -> Vec<(&'static str, String)> {
         PostFailure::WrongDomain,
         PostFailure::NoQueue,
         PostFailure::NoRoomForHeader { capacity: 40 },
+        PostFailure::Scattered,
         PostFailure::Verbs(errno),
         PostError { posted: 0, reason: PostFailure::NoBuffer, buffers: Vec::new() },
         Failure { qp_num: 0x40, cause: Cause::Stray, vendor_err: 0, buffers: Vec::new() },
+        SendFailure {
+            queue: crate::ids::SqId::NONE,
+            qp_num: 0x40,
+            token: 7,
+            status: WcStatus::REM_ACCESS_ERR,
+            vendor_err: 0x88,
+            buffers: Vec::new()
+        },
         Cause::Status(WcStatus::LOC_LEN_ERR),
         Cause::Stray,
         Cause::PageFault,

@@ -52,16 +52,15 @@
 //! - `tokio`: `AsyncReceiver`, `AsyncSender`, `AsyncTagMatchingSrq` and `EventStream`.
 //! - `tracing`: events of the control path; the page Diagnostics of the book lists them.
 
-// Their types are in public signatures.
-pub use {mlx5_ring, rdma_core_sys};
-
+mod async_event;
+mod builder;
 pub mod caps;
-mod channel;
 mod clock;
 mod connect;
 mod context;
 mod counters;
 mod cq;
+mod debug_is_display;
 mod device;
 mod error;
 #[cfg(test)]
@@ -69,55 +68,69 @@ mod error_texts;
 mod events;
 pub mod frames;
 mod gid;
+mod ids;
 mod memory;
+mod message_source;
 mod mlx5;
 mod node;
 mod owner;
 mod path;
 mod pd;
 mod poll;
-mod poller;
+mod post_failure;
 mod qp;
+mod qp_state;
 pub mod raw;
 #[cfg(feature = "rdmacm")]
 pub mod rdmacm;
+mod receive_from;
 mod receiver;
+mod refused;
 mod routes;
 mod sender;
+mod srq;
 mod status;
 pub mod tags;
 #[cfg(feature = "tokio")]
 mod task;
+mod thread_domain;
 mod threads;
 mod trace;
 mod wc_flags;
 
-pub use channel::CompletionChannel;
+pub use async_event::{AsyncEvent, ObjectName};
+pub use builder::QueuePairBuilder;
 pub use clock::{Clock, Timestamp, WrongClock};
 pub use context::Context;
+pub use cq::{CompletionChannel, Completions, Compression, CqConfig, Timestamps};
 pub use device::{Device, devices, open};
 pub use error::{Error, Result};
-pub use events::{AsyncEvent, AsyncEvents, ObjectName};
+pub use events::AsyncEvents;
 pub use gid::{Gid, GidKind};
+pub use ids::{QueueId, RqId, SqId, SrqId};
 pub use memory::{
-    Buffer, BufferError, BufferPool, HugePages, MemoryError, PoolConfig, RemoteAccess,
-    RemoteMemory, RemoteRegion, StableMemory,
+    Buffer, BufferPool, HugePages, PoolConfig, RemoteAccess, RemoteMemory, RemoteRegion,
+    StableMemory,
 };
+pub use message_source::{DatagramSource, MessageSource};
 pub use path::{NotDirect, Path, UnknownPath};
 pub use pd::ProtectionDomain;
+pub use post_failure::{GRH_SIZE, PostFailure};
 pub use qp::*;
+pub use qp_state::{QpEnd, QpState};
+pub use receive_from::{ReceiveFrom, RqConfig};
 pub use receiver::{
-    Batch, Cause, Compression, Datagram, DatagramSource, Failure, GRH_SIZE, Message, MessageSource,
-    PostError, PostFailure, QueueId, Receiver, ReceiverConfig, RqId, SharedPoster, SrqConfig,
-    SrqId, Statistics, WrongCqe,
+    Batch, Cause, Datagram, Failure, Message, PostError, Receiver, SharedPoster, Statistics,
+    WrongCqe,
 };
+pub use refused::Refused;
 pub use sender::{
-    BufferPart, NotSent, Payload, Posting, SendBatch, SendCompletion, SendError, Sender,
-    SenderConfig, SqId,
+    BufferPart, NotSent, Payload, Posting, Request, SendBatch, SendCompletion, SendFailure, Sender,
 };
+pub use srq::SrqConfig;
 pub use status::WcStatus;
 #[cfg(feature = "tokio")]
-pub use task::{AsyncReceiver, AsyncSender, AsyncTagMatchingSrq, EventStream};
+pub use task::{Async, EventStream};
 pub use wc_flags::WcFlags;
 
 /// The code in the README and the book compiles.

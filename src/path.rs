@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::debug_is_display;
+use crate::debug_is_display::debug_is_display;
 
 /// How doorbell drives a queue. A queue keeps the path that it was created with.
 ///

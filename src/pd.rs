@@ -43,16 +43,30 @@ unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-impl ProtectionDomain {
-    pub(crate) fn alloc(context: &Context) -> Result<Self> {
+impl Context {
+    /// Allocates a protection domain (`ibv_alloc_pd(3)`).
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// let pool = doorbell::BufferPool::new(&pd, 16, 256)?;
+    /// assert_eq!(pool.available(), 16);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn alloc_pd(&self) -> Result<ProtectionDomain> {
         // SAFETY: an open context.
-        let pd = unsafe { sys::ibv_alloc_pd(context.as_raw()) };
+        let pd = unsafe { sys::ibv_alloc_pd(self.as_raw()) };
         if pd.is_null() {
-            return Err(Error::last_os("ibv_alloc_pd", context.name()));
+            return Err(Error::last_os("ibv_alloc_pd", self.name()));
         }
-        Ok(Self::of(Inner { pd, context: context.clone(), frees: true }))
+        Ok(ProtectionDomain::of(Inner { pd, context: self.clone(), frees: true }))
     }
+}
 
+impl ProtectionDomain {
     /// Wraps a domain that the caller allocated and will free.
     ///
     /// # Safety

@@ -10,25 +10,28 @@ use futures_core::Stream;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::async_event::AsyncEvent;
+use crate::cq::Completions;
 use crate::error::{Error, Result};
-use crate::events::{AsyncEvent, AsyncEvents};
-use crate::receiver::Receiver;
-use crate::sender::Sender;
+use crate::events::AsyncEvents;
 use crate::tags::{TagEvent, TagMatchingSrq};
 
-/// A [`Receiver`] that a tokio task waits for. It dereferences to the receiver. Needs the feature `tokio`.
+/// A [`Receiver`](crate::Receiver), [`Sender`](crate::Sender), [`FrameReceiver`](crate::frames::FrameReceiver) or
+/// [`TagMatchingSrq`] that a tokio task waits for. It dereferences to that object. Needs the feature `tokio`.
 ///
-/// A task does not wake when a buffer returns to an empty pool of [`keep_filled`](Receiver::keep_filled): return buffers
-/// through a [`shared_poster`](Receiver::shared_poster), which wakes it.
+/// A task does not wake when a buffer returns to an empty pool of [`keep_filled`](crate::Receiver::keep_filled), or when a
+/// taken frame is dropped. A receiver's buffers return through a [`shared_poster`](crate::Receiver::shared_poster), which
+/// wakes it; otherwise wait with a time-out.
 ///
 /// ```no_run
-/// use doorbell::AsyncReceiver;
+/// use doorbell::Async;
 ///
 /// # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
 /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// # let receiver = doorbell::Receiver::new(&pd, &doorbell::ReceiverConfig::new())?;
-/// let mut receiver = AsyncReceiver::new(receiver)?;
+/// # let receiver = doorbell::Receiver::new(&pd, &doorbell::CqConfig::new(512))?;
+/// let mut receiver = Async::new(receiver)?;
 /// loop {
+///     // Beside the `ready` of a sender, in a `select!`, if there is one.
 ///     receiver.ready().await?;
 ///     let mut batch = receiver.poll();
 ///     while let Some(message) = batch.next() {
@@ -37,193 +40,109 @@ use crate::tags::{TagEvent, TagMatchingSrq};
 /// }
 /// # }
 /// ```
+///
+/// The events of a [`TagMatchingSrq`] are a stream, which does not end.
+///
+/// ```no_run
+/// use std::future::poll_fn;
+/// use std::pin::Pin;
+///
+/// use doorbell::Async;
+/// use doorbell::tags::{TagEvent, TagMatchingConfig, TagMatchingSrq};
+/// use futures_core::Stream;
+///
+/// # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// let mut tags = Async::new(TagMatchingSrq::new(&pd, &TagMatchingConfig::new(64))?)?;
+/// // `StreamExt::next` of a crate like tokio-stream is the same.
+/// while let Some(event) = poll_fn(|cx| Pin::new(&mut tags).poll_next(cx)).await {
+///     match event? {
+///         TagEvent::Received(got) => println!("{:#x}: {} bytes", got.tag, got.buffer.len()),
+///         other => println!("{other:?}"),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
-pub struct AsyncReceiver {
-    /// Copies of the receiver's descriptors, which are registered once.
+pub struct Async<T> {
+    /// Copies of the object's descriptors, which are registered once.
     channel: AsyncFd<OwnedFd>,
-    returns: Option<AsyncFd<OwnedFd>>,
-    receiver: Receiver,
+    wake: Option<AsyncFd<OwnedFd>>,
+    inner: T,
 }
 
-impl AsyncReceiver {
-    /// Registers the receiver with the runtime of the task that calls.
+impl<T: Completions> Async<T> {
+    /// Registers the object with the runtime of the task that calls.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] when its CQ has no completion channel; [`Error::Io`] when the process has no
-    /// descriptors left.
+    /// [`Error::Unsupported`] if its CQ has no completion channel; [`Error::Io`] if the process has no descriptors left.
     ///
     /// # Panics
     /// Outside of a runtime of tokio, or in one without I/O.
-    pub fn new(receiver: Receiver) -> Result<Self> {
-        let channel = registered(receiver.waking_channel()?)?;
-        Ok(Self { channel, returns: None, receiver })
+    pub fn new(inner: T) -> Result<Self> {
+        let channel = inner.channel().ok_or(Error::Unsupported {
+            operation: "waiting",
+            when: "on a CQ without a completion channel: create the CQ with one",
+        })?;
+        Ok(Self { channel: registered(channel)?, wake: None, inner })
     }
 
-    /// Waits until a completion has arrived. Dropping the future loses nothing.
+    /// Waits until there is [something to poll](Completions::has_completions). Dropping the future loses nothing.
     ///
     /// # Errors
-    /// [`Error::CqFailed`]; [`Error::Verbs`]; [`Error::Io`].
+    /// The errors of [`Completions::arm`]; [`Error::Io`].
     pub async fn ready(&mut self) -> Result<()> {
-        if let (None, Some(returns)) = (&self.returns, self.receiver.wake_fd()) {
-            self.returns = Some(registered(returns)?);
+        if let (None, Some(wake)) = (&self.wake, self.inner.wake_fd()) {
+            self.wake = Some(registered(wake)?);
         }
-        self.receiver.end_batch();
-        while !self.receiver.has_arrived() && !self.receiver.arm()? {
-            // The future holds the descriptors while it waits, and not the receiver, which is not `Sync`: so it can
-            // move between threads.
-            let fds = [Some(&self.channel), self.returns.as_ref()];
+        while !self.inner.has_completions() && !self.inner.arm()? {
+            // The future holds the descriptors while it waits, and not the object, which is not `Sync`: so it can move
+            // between threads.
+            let fds = [Some(&self.channel), self.wake.as_ref()];
             let woken = poll_fn(|cx| poll_readable(&fds, cx)).await;
-            self.receiver.unpark();
+            self.inner.woken();
             woken?;
         }
         Ok(())
     }
 
-    /// Takes the receiver out of the runtime.
-    pub fn into_inner(self) -> Receiver {
-        self.receiver
+    /// Takes the object out of the runtime.
+    pub fn into_inner(self) -> T {
+        self.inner
     }
 }
 
-/// A [`Sender`] that a tokio task waits for. It dereferences to the sender. Needs the feature `tokio`.
-///
-/// ```no_run
-/// use doorbell::AsyncSender;
-///
-/// # async fn finish(sender: doorbell::Sender) -> doorbell::Result<()> {
-/// let mut sender = AsyncSender::new(sender)?;
-/// loop {
-///     // Beside the `ready` of a receiver, in a `select!`, if there is one.
-///     sender.ready().await?;
-///     let mut batch = sender.poll();
-///     while let Some(done) = batch.next() {
-///         println!("request {}: {}", done.token, done.status);
-///     }
-/// }
-/// # }
-/// ```
-#[derive(Debug)]
-pub struct AsyncSender {
-    /// A copy of the sender's descriptor, which is registered once.
-    channel: AsyncFd<OwnedFd>,
-    sender: Sender,
-}
+impl<T> Deref for Async<T> {
+    type Target = T;
 
-impl AsyncSender {
-    /// Registers the sender with the runtime of the task that calls.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] when its CQ has no completion channel; [`Error::Io`] when the process has no
-    /// descriptors left.
-    ///
-    /// # Panics
-    /// Outside of a runtime of tokio, or in one without I/O.
-    pub fn new(sender: Sender) -> Result<Self> {
-        Ok(Self { channel: registered(sender.waking_channel()?)?, sender })
-    }
-
-    /// Waits until a request has completed. Dropping the future loses nothing.
-    ///
-    /// # Errors
-    /// [`Error::Verbs`]; [`Error::Io`].
-    pub async fn ready(&mut self) -> Result<()> {
-        while !self.sender.has_arrived() && !self.sender.arm()? {
-            let fds = [Some(&self.channel)];
-            poll_fn(|cx| poll_readable(&fds, cx)).await?;
-        }
-        Ok(())
-    }
-
-    /// Takes the sender out of the runtime.
-    pub fn into_inner(self) -> Sender {
-        self.sender
+    fn deref(&self) -> &T {
+        &self.inner
     }
 }
 
-impl Deref for AsyncSender {
-    type Target = Sender;
-
-    fn deref(&self) -> &Sender {
-        &self.sender
+impl<T> DerefMut for Async<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
     }
 }
 
-impl DerefMut for AsyncSender {
-    fn deref_mut(&mut self) -> &mut Sender {
-        &mut self.sender
-    }
-}
+impl Stream for Async<TagMatchingSrq> {
+    type Item = Result<TagEvent>;
 
-/// A [`TagMatchingSrq`] that a tokio task waits for. It dereferences to the queue. Needs the feature `tokio`.
-///
-/// ```no_run
-/// use doorbell::AsyncTagMatchingSrq;
-/// use doorbell::tags::{TagEvent, TagMatchingConfig, TagMatchingSrq};
-///
-/// # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
-/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// let tags = TagMatchingSrq::new(&pd, &TagMatchingConfig::new(64))?;
-/// let mut tags = AsyncTagMatchingSrq::new(tags)?;
-/// loop {
-///     match tags.event().await? {
-///         TagEvent::Received(got) => println!("{:#x}: {} bytes", got.tag, got.buffer.len()),
-///         other => println!("{other:?}"),
-///     }
-/// }
-/// # }
-/// ```
-#[derive(Debug)]
-pub struct AsyncTagMatchingSrq {
-    /// A copy of the queue's descriptor, which is registered once.
-    channel: AsyncFd<OwnedFd>,
-    tags: TagMatchingSrq,
-}
-
-impl AsyncTagMatchingSrq {
-    /// Registers the queue with the runtime of the task that calls.
-    ///
-    /// # Errors
-    /// [`Error::Io`] when the process has no descriptors left.
-    ///
-    /// # Panics
-    /// Outside of a runtime of tokio, or in one without I/O.
-    pub fn new(tags: TagMatchingSrq) -> Result<Self> {
-        Ok(Self { channel: registered(tags.channel())?, tags })
-    }
-
-    /// Waits for the next event. Dropping the future loses nothing.
-    ///
-    /// # Errors
-    /// [`Error::Verbs`]; [`Error::Io`].
-    pub async fn event(&mut self) -> Result<TagEvent> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            if self.tags.arm()? {
-                if let Some(event) = self.tags.poll() {
-                    return Ok(event);
+            match self.inner.arm() {
+                Err(error) => return Poll::Ready(Some(Err(error))),
+                Ok(true) => {
+                    if let Some(event) = self.inner.poll() {
+                        return Poll::Ready(Some(Ok(event)));
+                    }
                 }
+                Ok(false) => {}
             }
-            let fds = [Some(&self.channel)];
-            poll_fn(|cx| poll_readable(&fds, cx)).await?;
+            ready!(poll_readable(&[Some(&self.channel)], cx))?;
         }
-    }
-
-    /// Takes the queue out of the runtime.
-    pub fn into_inner(self) -> TagMatchingSrq {
-        self.tags
-    }
-}
-
-impl Deref for AsyncTagMatchingSrq {
-    type Target = TagMatchingSrq;
-
-    fn deref(&self) -> &TagMatchingSrq {
-        &self.tags
-    }
-}
-
-impl DerefMut for AsyncTagMatchingSrq {
-    fn deref_mut(&mut self) -> &mut TagMatchingSrq {
-        &mut self.tags
     }
 }
 
@@ -237,20 +156,6 @@ fn poll_readable(fds: &[Option<&AsyncFd<OwnedFd>>], cx: &mut Context<'_>) -> Pol
         }
     }
     readable
-}
-
-impl Deref for AsyncReceiver {
-    type Target = Receiver;
-
-    fn deref(&self) -> &Receiver {
-        &self.receiver
-    }
-}
-
-impl DerefMut for AsyncReceiver {
-    fn deref_mut(&mut self) -> &mut Receiver {
-        &mut self.receiver
-    }
 }
 
 /// The asynchronous events of a device as a stream. The stream ends when the device was removed. Needs the feature `tokio`.

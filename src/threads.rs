@@ -26,7 +26,7 @@ assert_not_impl_any!(Sender: Sync);
 assert_not_impl_any!(Receiver: Sync);
 assert_impl_all!(Batch<'static>: Send);
 assert_not_impl_any!(Batch<'static>: Sync);
-assert_not_impl_any!(Message<'static, 'static>: Send, Sync);
+assert_not_impl_any!(Message<'static>: Send, Sync);
 
 // Plain values, configurations, and what a call gives back.
 assert_impl_all!(AsyncEvent: Send, Sync);
@@ -37,12 +37,11 @@ assert_impl_all!(MulticastGroup: Send, Sync);
 assert_impl_all!(PoolConfig: Send, Sync);
 assert_impl_all!(QpAddress: Send, Sync);
 assert_impl_all!(QpConfig: Send, Sync);
-assert_impl_all!(ReceiverConfig: Send, Sync);
+assert_impl_all!(CqConfig: Send, Sync);
 assert_impl_all!(DatagramSource: Send, Sync);
 assert_impl_all!(RemoteAccess: Send, Sync);
 assert_impl_all!(RemoteRegion: Send, Sync);
 assert_impl_all!(SendCompletion<'static>: Send);
-assert_impl_all!(SenderConfig: Send, Sync);
 assert_impl_all!(SqId: Send, Sync);
 assert_impl_all!(SrqConfig: Send, Sync);
 assert_impl_all!(Statistics: Send, Sync);
@@ -54,14 +53,15 @@ assert_impl_all!(tags::TaggedBuffer: Send, Sync);
 // Errors go into `Box<dyn Error + Send + Sync>` and `anyhow::Error`.
 assert_impl_all!(Error: Send, Sync, std::error::Error);
 assert_impl_all!(Failure: Send, Sync, std::error::Error);
-assert_impl_all!(MemoryError<Vec<u8>>: Send, Sync, std::error::Error);
+assert_impl_all!(SendFailure: Send, Sync, std::error::Error);
+assert_impl_all!(Refused<Vec<u8>, Error>: Send, Sync, std::error::Error);
 assert_impl_all!(NotSent: Send, Sync, std::error::Error);
 assert_impl_all!(PostError: Send, Sync, std::error::Error);
-assert_impl_all!(BufferError<PostFailure>: Send, Sync, std::error::Error);
-assert_impl_all!(SendError: Send, Sync, std::error::Error);
+assert_impl_all!(Refused<Buffer, PostFailure>: Send, Sync, std::error::Error);
+assert_impl_all!(Refused<Buffer, NotSent>: Send, Sync, std::error::Error);
 assert_impl_all!(AddressError: Send, Sync, std::error::Error);
 assert_impl_all!(WrongClock: Send, Sync, std::error::Error);
-assert_impl_all!(BufferError<tags::NotSentTagged, tags::TaggedBuffer>: Send, Sync, std::error::Error);
+assert_impl_all!(Refused<tags::TaggedBuffer, tags::NotSentTagged>: Send, Sync, std::error::Error);
 
 #[cfg(feature = "rdmacm")]
 mod connection_manager {
@@ -79,16 +79,11 @@ mod connection_manager {
 mod futures {
     use super::*;
 
-    assert_impl_all!(AsyncReceiver: Send);
-    assert_impl_all!(AsyncTagMatchingSrq: Send);
+    assert_impl_all!(Async<Receiver>: Send);
+    assert_impl_all!(Async<TagMatchingSrq>: Send, futures_core::Stream);
     assert_impl_all!(EventStream: Send, futures_core::Stream);
 
-    const _: fn(&mut AsyncTagMatchingSrq) = |tags| {
-        fn spawned<F: Future + Send>(_: F) {}
-        spawned(tags.event());
-    };
-
-    const _: fn(&mut AsyncReceiver) = |receiver| {
+    const _: fn(&mut Async<Receiver>) = |receiver| {
         fn spawned<F: Future + Send>(_: F) {}
         spawned(receiver.ready());
     };

@@ -6,8 +6,8 @@ use rdma_core_sys as sys;
 
 use super::FrameReceiver;
 use super::frame::Frame;
-use super::queue::{DirectFrames, Queues};
-use crate::poller::DirectCq;
+use super::queue::{DirectFrames, Queue};
+use crate::cq::Poller;
 use crate::receiver::{Cause, Failure};
 use crate::status::WcStatus;
 
@@ -60,10 +60,11 @@ impl FrameBatch<'_> {
     #[inline(always)]
     pub fn next(&mut self) -> Option<Result<Frame<'_>, Failure>> {
         self.left = self.left.checked_sub(1)?;
-        if let Queues::Direct(DirectFrames { cq: DirectCq { cq, .. }, ring, .. }) =
-            &mut self.receiver.queues
+        let FrameReceiver { cq, queue, .. } = &mut *self.receiver;
+        if let (Poller::Direct(direct), Queue::Direct(DirectFrames { ring, .. })) =
+            (&mut cq.poller, queue)
         {
-            let next = cq.next_frame(|cqe| {
+            let next = direct.cq.next_frame(|cqe| {
                 // SAFETY: the frame that shows the CQE borrows the batch, which publishes the consumer index when it ends.
                 Some((ring.frame(cqe)?, unsafe { cqe.detach() }))
             });
@@ -93,7 +94,7 @@ impl FrameReceiver {
     /// Publishes the consumer index, then rings for what the batch has read. A forgotten batch leaves both to the next call.
     #[inline(never)]
     pub(super) fn end_batch(&mut self) {
-        self.queues.publish();
+        self.cq.poller.publish();
         if self.failed {
             return;
         }
@@ -101,9 +102,9 @@ impl FrameReceiver {
             self.give_back_whole();
         } else {
             // SAFETY: [whole], and a lent frame borrows the receiver.
-            unsafe { self.queues.recycle(self.queues.held()) };
+            unsafe { self.queue.recycle(self.queue.held()) };
         }
-        self.queues.ring_doorbell(&self.buffers);
+        self.queue.ring_doorbell(&self.buffers);
     }
 
     /// Gives back the held WQEs, with spare buffers in place of those of which frames were taken. When no spare buffer is left,
@@ -112,31 +113,31 @@ impl FrameReceiver {
     #[inline(never)]
     fn give_back_whole(&mut self) {
         let mut given = 0;
-        for at in 0..self.queues.held() {
-            let buffer = self.queues.held_buffer(at);
+        for at in 0..self.queue.held() {
+            let buffer = self.queue.held_buffer(at);
             if self.buffers.is_whole(buffer.index) {
                 if at != given {
-                    self.queues.replace(at, self.queues.held_buffer(given));
-                    self.queues.replace(given, buffer);
+                    self.queue.replace(at, self.queue.held_buffer(given));
+                    self.queue.replace(given, buffer);
                 }
                 given += 1;
             } else if at == given {
                 if let Some(spare) = self.buffers.exchange(buffer.index) {
-                    self.queues.replace(at, spare);
+                    self.queue.replace(at, spare);
                     given += 1;
                 }
             }
         }
         // SAFETY: so many whole buffers are in front, and a lent frame borrows the receiver.
-        unsafe { self.queues.recycle(given) };
+        unsafe { self.queue.recycle(given) };
         // A WQE that has strides left may have lost some.
-        let current = self.queues.buffer(self.queues.completed());
-        self.is_shared = self.queues.held() > 0 || !self.buffers.is_whole(current.index);
+        let current = self.queue.buffer(self.queue.completed());
+        self.is_shared = self.queue.held() > 0 || !self.buffers.is_whole(current.index);
     }
 
     /// Returns `true` if a WQE waits for a buffer.
-    pub(super) fn is_starving(&self) -> bool {
-        self.is_shared && !self.failed && self.queues.held() > 0
+    pub(super) fn is_short_of_buffers(&self) -> bool {
+        self.is_shared && !self.failed && self.queue.held() > 0
     }
 
     /// Takes the next completion, whatever it is.
@@ -144,10 +145,14 @@ impl FrameReceiver {
     #[inline(never)]
     fn next_other(&mut self) -> Option<Result<Frame<'_>, Failure>> {
         loop {
-            let Queues::Direct(direct) = &mut self.queues else { return self.next_verbs() };
+            let (Poller::Direct(direct), Queue::Direct(DirectFrames { ring, .. })) =
+                (&mut self.cq.poller, &mut self.queue)
+            else {
+                return self.next_verbs();
+            };
             // SAFETY: as in `FrameBatch::next`.
-            let cqe = unsafe { direct.cq.cq.next()?.detach() };
-            return Some(Err(match direct.ring.complete(cqe) {
+            let cqe = unsafe { direct.cq.next()?.detach() };
+            return Some(Err(match ring.complete(cqe) {
                 Completion::Frame(frame) => {
                     // The frame after a filler comes here, see `FrameQueue::frame`.
                     let dropped = std::mem::take(&mut self.dropped);
@@ -169,8 +174,10 @@ impl FrameReceiver {
 
     /// Takes the next completion through verbs.
     fn next_verbs(&mut self) -> Option<Result<Frame<'_>, Failure>> {
-        let Queues::Verbs(verbs) = &mut self.queues else { return None };
-        let sys::ibv_wc { wr_id, status, byte_len, vendor_err, .. } = verbs.cq.next()?.wc;
+        let (Poller::Verbs(cq), Queue::Verbs(verbs)) = (&mut self.cq.poller, &mut self.queue) else {
+            return None;
+        };
+        let sys::ibv_wc { wr_id, status, byte_len, vendor_err, .. } = cq.next()?.wc;
         let is_success = status == sys::IBV_WC_SUCCESS;
         // The length of a failed receive is undefined.
         let len = if is_success { byte_len } else { 0 };

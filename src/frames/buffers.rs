@@ -28,7 +28,7 @@ impl Buffers {
     /// Makes a buffer for each of `wqes` WQEs, with the indices below that number, and the spare buffers.
     pub(super) fn new(pd: &ProtectionDomain, config: &FrameConfig, wqes: u32) -> Result<Self> {
         let (count, bytes) = (wqes.saturating_add(config.spare), config.shape.bytes());
-        let pool = BufferPool::with(pd, &PoolConfig::new(count, bytes).pages(config.pages))?;
+        let pool = BufferPool::new(pd, &PoolConfig::new(count, bytes).pages(config.pages))?;
         let all: Vec<_> = std::iter::from_fn(|| pool.take()).map(Arc::new).collect();
         let lkey = pool.0.lkey();
         Error::check_range("buffers of the pool", all.len() as u64, count.into(), count.into())?;

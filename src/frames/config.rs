@@ -6,34 +6,33 @@ use sys::Mlx5dv;
 
 use crate::caps::query_mlx5;
 use crate::context::Context;
-use crate::cq::Timestamps;
+use crate::cq::CqConfig;
 use crate::error::{Error, Result};
 use crate::memory::HugePages;
-use crate::path::Path;
 use crate::qp::LINK_LAYER_ETHERNET;
 
 /// Bytes of the shortest frame of Ethernet, without FCS.
 const MIN_FRAME: u64 = 60;
 
-/// Buffers, path and options of a [`FrameReceiver`](crate::frames::FrameReceiver).
+/// Buffers, CQ and options of a [`FrameReceiver`](crate::frames::FrameReceiver).
 ///
 /// ```
 /// use doorbell::frames::FrameConfig;
+/// use doorbell::{CqConfig, Timestamps};
 ///
 /// // Frames of any length share 4 WQEs of 2,048 strides of 64 bytes.
-/// let config = FrameConfig::new().striding(4, 2048, 64).timestamps(true);
+/// let cq = CqConfig::new(1).timestamps(Timestamps::Ticks);
+/// let config = FrameConfig::new().striding(4, 2048, 64).cq(cq);
 /// # let _ = config;
 /// ```
 #[derive(Clone, Debug)]
 pub struct FrameConfig {
-    pub(super) path: Path,
+    pub(super) cq: CqConfig,
     pub(super) port: u8,
     pub(super) wqes: u32,
     pub(super) shape: Shape,
     pub(super) spare: u32,
     pub(super) pages: HugePages,
-    pub(super) comp_vector: u32,
-    pub(super) timestamps: Option<Timestamps>,
     pub(super) vlan_stripping: bool,
     pub(super) sends: u32,
     pub(super) max_inline: u32,
@@ -44,14 +43,12 @@ impl FrameConfig {
     /// buffers.
     pub const fn new() -> Self {
         Self {
-            path: Path::Auto,
+            cq: CqConfig::new(1),
             port: 1,
             wqes: 1024,
             shape: Shape::Plain(2048),
             spare: 64,
             pages: HugePages::No,
-            comp_vector: 0,
-            timestamps: None,
             vlan_stripping: false,
             sends: 128,
             max_inline: 0,
@@ -91,9 +88,11 @@ impl FrameConfig {
         self
     }
 
-    /// Sets the path of the queue, [`Path::Auto`] by default.
-    pub const fn path(mut self, path: Path) -> Self {
-        self.path = path;
+    /// Sets path, completion vector and timestamps of the CQ. It is made as large as the queue needs, and at least as large
+    /// as the capacity of `config`, 1 by default. A striding queue needs the direct path. `Timestamps` set the
+    /// [timestamp](crate::frames::Frame::timestamp) of each frame.
+    pub fn cq(mut self, config: CqConfig) -> Self {
+        self.cq = config;
         self
     }
 
@@ -106,27 +105,6 @@ impl FrameConfig {
     /// Sets the kind of pages of the buffers, normal pages by default.
     pub const fn pages(mut self, pages: HugePages) -> Self {
         self.pages = pages;
-        self
-    }
-
-    /// Sets the completion vector, below [`Context::num_comp_vectors`](crate::Context::num_comp_vectors); 0 by
-    /// default. Its interrupt ends [waiting](crate::frames::FrameReceiver::wait).
-    pub const fn comp_vector(mut self, vector: u32) -> Self {
-        self.comp_vector = vector;
-        self
-    }
-
-    /// Requests a [timestamp](crate::frames::Frame::timestamp) for each frame, in ticks of the device's clock. On a device
-    /// without a clock each is `None`.
-    pub const fn timestamps(mut self, wanted: bool) -> Self {
-        self.timestamps = if wanted { Some(Timestamps::Ticks) } else { None };
-        self
-    }
-
-    /// Requests timestamps in real time of the adapter's PTP clock. The firmware must have it (`REAL_TIME_CLOCK_ENABLE`):
-    /// else the creation of the receiver fails with [`Error::Unsupported`](crate::Error::Unsupported).
-    pub const fn real_time_timestamps(mut self) -> Self {
-        self.timestamps = Some(Timestamps::RealTime);
         self
     }
 
@@ -150,9 +128,16 @@ impl FrameConfig {
         self
     }
 
+    /// Returns the configuration of the CQ.
+    pub(super) fn cq_config(&self) -> CqConfig {
+        let needed = self.wqes.saturating_mul(self.shape.completions());
+        CqConfig { capacity: self.cq.capacity.max(needed), ..self.cq.clone() }
+    }
+
     /// Checks what can be checked against the device before anything is made.
     pub(super) fn check(&self, context: &Context, mlx5dv: Option<&Mlx5dv>) -> Result<()> {
         let (attr, verbs) = (context.attr(), mlx5dv.is_none());
+        self.cq.uncompressed("for a FrameReceiver")?;
         Error::check_range("port", self.port.into(), 1, attr.phys_port_cnt.into())?;
         if context.query_port(self.port)?.link_layer != LINK_LAYER_ETHERNET {
             return Err(Error::Unsupported {

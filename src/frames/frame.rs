@@ -7,9 +7,11 @@ use std::slice;
 use std::sync::Arc;
 
 use mlx5_ring::completion::Cqe;
+use rdma_core_sys as sys;
 
 use super::FrameReceiver;
-use crate::clock::{Timestamp, TimestampClock};
+use crate::clock::Timestamp;
+use crate::cq::{Poller, Wc};
 use crate::memory::Buffer;
 
 /// A received frame, lent by its batch, from the Ethernet header on and without the FCS. Its memory is posted again
@@ -49,7 +51,7 @@ impl Frame<'_> {
     pub fn checksum_ok(&self) -> bool {
         match &self.cqe {
             Some(cqe) => cqe.is_frame_checksum_ok(),
-            None => self.receiver.queues.verbs_report().is_some_and(|(is_ok, _)| is_ok),
+            None => self.wc().is_some_and(|wc| wc.wc.wc_flags & sys::IBV_WC_IP_CSUM_OK != 0),
         }
     }
 
@@ -84,17 +86,24 @@ impl Frame<'_> {
     }
 
     /// Returns when the device completed the frame; [`FrameReceiver::clock`](crate::frames::FrameReceiver::clock)
-    /// converts it to nanoseconds. `None` unless [`FrameConfig::timestamps`](crate::frames::FrameConfig::timestamps)
-    /// or [`real_time_timestamps`](crate::frames::FrameConfig::real_time_timestamps) requested it and the device has
-    /// a clock.
+    /// converts it to nanoseconds. `None` unless the [`CqConfig`](crate::CqConfig::timestamps) requested it and the device
+    /// has a clock.
     #[inline]
     pub fn timestamp(&self) -> Option<Timestamp> {
-        let clock = TimestampClock::of(&self.receiver.cq)?;
+        let clock = self.receiver.cq.object.timestamp_clock()?;
         let raw = match &self.cqe {
             Some(cqe) => cqe.timestamp(),
-            None => self.receiver.queues.verbs_report()?.1?,
+            None => self.wc()?.timestamp?,
         };
         Some(Timestamp::new(raw, clock))
+    }
+
+    /// Returns the completion that verbs reported, on the verbs path.
+    fn wc(&self) -> Option<&Wc> {
+        match &self.receiver.cq.poller {
+            Poller::Verbs(cq) => Some(cq.current()),
+            Poller::Direct(_) => None,
+        }
     }
 
     /// Keeps the frame in place, without a copy, until the returned value is dropped. Its whole buffer, with all
@@ -103,7 +112,7 @@ impl Frame<'_> {
     pub fn take(self) -> TakenFrame {
         let Self { start, len, wqe, receiver, .. } = self;
         receiver.is_shared = true;
-        let buffer = receiver.buffers.share(receiver.queues.buffer(wqe).index);
+        let buffer = receiver.buffers.share(receiver.queue.buffer(wqe).index);
         TakenFrame { start, len, _buffer: buffer }
     }
 }

@@ -10,12 +10,12 @@
 //!
 //! ```no_run
 //! use doorbell::frames::{FrameConfig, FrameReceiver};
-//! use doorbell::{BufferPool, Sender, SenderConfig};
+//! use doorbell::{BufferPool, Completions, CqConfig, PoolConfig, Sender};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-//! let pool = BufferPool::new(&pd, 64, 2048)?;
-//! let mut sender = Sender::new(&pd, &SenderConfig::new())?;
+//! let pool = BufferPool::new(&pd, &PoolConfig::new(64, 2048))?;
+//! let mut sender = Sender::new(&pd, &CqConfig::new(512))?;
 //! let receiver = FrameReceiver::with_sender(&pd, &FrameConfig::new().plain(4, 2048), &mut sender)?;
 //! let queue = receiver.send_queue().expect("created with a sender");
 //!
@@ -41,7 +41,6 @@ mod flow;
 mod frame;
 mod queue;
 mod verbs;
-mod wait;
 mod wq;
 
 use std::fmt;
@@ -49,18 +48,16 @@ use std::sync::Arc;
 
 use mlx5_ring::frames::{FrameQueue, Shape};
 use mlx5_ring::rq;
-use rdma_core_sys::Mlx5dv;
 
-use crate::channel::CompletionChannel;
 use crate::clock::Clock;
-use crate::cq::{Cq, CqInit, Timestamps};
+use crate::cq::{CompletionChannel, Completions, CqCore, Poller, Timestamps, Waiting};
 use crate::error::{Error, Result};
+use crate::ids::SqId;
 use crate::mlx5::{self, layout_error};
 use crate::path::{NotDirect, Path};
 use crate::pd::ProtectionDomain;
-use crate::poller::{DirectCq, Poller};
-use crate::qp::{QpConfig, QueuePair, SendSide};
-use crate::sender::{Sender, SqId};
+use crate::qp::{QpConfig, QueuePair, ReceiveSide, SendSide};
+use crate::sender::Sender;
 use crate::trace::trace_event;
 
 pub use batch::FrameBatch;
@@ -70,7 +67,7 @@ pub use frame::{Frame, TakenFrame};
 
 use buffers::Buffers;
 use flow::Target;
-use queue::{DirectFrames, Queues};
+use queue::{DirectFrames, Queue};
 use verbs::VerbsFrames;
 use wq::{HashQp, Wq};
 
@@ -113,7 +110,8 @@ use wq::{HashQp, Wq};
 /// # }
 /// ```
 pub struct FrameReceiver {
-    queues: Queues,
+    cq: CqCore,
+    queue: Queue,
     buffers: Buffers,
     /// `[whole]`: unless it is set, every buffer that a WQE has is whole. Taking a frame sets it.
     is_shared: bool,
@@ -123,8 +121,6 @@ pub struct FrameReceiver {
     failed: bool,
     owner: Owner,
     port: u8,
-    channel: Arc<CompletionChannel>,
-    cq: Arc<Cq>,
     pd: ProtectionDomain,
 }
 
@@ -132,13 +128,6 @@ pub struct FrameReceiver {
 enum Owner {
     Raw(QueuePair),
     Wq(Arc<Wq>, Arc<HashQp>),
-}
-
-/// A completion queue, for a receive queue that is yet to be made.
-struct Parts {
-    poller: Poller,
-    channel: Arc<CompletionChannel>,
-    cq: Arc<Cq>,
 }
 
 impl FrameReceiver {
@@ -175,10 +164,11 @@ impl FrameReceiver {
                 when: "with a striding queue, which has no send side: make another receiver for sending",
             });
         }
-        if (config.timestamps == Some(Timestamps::RealTime)) != sender.is_in_real_time() {
+        let real_time = config.cq.timestamps == Timestamps::RealTime;
+        if real_time != sender.is_in_real_time() {
             return Err(Error::Unsupported {
                 operation: "FrameReceiver::with_sender",
-                when: "with real_time_timestamps in one of FrameConfig and SenderConfig: set it in both",
+                when: "with Timestamps::RealTime in the CqConfig of the receiver or the sender only: set it in both",
             });
         }
         Self::with_raw_qp(pd, config, Some(sender))
@@ -189,31 +179,28 @@ impl FrameReceiver {
         config: &FrameConfig,
         mut sender: Option<&mut Sender>,
     ) -> Result<Self> {
-        let context = pd.context();
-        let mlx5dv = context.choose(config.path)?;
-        config.check(context, mlx5dv)?;
-        let parts = Parts::new(pd, config, mlx5dv)?;
-        let qp_config = QpConfig::raw_packet(config.wqes, config.vlan_stripping).port(config.port);
-        let cq = Arc::clone(&parts.cq);
+        let cq = Self::create_cq(pd, config)?;
+        let qp_config = QpConfig::raw_packet(config.vlan_stripping).port(config.port);
+        let object = Arc::clone(&cq.object);
         let (qp_config, send) = match &mut sender {
-            None => (qp_config.idle(), SendSide::idle(Arc::clone(&cq))),
+            None => (qp_config.idle(), SendSide::idle(Arc::clone(&object))),
             Some(sender) => {
                 let sends = qp_config.sends(config.sends).max_inline(config.max_inline);
                 (sends, sender.send_side(pd)?)
             }
         };
-        let mut qp = QueuePair::create(pd, &qp_config, cq, None, None, send)?;
-        let Parts { poller, channel, cq } = parts;
-        let queues = match poller {
+        let receive = ReceiveSide { own: (config.wqes, 1), ..ReceiveSide::idle(object) };
+        let mut qp = QueuePair::create(pd, &qp_config, receive, send)?;
+        let (queue, buffers) = match &cq.poller {
             Poller::Direct(direct) => {
                 let layout = mlx5::receive_queue_layout(direct.mlx5dv, qp.as_raw());
                 // SAFETY: the layout of a fresh queue pair, which the receiver keeps.
-                unsafe { direct_queues(pd, config, direct, layout) }?
+                unsafe { direct_queue(pd, config, &cq, layout) }?
             }
-            Poller::Verbs(poller) => {
+            Poller::Verbs(_) => {
                 let buffers = Buffers::new(pd, config, config.wqes)?;
                 let posted = (0..config.wqes).map(|index| buffers.get(index)).collect();
-                (Queues::Verbs(VerbsFrames::new(poller, qp.object(), posted)), buffers)
+                (Queue::Verbs(VerbsFrames::new(qp.object(), posted)), buffers)
             }
         };
         let sends = sender.is_some();
@@ -223,12 +210,19 @@ impl FrameReceiver {
         }
         qp.activate_raw_packet(sends)?;
         trace_event!(
-            device = context.name(),
+            device = pd.context().name(),
             qp_num = qp.qp_num(),
             wqes = config.wqes,
             "frame receiver created"
         );
-        Ok(Self::from_parts(pd, config, queues, channel, cq, Owner::Raw(qp)))
+        Ok(Self::from_parts(pd, config, cq, queue, buffers, Owner::Raw(qp)))
+    }
+
+    /// Checks the configuration, and creates the CQ.
+    fn create_cq(pd: &ProtectionDomain, config: &FrameConfig) -> Result<CqCore> {
+        let context = pd.context();
+        config.check(context, context.choose(config.cq.path)?)?;
+        CqCore::create(context, &config.cq_config())
     }
 
     /// Creates `count` receivers, a power of two, for as many threads. A rule attached to one of them serves all: a
@@ -238,31 +232,29 @@ impl FrameReceiver {
     /// # Errors
     /// The errors of [`new`](Self::new).
     pub fn spread(pd: &ProtectionDomain, config: &FrameConfig, count: u32) -> Result<Vec<Self>> {
-        let context = pd.context();
-        let mlx5dv = context.choose(config.path)?;
-        config.check(context, mlx5dv)?;
         Error::check_power_of_two("number of receivers", count, 1, 1 << 15)?;
-        let Some(mlx5dv) = mlx5dv else {
-            return Err(Error::Unsupported {
-                operation: "FrameReceiver::spread",
-                when: "on the verbs path: make one receiver with FrameReceiver::new",
-            });
-        };
         let mut made = Vec::new();
         for _ in 0..count {
-            let Parts { poller, channel, cq } = Parts::new(pd, config, Some(mlx5dv))?;
-            let Poller::Direct(direct) = poller else { unreachable!("mlx5dv was given") };
-            let wq = Arc::new(Wq::create(pd, config, &cq, mlx5dv)?);
+            let cq = Self::create_cq(pd, config)?;
+            let Some(mlx5dv) = cq.mlx5dv() else {
+                return Err(Error::Unsupported {
+                    operation: "FrameReceiver::spread",
+                    when: "on the verbs path: make one receiver with FrameReceiver::new",
+                });
+            };
+            let wq = Arc::new(Wq::create(pd, config, &cq.object, mlx5dv)?);
             let layout = mlx5::work_queue_layout(mlx5dv, wq.as_raw());
             // SAFETY: the layout of a fresh work queue, which the receiver keeps.
-            let queues = unsafe { direct_queues(pd, config, direct, layout) }?;
-            made.push((queues, channel, cq, wq));
+            let (queue, buffers) = unsafe { direct_queue(pd, config, &cq, layout) }?;
+            made.push((cq, queue, buffers, wq));
         }
         let wqs = made.iter().map(|(.., wq)| Arc::clone(wq)).collect();
         let hash = Arc::new(HashQp::create(pd, wqs)?);
-        trace_event!(device = context.name(), count, wqes = config.wqes, "frame receivers created");
-        let whole = |(queues, channel, cq, wq)| {
-            Self::from_parts(pd, config, queues, channel, cq, Owner::Wq(wq, Arc::clone(&hash)))
+        let device = pd.context().name();
+        trace_event!(device, count, wqes = config.wqes, "frame receivers created");
+        let whole = |(cq, queue, buffers, wq)| {
+            let owner = Owner::Wq(wq, Arc::clone(&hash));
+            Self::from_parts(pd, config, cq, queue, buffers, owner)
         };
         Ok(made.into_iter().map(whole).collect())
     }
@@ -271,21 +263,20 @@ impl FrameReceiver {
     fn from_parts(
         pd: &ProtectionDomain,
         config: &FrameConfig,
-        (queues, buffers): (Queues, Buffers),
-        channel: Arc<CompletionChannel>,
-        cq: Arc<Cq>,
+        cq: CqCore,
+        queue: Queue,
+        buffers: Buffers,
         owner: Owner,
     ) -> Self {
         let mut this = Self {
-            queues,
+            cq,
+            queue,
             buffers,
             is_shared: false,
             dropped: 0,
             failed: false,
             owner,
             port: config.port,
-            channel,
-            cq,
             pd: pd.clone(),
         };
         this.end_batch();
@@ -325,10 +316,7 @@ impl FrameReceiver {
 
     /// Returns the path of the queue: [`Path::Direct`] or [`Path::Verbs`].
     pub const fn path(&self) -> Path {
-        match self.queues {
-            Queues::Direct(_) => Path::Direct,
-            Queues::Verbs(_) => Path::Verbs,
-        }
+        self.cq.path()
     }
 
     /// Returns a clock that converts the [timestamps](Frame::timestamp), see
@@ -337,10 +325,7 @@ impl FrameReceiver {
     /// # Errors
     /// The errors of [`Context::clock`](crate::Context::clock).
     pub fn clock(&self) -> Result<Clock> {
-        match self.cq.with_timestamps() {
-            Some((_, Timestamps::RealTime)) => Ok(Clock::REAL_TIME),
-            _ => self.pd.context().clock(),
-        }
+        self.cq.clock()
     }
 
     /// Returns the protection domain.
@@ -349,27 +334,27 @@ impl FrameReceiver {
     }
 }
 
-impl Parts {
-    fn new(
-        pd: &ProtectionDomain,
-        config: &FrameConfig,
-        mlx5dv: Option<&'static Mlx5dv>,
-    ) -> Result<Self> {
-        let context = pd.context();
-        let channel = Arc::new(CompletionChannel::create(context)?);
-        let init = CqInit {
-            entries: config.wqes * config.shape.completions(),
-            channel: Some(Arc::clone(&channel)),
-            comp_vector: config.comp_vector,
-            through_verbs: mlx5dv.is_none(),
-        };
-        let cq = Arc::new(match config.timestamps {
-            Some(form) => Cq::create_with_timestamps(context, init, form)?,
-            None => Cq::create(context, init)?,
-        });
-        // SAFETY: a fresh CQ that no other code knows.
-        let poller = unsafe { Poller::new(&cq, mlx5dv) }?;
-        Ok(Self { poller, channel, cq })
+impl Completions for FrameReceiver {
+    fn channel(&self) -> Option<&CompletionChannel> {
+        self.cq.channel()
+    }
+
+    fn arm(&mut self) -> Result<bool> {
+        self.end_batch();
+        self.cq.arm(false)?;
+        Ok(self.cq.poller.has_arrived())
+    }
+
+    fn has_completions(&mut self) -> bool {
+        self.end_batch();
+        self.cq.poller.has_arrived()
+    }
+}
+
+impl Waiting for FrameReceiver {
+    /// A frame that is dropped elsewhere wakes no thread.
+    fn is_starving(&mut self) -> bool {
+        self.is_short_of_buffers()
     }
 }
 
@@ -378,23 +363,16 @@ impl Parts {
 /// # Safety
 /// `layout` is that of a queue to which nothing was posted and no other code posts, that cuts its buffers as `config` says,
 /// and that lives for as long as the value.
-unsafe fn direct_queues(
+unsafe fn direct_queue(
     pd: &ProtectionDomain,
     config: &FrameConfig,
-    cq: DirectCq,
+    cq: &CqCore,
     layout: Result<rq::Layout, NotDirect>,
-) -> Result<(Queues, Buffers)> {
+) -> Result<(Queue, Buffers)> {
     let not_direct = |error| pd.context().not_direct(error);
     let layout = layout.map_err(not_direct)?;
     let needed = u64::from(layout.wqe_cnt) * u64::from(config.shape.completions());
-    let capacity = u64::from(cq.cq.capacity());
-    if needed > capacity {
-        return Err(Error::CqTooSmall {
-            setting: "number of frames in FrameConfig",
-            needed,
-            capacity,
-        });
-    }
+    cq.check_room(needed, "capacity with FrameConfig::cq")?;
     let buffers = Buffers::new(pd, config, layout.wqe_cnt)?;
     let slots = mlx5::Storage::uninit(layout.wqe_cnt as usize);
     let posted = (0..layout.wqe_cnt).map(|index| buffers.get(index));
@@ -403,7 +381,7 @@ unsafe fn direct_queues(
     let ring =
         unsafe { FrameQueue::new(layout, config.shape, buffers.lkey(), slots.start(), posted) };
     let ring = ring.map_err(layout_error).map_err(not_direct)?;
-    Ok((Queues::Direct(DirectFrames { cq, ring, _slots: slots }), buffers))
+    Ok((Queue::Direct(DirectFrames { ring, _slots: slots }), buffers))
 }
 
 impl Drop for FrameReceiver {
@@ -422,15 +400,12 @@ impl Drop for FrameReceiver {
             Owner::Wq(wq, _) => wq.deferred(),
         };
         let buffers = &self.buffers;
-        self.queues.posted(|posted| deferred.keep_shared(buffers.share(posted.index)));
+        self.queue.posted(|posted| deferred.keep_shared(buffers.share(posted.index)));
     }
 }
 
 impl fmt::Debug for FrameReceiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FrameReceiver")
-            .field("path", &self.path())
-            .field("device", &self.pd.context().name())
-            .finish_non_exhaustive()
+        self.cq.debug("FrameReceiver", f)
     }
 }

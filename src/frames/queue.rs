@@ -1,19 +1,13 @@
-//! The queues of a receiver of frames: a CQ, and the one receive queue that completes on it. Only this file asks which path
-//! drives them.
+//! The receive queue of a receiver of frames. Only this file asks which path drives it.
 
 use mlx5_ring::frames::{FrameBuffer, FrameQueue};
-use rdma_core_sys as sys;
 
 use super::buffers::Buffers;
 use super::verbs::VerbsFrames;
-use crate::cq::Cq;
-use crate::error::Result;
 use crate::mlx5::Storage;
-use crate::poller::DirectCq;
 
-/// A CQ and its receive queue. WQEs complete in the order of posting; those that have completed and were not given back
-/// are *held*.
-pub(super) enum Queues {
+/// A receive queue. WQEs complete in the order of posting; those that have completed and were not given back are *held*.
+pub(super) enum Queue {
     /// Driven directly.
     Direct(DirectFrames),
     /// Through libibverbs.
@@ -21,7 +15,6 @@ pub(super) enum Queues {
 }
 
 pub(super) struct DirectFrames {
-    pub(super) cq: DirectCq,
     pub(super) ring: FrameQueue,
     pub(super) _slots: Storage<FrameBuffer>,
 }
@@ -30,13 +23,13 @@ pub(super) struct DirectFrames {
 macro_rules! on_queue {
     ($queues:expr, $queue:ident => $value:expr) => {
         match $queues {
-            Queues::Direct(DirectFrames { ring: $queue, .. }) => $value,
-            Queues::Verbs($queue) => $value,
+            Queue::Direct(DirectFrames { ring: $queue, .. }) => $value,
+            Queue::Verbs($queue) => $value,
         }
     };
 }
 
-impl Queues {
+impl Queue {
     /// Returns the buffer of the WQE with this running index.
     pub(super) fn buffer(&self, wqe: u32) -> FrameBuffer {
         on_queue!(self, queue => queue.buffer(wqe))
@@ -71,13 +64,6 @@ impl Queues {
         on_queue!(self, queue => unsafe { queue.recycle(count) });
     }
 
-    /// Publishes the consumer index: the receives that the next doorbell hands over need the room on the CQ.
-    pub(super) fn publish(&mut self) {
-        if let Self::Direct(direct) = self {
-            direct.cq.cq.publish();
-        }
-    }
-
     /// Hands what was given back to the device.
     pub(super) fn ring_doorbell(&mut self, buffers: &Buffers) {
         match self {
@@ -89,29 +75,5 @@ impl Queues {
     /// Calls `each` with the buffers that the device may write.
     pub(super) fn posted(&self, each: impl FnMut(FrameBuffer)) {
         on_queue!(self, queue => queue.posted(each));
-    }
-
-    /// Asks for an event at the next completion. `events` were taken from the channel since the last call.
-    pub(super) fn arm(&mut self, cq: &Cq, events: u32) -> Result<()> {
-        match self {
-            Self::Direct(direct) => direct.cq.arm(events, false),
-            Self::Verbs(_) => cq.arm(false)?,
-        }
-        Ok(())
-    }
-
-    /// Returns `true` if there is a completion that was not taken.
-    pub(super) fn has_arrived(&mut self) -> bool {
-        match self {
-            Self::Direct(direct) => !direct.cq.cq.is_empty(),
-            Self::Verbs(verbs) => verbs.cq.has_arrived(),
-        }
-    }
-
-    /// Returns the verdict of verbs on the checksums of the frame that was taken last, and its time.
-    pub(super) fn verbs_report(&self) -> Option<(bool, Option<u64>)> {
-        let Self::Verbs(verbs) = self else { return None };
-        let current = verbs.cq.current();
-        Some((current.wc.wc_flags & sys::IBV_WC_IP_CSUM_OK != 0, current.timestamp))
     }
 }

@@ -8,12 +8,10 @@ use rdma_core_sys as sys;
 
 use super::buffers::Buffers;
 use crate::qp::Qp;
-use crate::receiver::VerbsCq;
 
 /// A receive queue with one frame in each receive, and running counts as in
 /// [`FrameQueue`](mlx5_ring::frames::FrameQueue). The `wr_id` of a receive is its running index.
 pub(super) struct VerbsFrames {
-    pub(super) cq: VerbsCq,
     qp: Arc<Qp>,
     /// The buffer of each slot. The number of slots is a power of two.
     buffers: Vec<FrameBuffer>,
@@ -29,10 +27,10 @@ pub(super) struct VerbsFrames {
 unsafe impl Send for VerbsFrames {}
 
 impl VerbsFrames {
-    pub(super) fn new(cq: VerbsCq, qp: Arc<Qp>, buffers: Vec<FrameBuffer>) -> Self {
+    pub(super) fn new(qp: Arc<Qp>, buffers: Vec<FrameBuffer>) -> Self {
         let ready = buffers.len() as u32;
         let requests = Vec::with_capacity(buffers.len());
-        Self { cq, qp, buffers, completed: 0, posted: 0, ready, requests }
+        Self { qp, buffers, completed: 0, posted: 0, ready, requests }
     }
 
     fn slot(&self, wqe: u32) -> usize {

@@ -13,7 +13,7 @@ use mlx5_wire::be::Be64;
 use mlx5_wire::data::DataSegment;
 
 use super::backing::Backing;
-use super::pool::Pool;
+use super::inner::Pool;
 use super::slots::ALIGNMENT;
 
 /// An owned buffer of a pool. No device writes it. Dropping it returns it to the pool.
@@ -98,7 +98,7 @@ impl Buffer {
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
     /// use doorbell::{BufferPool, PoolConfig};
     ///
-    /// let pool = BufferPool::with(&pd, &PoolConfig::new(16, 256).headroom(16))?;
+    /// let pool = BufferPool::new(&pd, &PoolConfig::new(16, 256).headroom(16))?;
     /// let mut buffer = pool.take().expect("a new pool is full");
     /// buffer.set_len(5);
     /// buffer.copy_from_slice(b"hello");
@@ -146,7 +146,9 @@ impl Buffer {
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
     /// use std::io::Write;
     ///
-    /// let pool = doorbell::BufferPool::new(&pd, 1, 64)?;
+    /// use doorbell::{BufferPool, PoolConfig};
+    ///
+    /// let pool = BufferPool::new(&pd, &PoolConfig::new(1, 64))?;
     /// let mut buffer = pool.take().expect("a new pool is full");
     /// buffer.extend_from_slice(b"answer: ");
     /// // A buffer is also written to; what has no room is an error there.

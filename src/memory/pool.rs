@@ -12,24 +12,26 @@ use rdma_core_sys as sys;
 use super::backing::{Backing, StableMemory};
 use super::buffer::Buffer;
 use super::config::PoolConfig;
-use super::error::MemoryError;
+use super::inner::{Bound, Free, Pool};
 use super::mapping::{HugePages, Mapping};
 use super::slots::Slots;
 use crate::error::{Error, Result};
 use crate::pd::ProtectionDomain;
-use crate::receiver::Bound;
+use crate::refused::Refused;
 use crate::trace::trace_event;
 
 /// Registered memory, divided into buffers of one size. Clones share one pool.
 ///
 /// The pool zeroes its memory and registers it with `IBV_ACCESS_LOCAL_WRITE`. Peers can read a
-/// [`readable`](Self::readable) pool, and can write none. The memory is freed when the last buffer and the last queue
+/// [`readable`](PoolConfig::readable) pool, and can write none. The memory is freed when the last buffer and the last queue
 /// that may hold one are dropped.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
+/// use doorbell::{BufferPool, PoolConfig};
+///
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// let pool = doorbell::BufferPool::new(&pd, 1024, 4096)?;
+/// let pool = BufferPool::new(&pd, &PoolConfig::new(1024, 4096))?;
 /// let mut buffer = pool.take().expect("a new pool is full");
 /// buffer.set_len(5);
 /// buffer.copy_from_slice(b"hello");
@@ -40,39 +42,6 @@ use crate::trace::trace_event;
 /// ```
 #[derive(Clone)]
 pub struct BufferPool(pub(crate) Arc<Pool>);
-
-#[repr(C)]
-pub(crate) struct Pool {
-    /// In front: a [`SlotContext`](crate::raw::SlotContext) refers to it.
-    bound: Bound,
-    pub(super) buffer_size: u32,
-    /// The data segment of a receive into one buffer, whose address is missing.
-    segment: DataSegment,
-    pd: ProtectionDomain,
-    pub(super) backing: ManuallyDrop<Backing>,
-    /// The first buffer, after its headroom.
-    start: NonNull<u8>,
-    mr: *mut sys::ibv_mr,
-    lkey: u32,
-    /// Key for peers, of a pool that they may read.
-    rkey: Option<u32>,
-    pub(super) headroom: u32,
-    stride: usize,
-    count: u32,
-    free: ArrayQueue<Free>,
-}
-
-/// The first byte of a buffer that no code uses.
-struct Free(NonNull<u8>);
-
-// SAFETY: an address.
-unsafe impl Send for Free {}
-
-// SAFETY: the region's handle is used to free it only; each buffer has one owner at a time, tracked by
-// `Buffer` and the queues, and the free list is a concurrent queue.
-unsafe impl Send for Pool {}
-// SAFETY: as above.
-unsafe impl Sync for Pool {}
 
 /// A pool without what keeps its memory.
 struct Registered {
@@ -111,35 +80,6 @@ impl Registered {
 }
 
 impl BufferPool {
-    /// Creates a pool of `count` buffers of `buffer_size` bytes.
-    ///
-    /// # Errors
-    /// The errors of [`with`](Self::with).
-    pub fn new(pd: &ProtectionDomain, count: u32, buffer_size: u32) -> Result<Self> {
-        Self::with(pd, &PoolConfig::new(count, buffer_size))
-    }
-
-    /// Creates a pool that peers can read, see [`PoolConfig::readable`].
-    ///
-    /// # Errors
-    /// The errors of [`with`](Self::with).
-    pub fn readable(pd: &ProtectionDomain, count: u32, buffer_size: u32) -> Result<Self> {
-        Self::with(pd, &PoolConfig::new(count, buffer_size).readable(true))
-    }
-
-    /// Creates a pool of `count` buffers of `buffer_size` bytes in pages of this kind.
-    ///
-    /// # Errors
-    /// The errors of [`with`](Self::with).
-    pub fn with_pages(
-        pd: &ProtectionDomain,
-        count: u32,
-        buffer_size: u32,
-        pages: HugePages,
-    ) -> Result<Self> {
-        Self::with(pd, &PoolConfig::new(count, buffer_size).pages(pages))
-    }
-
     /// Creates a pool as `config` describes it.
     ///
     /// ```
@@ -148,7 +88,7 @@ impl BufferPool {
     ///
     /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
     /// let config = PoolConfig::new(512, 4000).headroom(64).pages(HugePages::Transparent);
-    /// let pool = BufferPool::with(&pd, &config)?;
+    /// let pool = BufferPool::new(&pd, &config)?;
     /// assert_eq!((pool.buffer_size(), pool.headroom()), (4000, 64));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -157,7 +97,7 @@ impl BufferPool {
     /// [`Error::OutOfRange`] if the count or the size is 0, or the pool is larger than `max_mr_size` of the device;
     /// [`Error::Verbs`] if memory is short or may not be locked (`RLIMIT_MEMLOCK`), or too few huge pages are
     /// reserved (`mmap`).
-    pub fn with(pd: &ProtectionDomain, config: &PoolConfig) -> Result<Self> {
+    pub fn new(pd: &ProtectionDomain, config: &PoolConfig) -> Result<Self> {
         let len = Slots::len(config)?;
         Self::check_size(pd, len)?;
         let memory = Mapping::new(len as usize, config.pages).map_err(|source| {
@@ -173,46 +113,41 @@ impl BufferPool {
         Ok(registered.into_pool(Backing::Pages(memory)))
     }
 
-    /// Creates a pool in memory of the program, with as many buffers as fit, each on its own cache lines. The pool
-    /// drops the memory when the device can no longer access it. If the registration cannot be removed, the memory is
-    /// leaked.
+    /// Creates a pool in memory of the program, with as many buffers as fit and at most `config` says, each on its own cache
+    /// lines. The pool drops the memory when the device can no longer
+    /// access it. If the registration cannot be removed, the memory is leaked.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
-    /// use doorbell::BufferPool;
+    /// use doorbell::{BufferPool, PoolConfig};
     ///
     /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// let pool = BufferPool::from_memory(&pd, vec![0; 1 << 16], 1024)?;
+    /// let as_many_as_fit = PoolConfig::new(u32::MAX, 1024);
+    /// let pool = BufferPool::from_memory(&pd, vec![0; 1 << 16], &as_many_as_fit)?;
     /// assert!(pool.count() >= 63);
     /// // When that is not possible, the memory comes back.
-    /// let refused = BufferPool::from_memory(&pd, vec![7; 100], 1024).unwrap_err();
+    /// let refused = BufferPool::from_memory(&pd, vec![7; 100], &as_many_as_fit).unwrap_err();
     /// println!("{refused}");
-    /// assert_eq!(refused.memory, [7; 100]);
+    /// assert_eq!(refused.payload, [7; 100]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`MemoryError`], which returns the memory: [`Error::OutOfRange`] if not one buffer fits (with up to 63 bytes before it,
-    /// for alignment); the errors of
-    /// [`with`](Self::with).
+    /// [`Refused`], which returns the memory: [`Error::OutOfRange`] if not one buffer fits (with up to 63 bytes before it,
+    /// for alignment), [`Error::Unsupported`] if `config` asks for [`pages`](PoolConfig::pages); the errors of
+    /// [`new`](Self::new).
     pub fn from_memory<M: StableMemory>(
         pd: &ProtectionDomain,
         memory: M,
-        buffer_size: u32,
-    ) -> Result<Self, MemoryError<M>> {
-        Self::from_memory_with(pd, memory, &PoolConfig::new(u32::MAX, buffer_size))
-    }
-
-    /// Creates a pool in memory of the program, with at most as many buffers as `config` says. The kind of pages in
-    /// `config` is ignored.
-    ///
-    /// # Errors
-    /// The errors of [`from_memory`](Self::from_memory).
-    pub fn from_memory_with<M: StableMemory>(
-        pd: &ProtectionDomain,
-        memory: M,
         config: &PoolConfig,
-    ) -> Result<Self, MemoryError<M>> {
+    ) -> Result<Self, Refused<M, Error>> {
+        if config.pages != HugePages::No {
+            let reason = Error::Unsupported {
+                operation: "PoolConfig::pages",
+                when: "for a pool in memory of the program: map the memory with such pages",
+            };
+            return Err(Refused { payload: memory, reason });
+        }
         let value = NonNull::from(Box::leak(Box::new(memory)));
         // SAFETY: leaked just now, and no other code has it.
         let (first, len) = unsafe { (*value.as_ptr()).memory() };
@@ -223,10 +158,10 @@ impl BufferPool {
         };
         match made {
             Ok(registered) => Ok(registered.into_pool(Backing::Program(value))),
-            Err(error) => {
+            Err(reason) => {
                 // SAFETY: leaked above, and not registered.
                 let memory = unsafe { Box::from_raw(value.as_ptr()) };
-                Err(MemoryError { error, memory: *memory })
+                Err(Refused { payload: *memory, reason })
             }
         }
     }
@@ -293,59 +228,6 @@ impl BufferPool {
     /// Returns the protection domain of the pool.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.0.pd
-    }
-}
-
-impl Pool {
-    pub(crate) const fn lkey(&self) -> u32 {
-        self.lkey
-    }
-
-    pub(crate) const fn rkey(&self) -> Option<u32> {
-        self.rkey
-    }
-
-    pub(crate) const fn pd(&self) -> &ProtectionDomain {
-        &self.pd
-    }
-
-    /// Returns `true` if a buffer starts at `addr`.
-    pub(super) fn has(&self, addr: NonNull<u8>) -> bool {
-        let offset = addr.addr().get().wrapping_sub(self.start.addr().get());
-        offset % self.stride == 0 && offset / self.stride < self.count as usize
-    }
-
-    /// Bytes that a buffer holds.
-    pub(crate) const fn buffer_size(&self) -> u32 {
-        self.buffer_size
-    }
-
-    #[inline(always)]
-    pub(super) const fn segment(&self) -> &DataSegment {
-        &self.segment
-    }
-
-    /// Puts the buffer that starts at `start`, and that no code uses any more, on the free list.
-    pub(crate) fn put(&self, start: NonNull<u8>) {
-        debug_assert!(self.has(start));
-        // The list has room for every buffer of the pool.
-        let _ = self.free.push(Free(start));
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        if !self.pd.context().owner().is_this_process() {
-            return;
-        }
-        // SAFETY: registered by us and deregistered once; no buffer is left, and a queue that may hold
-        // one keeps the pool alive.
-        let errno = unsafe { sys::ibv_dereg_mr(self.mr) };
-        if !self.pd.context().destroyed("ibv_dereg_mr", errno) {
-            return;
-        }
-        // SAFETY: the device has no access any more; dropped once.
-        unsafe { ManuallyDrop::drop(&mut self.backing) }
     }
 }
 

@@ -4,7 +4,6 @@ mod storage;
 
 use std::mem;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 use mlx5_ring::arm::{self, CqDoorbell};
 use mlx5_ring::cq::{self, CompletionQueue};
@@ -13,40 +12,16 @@ use mlx5_ring::slots::Slot;
 use mlx5_ring::sq::{self, Record, SendQueue};
 use mlx5_ring::srq::{self, SharedReceiveQueue};
 use mlx5_wire::datagram::DatagramSegment;
+use mlx5_wire::mini_cqe::MiniCqeFormat;
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
-use crate::cq::{Cq, Form};
 use crate::path::NotDirect;
-use crate::qp::Qp;
-use crate::receiver::{SlotContext, Srq};
-use crate::sender::WorkRequest;
 
 pub(crate) use storage::Storage;
 
-/// A shared receive queue and what its ring stands on.
-pub(crate) struct DirectSrq {
-    pub(crate) ring: SharedReceiveQueue<SlotContext>,
-    pub(crate) object: Arc<Srq>,
-    /// [`fill`](crate::Receiver::fill) has put a buffer into the slot that stays unposted: the queue goes on to hold one
-    /// more than can be posted.
-    pub(crate) keeps_spare: bool,
-    _slots: Storage<Slot<SlotContext>>,
-}
-
-/// The receive queue of a queue pair and what its ring stands on.
-pub(crate) struct DirectRq {
-    pub(crate) ring: ReceiveQueue<SlotContext>,
-    pub(crate) object: Arc<Qp>,
-    _slots: Storage<Slot<SlotContext>>,
-}
-
-/// The send queue of a queue pair and what its ring stands on.
-pub(crate) struct DirectSq {
-    pub(crate) ring: SendQueue<WorkRequest>,
-    _records: Storage<Record<WorkRequest>>,
-    _object: Arc<Qp>,
-}
+/// A ring, and the memory in which it keeps what it knows of its slots: keep the two together.
+pub(crate) type Ring<Q, S> = (Q, Storage<S>);
 
 /// Takes over a CQ from which nothing was polled.
 ///
@@ -54,11 +29,12 @@ pub(crate) struct DirectSq {
 /// No other code polls, arms or resizes the CQ while the values exist.
 pub(crate) unsafe fn completion_queue(
     mlx5dv: &Mlx5dv,
-    cq: &Cq,
+    cq: *mut sys::ibv_cq,
+    compression: Option<MiniCqeFormat>,
 ) -> Result<(CompletionQueue, CqDoorbell), NotDirect> {
     let mut out = sys::mlx5dv_cq::default();
     init_obj(mlx5dv, sys::MLX5DV_OBJ_CQ, |obj| {
-        obj.cq.in_ = cq.as_raw();
+        obj.cq.in_ = cq;
         obj.cq.out = &mut out;
     })?;
     let layout = cq::Layout {
@@ -74,7 +50,7 @@ pub(crate) unsafe fn completion_queue(
     };
     // SAFETY: the layout is libmlx5's; no other code polls, arms or resizes the caller's CQ.
     let mut ring = unsafe { CompletionQueue::new(layout) }.map_err(layout_error)?;
-    if let Form::Compressed(format) = cq.form() {
+    if let Some(format) = compression {
         ring = ring.with_compression(format).map_err(layout_error)?;
     }
     // SAFETY: as above; the page stays mapped as long as the context is open.
@@ -84,14 +60,14 @@ pub(crate) unsafe fn completion_queue(
 /// Takes over an SRQ to which nothing was posted.
 ///
 /// # Safety
-/// No other code posts to the SRQ while the value exists.
-pub(crate) unsafe fn shared_receive_queue(
+/// The SRQ outlives the ring, and no other code posts to it while the ring exists.
+pub(crate) unsafe fn shared_receive_queue<D: Copy>(
     mlx5dv: &Mlx5dv,
-    object: Arc<Srq>,
-) -> Result<DirectSrq, NotDirect> {
+    srq: *mut sys::ibv_srq,
+) -> Result<Ring<SharedReceiveQueue<D>, Slot<D>>, NotDirect> {
     let mut out = sys::mlx5dv_srq::default();
     init_obj(mlx5dv, sys::MLX5DV_OBJ_SRQ, |obj| {
-        obj.srq.in_ = object.as_raw();
+        obj.srq.in_ = srq;
         obj.srq.out = &mut out;
     })?;
     let layout = srq::Layout {
@@ -103,25 +79,25 @@ pub(crate) unsafe fn shared_receive_queue(
     };
     layout.check().map_err(layout_error)?;
     let slots = Storage::uninit(layout.slots() as usize);
-    // SAFETY: the layout is libmlx5's, the object keeps it mapped, and the slots live as long as the ring. No other code
+    // SAFETY: the layout is libmlx5's, the queue keeps it mapped, and the slots live as long as the ring. No other code
     // posts to the caller's SRQ.
     let ring = unsafe { SharedReceiveQueue::new(layout, slots.start()) }.map_err(layout_error)?;
-    Ok(DirectSrq { ring, object, keeps_spare: false, _slots: slots })
+    Ok((ring, slots))
 }
 
 /// Takes over the receive queue of a queue pair to which nothing was posted.
 ///
 /// # Safety
-/// No other code posts receives to the queue pair while the value exists.
-pub(crate) unsafe fn receive_queue(
+/// The queue pair outlives the ring, and no other code posts receives to it while the ring exists.
+pub(crate) unsafe fn receive_queue<D: Copy>(
     mlx5dv: &Mlx5dv,
-    object: Arc<Qp>,
-) -> Result<DirectRq, NotDirect> {
-    let layout = receive_queue_layout(mlx5dv, object.as_raw())?;
+    qp: *mut sys::ibv_qp,
+) -> Result<Ring<ReceiveQueue<D>, Slot<D>>, NotDirect> {
+    let layout = receive_queue_layout(mlx5dv, qp)?;
     let slots = Storage::uninit(layout.wqe_cnt as usize);
     // SAFETY: as for the SRQ.
     let ring = unsafe { ReceiveQueue::new(layout, slots.start()) }.map_err(layout_error)?;
-    Ok(DirectRq { ring, object, _slots: slots })
+    Ok((ring, slots))
 }
 
 /// Returns where the receive queue of a queue pair is.
@@ -163,22 +139,23 @@ pub(crate) fn work_queue_layout(
 /// Takes over the send queue of a queue pair to which nothing was posted.
 ///
 /// # Safety
-/// No other code posts sends to the queue pair while the value exists, and its register is as *register* says, see
-/// [`mlx5_ring::sq`].
-pub(crate) unsafe fn send_ring(
+/// The queue pair outlives the ring. No other code posts sends to it while the ring exists, and its register is as
+/// *register* says, see [`mlx5_ring::sq`].
+pub(crate) unsafe fn send_ring<R: Copy>(
     mlx5dv: &Mlx5dv,
-    object: Arc<Qp>,
+    qp: *mut sys::ibv_qp,
+    qpn: u32,
     config: sq::Config,
     max_unsignaled: u32,
-) -> Result<DirectSq, NotDirect> {
-    let layout = send_queue(mlx5dv, object.as_raw(), object.qp_num())?;
+) -> Result<Ring<SendQueue<R>, Record<R>>, NotDirect> {
+    let layout = send_queue(mlx5dv, qp, qpn)?;
     let records = Storage::uninit(layout.wqe_cnt as usize);
-    // SAFETY: the layout is libmlx5's, the object keeps it mapped, and the records live as long as the ring. No other code
+    // SAFETY: the layout is libmlx5's, the queue keeps it mapped, and the records live as long as the ring. No other code
     // posts to the caller's send queue, and its register is as *register* says. The queue pair has no signatures and no
     // scatter to CQE.
     let ring = unsafe { SendQueue::new(layout, config, records.start().cast()) };
     let ring = ring.map_err(layout_error)?.with_max_silent(max_unsignaled).signaling_last();
-    Ok(DirectSq { ring, _records: records, _object: object })
+    Ok((ring, records))
 }
 
 /// Returns where the send queue of a queue pair is.

@@ -4,25 +4,21 @@ use rdma_core_sys as sys;
 
 use super::mtu::Mtu;
 use crate::error::{Error, Result};
-use crate::receiver::SrqId;
 
-/// Transport, sizes and connection settings of a queue pair.
+/// Transport, sends and connection settings of a queue pair, for [`QueuePair::builder`](crate::QueuePair::builder).
 ///
 /// ```
 /// use doorbell::{Mtu, QpConfig};
 ///
-/// let config = QpConfig::rc().receives(512, 2).sends(64).max_inline(64).mtu(Mtu::Mtu1024);
+/// let config = QpConfig::rc().sends(64).max_inline(64).mtu(Mtu::Mtu1024);
 /// ```
 #[derive(Clone, Debug)]
 pub struct QpConfig {
     pub(crate) qp_type: sys::ibv_qp_type,
-    /// Receives of its own, and the most buffers of one, if that was asked for.
-    own: Option<(u32, u32)>,
-    /// The shared receive queue. The queue pair then has none of its own.
-    srq: Option<SrqId>,
     pub(crate) max_send_wr: u32,
     pub(crate) max_send_sge: u32,
     pub(crate) max_inline: u32,
+    pub(crate) max_unsignaled: u32,
     pub(crate) port: u8,
     pub(crate) gid_index: Option<u8>,
     pub(crate) mtu: Option<Mtu>,
@@ -45,9 +41,6 @@ pub struct QpConfig {
     pub(crate) vlan_stripping: bool,
 }
 
-/// Default number of receives of a queue pair, and of buffers of a receive.
-const RECEIVES: (u32, u32) = (128, 1);
-
 /// Queue keys with the upper bit are privileged: only the system sends with them.
 const MAX_QKEY: u32 = 0x7fff_ffff;
 
@@ -56,7 +49,7 @@ pub(super) fn check_qkey(qkey: u32) -> Result<()> {
 }
 
 impl QpConfig {
-    /// Describes a reliable connection on port 1 with 128 receives of one buffer and 128 sends. While the peer has no
+    /// Describes a reliable connection on port 1 with 128 sends. While the peer has no
     /// receive posted, it retries forever.
     ///
     /// ```
@@ -69,11 +62,10 @@ impl QpConfig {
     pub const fn rc() -> Self {
         Self {
             qp_type: sys::IBV_QPT_RC,
-            own: None,
-            srq: None,
             max_send_wr: 128,
             max_send_sge: 1,
             max_inline: 0,
+            max_unsignaled: u32::MAX,
             port: 1,
             gid_index: None,
             mtu: None,
@@ -93,15 +85,15 @@ impl QpConfig {
         }
     }
 
-    /// Ethernet frames, into receives of one buffer.
-    pub(crate) const fn raw_packet(max_wr: u32, vlan_stripping: bool) -> Self {
-        let mut config = Self::rc().receives(max_wr, 1);
+    /// Ethernet frames.
+    pub(crate) const fn raw_packet(vlan_stripping: bool) -> Self {
+        let mut config = Self::rc();
         config.qp_type = sys::IBV_QPT_RAW_PACKET;
         config.vlan_stripping = vlan_stripping;
         config
     }
 
-    /// Describes unreliable datagrams on port 1 with 128 receives of one buffer and 128 sends. Senders must know
+    /// Describes unreliable datagrams on port 1 with 128 sends. Senders must know
     /// `qkey`; its upper bit is reserved for the system.
     ///
     /// Each receive needs [`GRH_SIZE`](crate::GRH_SIZE) bytes before the payload. [`Message`](crate::Message)
@@ -110,10 +102,12 @@ impl QpConfig {
     /// ```
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// use doorbell::{QpConfig, Receiver, ReceiverConfig};
+    /// use doorbell::{CqConfig, QpConfig, QueuePair, Receiver, RqConfig};
     ///
-    /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-    /// let mut qp = receiver.create_qp(&QpConfig::ud(0x1234).receives(512, 1))?;
+    /// let mut receiver = Receiver::new(&pd, &CqConfig::new(512))?;
+    /// let mut qp = QueuePair::builder(&pd, &QpConfig::ud(0x1234))
+    ///     .receive(&mut receiver, RqConfig::new(512))
+    ///     .build()?;
     /// qp.activate()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -122,22 +116,6 @@ impl QpConfig {
         config.qp_type = sys::IBV_QPT_UD;
         config.qkey = qkey;
         config
-    }
-
-    /// Receives from a shared receive queue. The creation of a queue pair that also has [`receives`](Self::receives) fails
-    /// with [`Error::Unsupported`].
-    pub const fn srq(mut self, srq: SrqId) -> Self {
-        self.srq = Some(srq);
-        self
-    }
-
-    /// Gives the queue pair its own receive queue for `max_wr` outstanding receives of up to `max_sge` buffers. The
-    /// driver may round up; on the direct path an mlx5 queue has a power of two of slots, with at least 64 bytes in
-    /// all: `receives(1, 1)` creates four. [`Receiver::capacity`](crate::Receiver::capacity) returns how many can be
-    /// posted.
-    pub const fn receives(mut self, max_wr: u32, max_sge: u32) -> Self {
-        self.own = Some((max_wr, max_sge));
-        self
     }
 
     /// Sets how many requests the send queue holds at least, 128 by default. Each queue reserves its capacity in the CQ of its
@@ -162,6 +140,15 @@ impl QpConfig {
     /// [`QueuePair::max_inline`](crate::QueuePair::max_inline) returns the actual number.
     pub const fn max_inline(mut self, bytes: u32) -> Self {
         self.max_inline = bytes;
+        self
+    }
+
+    /// Sets how many requests that are rung together may follow each other without a CQE, no limit by default. A buffer comes
+    /// back with the next CQE of its queue, so a smaller number returns buffers earlier. 0 requests a CQE for each request,
+    /// like [`Posting::signaled`](crate::Posting::signaled). The last request before a doorbell and at least one request in
+    /// each quarter of the queue always have a CQE.
+    pub const fn max_unsignaled(mut self, requests: u32) -> Self {
+        self.max_unsignaled = requests;
         self
     }
 
@@ -245,12 +232,6 @@ impl QpConfig {
         self
     }
 
-    /// Takes receives from an SRQ that is no receiver's.
-    pub(crate) const fn foreign_srq(mut self) -> Self {
-        (self.srq, self.own) = (Some(SrqId::FOREIGN), None);
-        self
-    }
-
     /// Sends nothing. Not every driver makes a queue pair without any room for sends.
     pub(crate) const fn idle(mut self) -> Self {
         (self.max_send_wr, self.max_send_sge, self.max_inline) = (1, 1, 0);
@@ -282,48 +263,10 @@ impl QpConfig {
         self
     }
 
-    /// The shared receive queue, if it is to use one.
-    pub(crate) const fn shared(&self) -> Option<SrqId> {
-        self.srq
-    }
-
-    /// Receives of its own receive queue, and buffers of one.
-    const fn own(&self) -> (u32, u32) {
-        match (self.srq, self.own) {
-            (Some(_), _) => (0, 0),
-            (None, Some(own)) => own,
-            (None, None) => RECEIVES,
-        }
-    }
-
-    /// Receives of its own receive queue.
-    pub(crate) const fn max_recv_wr(&self) -> u32 {
-        self.own().0
-    }
-
-    /// Buffers of one receive of its own receive queue.
-    pub(crate) const fn max_recv_sge(&self) -> u32 {
-        self.own().1
-    }
-
     /// Checks what can be checked against the device before anything is made.
     pub(crate) fn check(&self, attr: &sys::ibv_device_attr) -> Result<()> {
         let max_wr = attr.max_qp_wr.max(0) as u64;
         let max_sge = attr.max_sge.max(0) as u64;
-        match (self.srq, self.own) {
-            (Some(_), Some(_)) => {
-                return Err(Error::Unsupported {
-                    operation: "QpConfig::receives",
-                    when: "together with QpConfig::srq: a queue pair takes its receives from one of the two",
-                });
-            }
-            (Some(_), None) => {}
-            (None, _) => {
-                let (wr, sge) = self.own();
-                Error::check_range("max_wr of receives", wr.into(), 1, max_wr)?;
-                Error::check_range("max_sge of receives", sge.into(), 1, max_sge)?;
-            }
-        }
         check_qkey(self.qkey)?;
         if !self.device_sends {
             Error::check_range("max_wr of sends", self.max_send_wr.into(), 1, max_wr)?;
@@ -337,6 +280,23 @@ impl QpConfig {
         Error::check_range("retry_cnt", self.retry_cnt.into(), 0, 7)?;
         Error::check_range("rnr_retry", self.rnr_retry.into(), 0, 7)?;
         Error::check_range("min_rnr_timer", self.min_rnr_timer.into(), 0, 31)
+    }
+
+    /// Checks the size of a receive queue of its own, of a queue pair without an SRQ.
+    pub(super) fn check_receives(
+        &self,
+        (max_wr, max_sge): (u32, u32),
+        shared: bool,
+        attr: &sys::ibv_device_attr,
+    ) -> Result<()> {
+        // A queue pair that only sends has no receives at all.
+        if shared || (max_wr, max_sge) == (0, 0) {
+            return Ok(());
+        }
+        let max = attr.max_qp_wr.max(0) as u64;
+        Error::check_range("max_wr of receives", max_wr.into(), 1, max)?;
+        let max = attr.max_sge.max(0) as u64;
+        Error::check_range("max_sge of receives", max_sge.into(), 1, max)
     }
 }
 
@@ -363,31 +323,21 @@ mod tests {
 
     #[test]
     fn sizes_are_from_one_to_what_the_device_can_do() {
+        let receives = |own| match QpConfig::rc().check_receives(own, false, &attr()) {
+            Err(Error::OutOfRange { what, .. }) => what,
+            other => panic!("{other:?}"),
+        };
         assert!(QpConfig::rc().check(&attr()).is_ok());
-        assert!(QpConfig::rc().receives(1024, 30).sends(1024).port(2).check(&attr()).is_ok());
-        assert_eq!(refused(QpConfig::rc().receives(0, 1)), "max_wr of receives");
-        assert_eq!(refused(QpConfig::rc().receives(1025, 1)), "max_wr of receives");
-        assert_eq!(refused(QpConfig::rc().receives(1, 0)), "max_sge of receives");
-        assert_eq!(refused(QpConfig::rc().receives(1, 31)), "max_sge of receives");
+        assert!(QpConfig::rc().sends(1024).port(2).check(&attr()).is_ok());
+        assert!(QpConfig::rc().check_receives((1024, 30), false, &attr()).is_ok());
+        assert_eq!(receives((0, 1)), "max_wr of receives");
+        assert_eq!(receives((1025, 1)), "max_wr of receives");
+        assert_eq!(receives((1, 0)), "max_sge of receives");
+        assert_eq!(receives((1, 31)), "max_sge of receives");
         assert_eq!(refused(QpConfig::rc().sends(0)), "max_wr of sends");
         assert_eq!(refused(QpConfig::rc().sends(1025)), "max_wr of sends");
         assert_eq!(refused(QpConfig::rc().port(0)), "port");
         assert_eq!(refused(QpConfig::rc().port(3)), "port");
-    }
-
-    #[test]
-    fn receives_are_shared_or_its_own() {
-        let shared = QpConfig::rc().srq(SrqId::FOREIGN);
-        assert!(shared.check(&attr()).is_ok());
-        assert_eq!((shared.max_recv_wr(), shared.max_recv_sge()), (0, 0));
-        for both in
-            [shared.clone().receives(4, 1), QpConfig::rc().receives(4, 1).srq(SrqId::FOREIGN)]
-        {
-            let refused = both.check(&attr()).unwrap_err().to_string();
-            assert!(refused.contains("together with QpConfig::srq"), "{refused}");
-        }
-        // Tag matching has an SRQ of its own, whatever `receives` was set to.
-        assert!(QpConfig::rc().receives(4, 1).foreign_srq().check(&attr()).is_ok());
     }
 
     #[test]

@@ -9,12 +9,12 @@ use rdma_core_sys as sys;
 use super::address::QpAddress;
 use super::config::check_qkey;
 use super::mtu::Mtu;
-use super::state::QpState;
 use super::{QueuePair, transition};
 use crate::error::{Error, Result};
 use crate::mlx5;
 use crate::pd::{DomainId, ProtectionDomain};
-use crate::receiver::DatagramSource;
+use crate::message_source::DatagramSource;
+use crate::qp_state::QpState;
 
 /// The destination of datagrams: a queue pair. Clones share one handle.
 ///
@@ -98,12 +98,14 @@ impl QueuePair {
     /// ```
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// # use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig};
-    /// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-    /// let mut qp = receiver.create_qp(&QpConfig::ud(0x1234).receives(64, 1))?;
+    /// # use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig};
+    /// # let mut receiver = Receiver::new(&pd, &CqConfig::new(512))?;
+    /// let mut qp = QueuePair::builder(&pd, &QpConfig::ud(0x1234))
+    ///     .receive(&mut receiver, RqConfig::new(64))
+    ///     .build()?;
     /// // Receives are posted before the first datagram can come.
     /// let queue = qp.receive_queue().expect("a queue of its own");
-    /// receiver.fill(queue, &BufferPool::new(&pd, 64, 40 + 1024)?)?;
+    /// receiver.fill(queue, &BufferPool::new(&pd, &PoolConfig::new(64, 40 + 1024))?)?;
     /// qp.activate()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

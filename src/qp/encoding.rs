@@ -8,7 +8,7 @@ use rdma_core_sys as sys;
 use super::address::{MAX_24_BITS, QpAddress};
 use super::mtu::Mtu;
 
-use crate::error::debug_is_display;
+use crate::debug_is_display::debug_is_display;
 
 /// Version of the bytes.
 const VERSION: u16 = 1;

@@ -4,10 +4,10 @@ mod address;
 mod config;
 mod datagram;
 mod encoding;
+mod group;
 mod mtu;
 mod multicast;
 mod object;
-mod state;
 mod transition;
 
 use std::fmt;
@@ -15,30 +15,29 @@ use std::ptr;
 use std::sync::Arc;
 
 use rdma_core_sys as sys;
-use sys::Mlx5dv;
 
 pub(crate) use self::address::LINK_LAYER_ETHERNET;
 use self::address::{Local, MAX_24_BITS};
+use crate::context::Patience;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
-use crate::events::Patience;
+use crate::ids::{QueueId, RqId, SqId};
 use crate::pd::ProtectionDomain;
-use crate::receiver::{RqId, Srq, SrqId};
-use crate::sender::SqId;
+use crate::qp_state::{QpEnd, QpState};
+use crate::srq::Srq;
 use crate::trace::trace_event;
 
 pub use address::QpAddress;
 pub use config::QpConfig;
 pub use datagram::AddressHandle;
 pub use encoding::AddressError;
+pub use group::MulticastGroup;
 pub use mtu::Mtu;
-pub use multicast::MulticastGroup;
-pub use state::{QpEnd, QpState};
 
-pub(crate) use object::{Qp, SendSide};
+pub(crate) use object::{Qp, ReceiveSide, SendSide};
 
-/// A queue pair. It receives through the [`Receiver`](crate::Receiver) that created it, and sends through the
-/// [`Sender`](crate::Sender) of [`create_qp_with_sender`](crate::Receiver::create_qp_with_sender), if any.
+/// A queue pair, from [`QueuePair::builder`]. It receives through a [`Receiver`](crate::Receiver), or does not receive, and
+/// sends through a [`Sender`](crate::Sender), or does not send.
 ///
 /// A new queue pair is in state INIT: post receives before connecting it. On the direct path the library switches off
 /// scatter to CQE: a device that stores a short payload in the CQE overwrites the source QP and the SLID there.
@@ -66,14 +65,18 @@ pub(crate) use object::{Qp, SendSide};
 /// ```
 /// # let _device = doorbell_doc::device();
 /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// use doorbell::{QpConfig, QpState, Receiver, ReceiverConfig, Sender, SenderConfig};
+/// use doorbell::{CqConfig, QpConfig, QpState, QueuePair, Receiver, RqConfig, Sender};
 ///
-/// let config = QpConfig::rc().receives(16, 1).sends(16).max_inline(64);
-/// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-/// let mut sender = Sender::new(&pd, &SenderConfig::new())?;
-/// let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
-/// # let mut other = Receiver::new(&pd, &ReceiverConfig::new())?;
-/// # let mut peer = other.create_qp(&config)?;
+/// let config = QpConfig::rc().sends(16).max_inline(64);
+/// let mut receiver = Receiver::new(&pd, &CqConfig::new(16))?;
+/// let mut sender = Sender::new(&pd, &CqConfig::new(32))?;
+/// let mut qp = QueuePair::builder(&pd, &config)
+///     .receive(&mut receiver, RqConfig::new(16))
+///     .send(&mut sender)
+///     .build()?;
+/// # let mut other = Receiver::new(&pd, &CqConfig::new(16))?;
+/// # let mut peer =
+/// #     QueuePair::builder(&pd, &config).receive(&mut other, RqConfig::new(16)).build()?;
 /// # let theirs = peer.address()?;
 /// // `theirs` is the address of the peer, which the program has exchanged. Post receives before.
 /// qp.connect(&theirs)?;
@@ -86,23 +89,20 @@ pub struct QueuePair {
     config: QpConfig,
     psn: u32,
     max_msg_size: u32,
-    receive_queue: Option<RqId>,
+    /// Where it receives: an SRQ, or its own receive queue.
+    receives: Option<QueueId>,
     send_queue: Option<SqId>,
 }
 
 impl QueuePair {
-    /// Makes a queue pair and takes it to INIT. With an SRQ it has no receive queue of its own,
-    /// whatever the configuration says.
+    /// Makes a queue pair and takes it to INIT.
     pub(crate) fn create(
         pd: &ProtectionDomain,
         config: &QpConfig,
-        recv_cq: Arc<Cq>,
-        srq: Option<Arc<Srq>>,
-        mlx5dv: Option<&'static Mlx5dv>,
+        receive: ReceiveSide,
         send: SendSide,
     ) -> Result<Self> {
-        let qp = Qp::create(pd, config, recv_cq, srq, mlx5dv, send)?;
-        let mut this = Self::new(qp, config, random_psn()?)?;
+        let mut this = Self::new(Qp::create(pd, config, receive, send)?, config, random_psn()?)?;
         this.modify_to_init()?;
         Ok(this)
     }
@@ -115,9 +115,9 @@ impl QueuePair {
         cq: Arc<Cq>,
         srq: Arc<Srq>,
     ) -> Result<Self> {
-        let qp = Qp::create_on(pd, config, cq, srq)?;
-        let mut this = Self::new(qp, config, random_psn()?)?;
-        this.modify_to_init()?;
+        let send = SendSide::idle(Arc::clone(&cq));
+        let receive = ReceiveSide { srq: Some(srq), ..ReceiveSide::idle(cq) };
+        let mut this = Self::create(pd, config, receive, send)?;
         let itself = this.address()?;
         this.connect(&itself)?;
         Ok(this)
@@ -128,17 +128,18 @@ impl QueuePair {
     /// connected yet. One in the RESET state is taken to INIT.
     ///
     /// # Safety
-    /// - `qp` belongs to `pd`, sends as `send` says, receives on `recv_cq` and `srq`, and stays alive for as long as the value.
+    /// - `qp` belongs to `pd`, receives and sends as these say, and stays alive for as long as the value.
     /// - No other code posts to it or changes its state.
     pub(crate) unsafe fn from_raw(
         pd: &ProtectionDomain,
         qp: *mut sys::ibv_qp,
         config: &QpConfig,
+        receive: ReceiveSide,
         send: SendSide,
-        recv_cq: Arc<Cq>,
-        srq: Option<Arc<Srq>>,
     ) -> Result<Self> {
-        let refused = |when| Err(Error::Unsupported { operation: "attach_raw_qp", when });
+        let refused = |when| {
+            Err(Error::Unsupported { operation: "QueuePairBuilder::attach", when })
+        };
         // SAFETY: the queue pair is alive, and neither its type nor its queues change.
         let made = unsafe { &*qp };
         if !matches!(made.qp_type, sys::IBV_QPT_RC | sys::IBV_QPT_UC | sys::IBV_QPT_UD) {
@@ -146,19 +147,22 @@ impl QueuePair {
                 "on a queue pair of this type, such as one for raw packets: it takes RC, UC and UD",
             );
         }
-        if made.recv_cq != recv_cq.as_raw() {
+        if !receive.is_idle() && made.recv_cq != receive.cq.as_raw() {
             return refused("for a queue pair that receives on another CQ than this receiver");
+        }
+        if send.has_sender && made.send_cq != send.cq.as_raw() {
+            return refused("for a queue pair that sends on another CQ than this sender");
         }
         if made.send_cq == made.recv_cq {
             return refused(
                 "for a queue pair with one CQ: create it with another one for its sends",
             );
         }
-        if made.srq != srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_raw()) {
-            return refused("unless its QpConfig names the SRQ that it was created with, if any");
+        if made.srq != receive.srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_raw()) {
+            return refused("unless `receive` names the SRQ that it was created with, if any");
         }
         // SAFETY: the caller's `qp` belongs to `pd`, sends and receives as these say, and stays alive.
-        let (qp, attr) = unsafe { Qp::from_raw(pd, qp, send, recv_cq, srq)? };
+        let (qp, attr) = unsafe { Qp::from_raw(pd, qp, receive, send)? };
         let mut config = config.clone();
         (config.max_send_wr, config.max_send_sge) = (qp.cap().max_send_wr, qp.cap().max_send_sge);
         let reset = qp.known_state() == QpState::Reset;
@@ -186,7 +190,7 @@ impl QueuePair {
             config,
             psn,
             max_msg_size,
-            receive_queue: None,
+            receives: None,
             send_queue: None,
         })
     }
@@ -196,13 +200,21 @@ impl QueuePair {
         self.qp.qp_num()
     }
 
-    /// Returns its own receive queue for posting, or `None` if it uses an SRQ.
+    /// Returns its own receive queue for posting, or `None` if it has none.
     pub fn receive_queue(&self) -> Option<RqId> {
-        self.receive_queue
+        self.receives.filter(|_| !self.qp.has_srq()).map(RqId)
     }
 
-    /// Returns its send queue for [`Sender::post`](crate::Sender::post), or `None` if it was created without a
-    /// sender.
+    /// Returns where it receives, an SRQ or its own receive queue.
+    pub(crate) const fn receives(&self) -> Option<QueueId> {
+        self.receives
+    }
+
+    pub(crate) fn set_receives(&mut self, queue: QueueId) {
+        self.receives = Some(queue);
+    }
+
+    /// Returns its send queue, or `None` if it does not send.
     pub fn send_queue(&self) -> Option<SqId> {
         self.send_queue
     }
@@ -234,15 +246,6 @@ impl QueuePair {
     /// Returns the configuration that it was made with, with its actual transport.
     pub(crate) const fn config(&self) -> &QpConfig {
         &self.config
-    }
-
-    /// The shared receive queue that it takes receives from.
-    pub(crate) fn shared(&self) -> Option<SrqId> {
-        self.config.shared()
-    }
-
-    pub(crate) fn set_receive_queue(&mut self, queue: RqId) {
-        self.receive_queue = Some(queue);
     }
 
     /// Returns the address that the peer needs to [`connect`](Self::connect). It is valid for one connection:
@@ -433,6 +436,14 @@ impl QueuePair {
 
     pub(crate) fn object(&self) -> Arc<Qp> {
         Arc::clone(&self.qp)
+    }
+}
+
+/// The send queue of the queue pair. Without one, posting to it returns [`NotSent::NoQueue`](crate::NotSent::NoQueue).
+impl From<&QueuePair> for SqId {
+    #[inline(always)]
+    fn from(qp: &QueuePair) -> Self {
+        qp.send_queue.unwrap_or(Self::NONE)
     }
 }
 

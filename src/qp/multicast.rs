@@ -1,61 +1,14 @@
 //! Multicast groups: datagrams for all queue pairs that have joined.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
 use rdma_core_sys as sys;
 
 use super::QueuePair;
 use super::address::{MAX_24_BITS, QpAddress};
 use super::datagram::AddressHandle;
+use super::group::MulticastGroup;
 use super::mtu::Mtu;
 use super::object::Qp;
 use crate::error::{Error, Result};
-
-/// A multicast group, for [`QueuePair::join`] and [`QueuePair::multicast_handle`].
-///
-/// ```
-/// use doorbell::MulticastGroup;
-///
-/// // RoCE v2: an IP address, here for a queue pair with an IPv6 GID.
-/// let group = MulticastGroup::ip("ff0e::1:2".parse()?);
-/// assert_eq!((group.gid[0], group.lid), (0xff, 0));
-/// // InfiniBand: the group as the subnet manager knows it, with its LID.
-/// let group = MulticastGroup { gid: group.gid, lid: 0xc001 };
-/// # let _ = group;
-/// # Ok::<(), std::net::AddrParseError>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MulticastGroup {
-    /// GID of the group, in network byte order.
-    pub gid: [u8; 16],
-    /// Multicast LID, from 0xc000 to 0xfffe on InfiniBand; 0 on Ethernet.
-    pub lid: u16,
-}
-
-impl MulticastGroup {
-    /// Names the group of an IP multicast address on Ethernet (RoCE v2). The address must be of the family of the
-    /// queue pair's GID ([`QpConfig::gid_index`](crate::QpConfig::gid_index)), which selects IPv4 or IPv6.
-    pub const fn ip(address: IpAddr) -> Self {
-        let address = match address {
-            IpAddr::V4(address) => address.to_ipv6_mapped(),
-            IpAddr::V6(address) => address,
-        };
-        Self { gid: address.octets(), lid: 0 }
-    }
-
-    /// Refuses what no adapter takes for a group.
-    fn check(&self, operation: &'static str) -> Result<()> {
-        let v4 = Ipv6Addr::from(self.gid).to_ipv4_mapped();
-        if self.gid[0] == 0xff || v4.is_some_and(|address: Ipv4Addr| address.is_multicast()) {
-            return Ok(());
-        }
-        Err(Error::NotMulticast { operation, gid: self.gid })
-    }
-
-    const fn raw(&self) -> sys::ibv_gid {
-        sys::ibv_gid { raw: self.gid }
-    }
-}
 
 impl QueuePair {
     /// Joins a group (`ibv_attach_mcast(3)`): the adapter gives each member a copy of a datagram. Senders must use
@@ -67,12 +20,14 @@ impl QueuePair {
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
-    /// # use doorbell::{MulticastGroup, QpConfig, Receiver, ReceiverConfig};
+    /// # use doorbell::{CqConfig, MulticastGroup, QpConfig, QueuePair, Receiver, RqConfig};
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// # let mut receiver = Receiver::new(&pd, &CqConfig::new(512))?;
     /// let group = MulticastGroup::ip("239.1.2.3".parse().expect("an address"));
     /// # let group = MulticastGroup { lid: 0xc001, ..group };
-    /// let mut qp = receiver.create_qp(&QpConfig::ud(0x1234).receives(512, 1))?;
+    /// let mut qp = QueuePair::builder(&pd, &QpConfig::ud(0x1234))
+    ///     .receive(&mut receiver, RqConfig::new(512))
+    ///     .build()?;
     /// qp.activate()?;
     /// qp.join(&group)?;
     /// // Until here; or until the queue pair ends.
@@ -174,39 +129,5 @@ impl Qp {
         }
         groups.remove(at);
         Ok(())
-    }
-
-    /// Ends one membership; returns `errno`.
-    fn detach(&self, group: &MulticastGroup) -> i32 {
-        // SAFETY: a live queue pair and a GID.
-        unsafe { sys::ibv_detach_mcast(self.as_raw(), &group.raw(), group.lid) }
-    }
-
-    /// Ends all memberships, because a member cannot be destroyed. If a membership does not end, the destroy function
-    /// fails and says so.
-    pub(super) fn leave_all(&self) {
-        self.groups().retain(|group| self.detach(group) != 0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn groups_differ_from_other_addresses() {
-        let group = |address: &str| MulticastGroup::ip(address.parse().unwrap());
-        assert_eq!(group("239.1.2.3").gid[10..], [0xff, 0xff, 239, 1, 2, 3]);
-        for address in ["239.1.2.3", "224.0.0.1", "ff02::1", "ff0e::1:2"] {
-            assert!(group(address).check("join").is_ok(), "{address}");
-        }
-        for address in ["192.0.2.1", "255.255.255.255", "2001:db8::1", "::ffef:102"] {
-            let refused = group(address).check("join").unwrap_err();
-            assert!(matches!(refused, Error::NotMulticast { .. }), "{refused}");
-            assert!(
-                refused.to_string().starts_with(&format!("join: {address} is no")),
-                "{refused}"
-            );
-        }
     }
 }

@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
-use super::multicast::MulticastGroup;
-use super::state::{QpEnd, QpState};
+use super::group::MulticastGroup;
+use crate::context::Patience;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
-use crate::events::Patience;
 use crate::memory::DeferredFree;
 use crate::pd::ProtectionDomain;
-use crate::receiver::Srq;
-use crate::sender::ThreadDomain;
+use crate::qp_state::{QpEnd, QpState};
+use crate::srq::Srq;
+use crate::thread_domain::ThreadDomain;
 use crate::trace::trace_event;
 
 /// A queue pair of libibverbs and all that must outlive it.
@@ -49,6 +49,18 @@ struct Parts {
     _recv_cq: Arc<Cq>,
     srq: Option<Arc<Srq>>,
     deferred: DeferredFree,
+}
+
+/// Where a queue pair receives.
+pub(crate) struct ReceiveSide {
+    /// The CQ on which its receives complete.
+    pub(crate) cq: Arc<Cq>,
+    /// The shared receive queue, or none if the queue pair has a receive queue of its own.
+    pub(crate) srq: Option<Arc<Srq>>,
+    /// Receives of its own receive queue, and the most buffers of one.
+    pub(crate) own: (u32, u32),
+    /// The receives are posted through this library of libmlx5, or through verbs.
+    pub(crate) mlx5dv: Option<&'static Mlx5dv>,
 }
 
 /// Where the sends of a queue pair go.
@@ -106,6 +118,18 @@ impl Qp {
     /// Where buffers wait that the queue pair may still use when they have no owner any more.
     pub(crate) fn deferred(&self) -> &DeferredFree {
         &self.parts.deferred
+    }
+
+    /// Ends one membership; returns `errno`.
+    pub(super) fn detach(&self, group: &MulticastGroup) -> i32 {
+        // SAFETY: a live queue pair and a GID.
+        unsafe { sys::ibv_detach_mcast(self.as_raw(), &group.raw(), group.lid) }
+    }
+
+    /// Ends all memberships, because a member cannot be destroyed. If a membership does not end, the destroy function
+    /// fails and says so.
+    fn leave_all(&self) {
+        self.groups().retain(|group| self.detach(group) != 0);
     }
 
     /// Returns `true` if it takes receives from an SRQ.

@@ -16,7 +16,8 @@ use crate::error::{Error, Result};
 use crate::node;
 use crate::owner::Owner;
 use crate::poll;
-use crate::qp::{QpState, QueuePair};
+use crate::qp::QueuePair;
+use crate::qp_state::QpState;
 
 /// An identifier and the channel where its events arrive.
 pub(super) struct Id {
@@ -179,7 +180,7 @@ impl Id {
             flow_control: 1,
             retry_count,
             rnr_retry_count,
-            srq: qp.shared().is_some().into(),
+            srq: qp.object().has_srq().into(),
             qp_num: qp.qp_num(),
         })
     }

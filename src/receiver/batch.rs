@@ -9,7 +9,8 @@ use super::failure::{Cause, Failure};
 use super::lent::Lent;
 use super::message::Message;
 use super::slot_context::SlotContext;
-use super::{Poller, QpTable, QueueEntry, Receiver, RecvQueue};
+use super::{QpTable, QueueEntry, Receiver, RecvQueue};
+use crate::cq::Poller;
 
 /// Completions that one batch takes at most, unless asked otherwise.
 const BUDGET: u32 = 64;
@@ -85,36 +86,19 @@ impl Receiver {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Batch<'a> {
-    pub(super) receiver: &'a mut Receiver,
+    receiver: &'a mut Receiver,
     /// Completions that it may still take.
     left: u32,
 }
 
-impl<'a> Batch<'a> {
+impl Batch<'_> {
     /// Returns the next message or the next failed receive, or `None` if no completion is left or the budget is used.
     /// The call recycles the previous message unless it was taken.
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the batch")]
     #[inline(always)]
-    pub fn next(&mut self) -> Option<Result<Message<'_, 'a>, Failure>> {
+    pub fn next(&mut self) -> Option<Result<Message<'_>, Failure>> {
         self.left = self.left.checked_sub(1)?;
-        let Receiver { poller, queues, qps, unrung, .. } = &mut *self.receiver;
-        if let Poller::Direct(direct) = poller {
-            // SAFETY: the message that shows the CQE borrows the batch, which publishes the consumer index when it ends.
-            let cqe = unsafe { direct.cq.peek()?.detach() };
-            if cqe.kind() == CqeKind::Send {
-                if let Some(lent) = lend_send(queues, qps, unrung, cqe) {
-                    direct.cq.advance();
-                    return Some(Ok(Message { lent, cqe: Some(cqe), batch: self }));
-                }
-            }
-        }
-        if let Some((lent, cqe)) = self.receiver.next_inline() {
-            return Some(Ok(Message { lent, cqe: Some(cqe), batch: self }));
-        }
-        match self.receiver.next_other()? {
-            Ok((lent, cqe)) => Some(Ok(Message { lent, cqe, batch: self })),
-            Err(failure) => Some(Err(failure)),
-        }
+        self.receiver.lend_next()
     }
 }
 
@@ -131,9 +115,7 @@ impl Receiver {
     /// the next call.
     #[inline(always)]
     pub(crate) fn end_batch(&mut self) {
-        if let Poller::Direct(direct) = &mut self.poller {
-            direct.cq.publish();
-        }
+        self.cq.poller.publish();
         if !self.unrung.is_empty() {
             self.end_unrung();
         }
@@ -150,14 +132,37 @@ impl Receiver {
         }
     }
 
+    /// Takes the next completion, and lends its message. The slot of the message before is given back.
+    #[inline(always)]
+    fn lend_next(&mut self) -> Option<Result<Message<'_>, Failure>> {
+        let Receiver { cq, queues, qps, unrung, .. } = self;
+        if let Poller::Direct(direct) = &mut cq.poller {
+            // SAFETY: the message that shows the CQE borrows the receiver, which publishes the consumer index when the batch
+            // ends.
+            let cqe = unsafe { direct.cq.peek()?.detach() };
+            if cqe.kind() == CqeKind::Send {
+                if let Some(lent) = lend_send(queues, qps, unrung, cqe) {
+                    direct.cq.advance();
+                    return Some(Ok(Message { lent, cqe: Some(cqe), receiver: self }));
+                }
+            }
+        }
+        if let Some((lent, cqe)) = self.next_inline() {
+            return Some(Ok(Message { lent, cqe: Some(cqe), receiver: self }));
+        }
+        match self.next_other()? {
+            Ok((lent, cqe)) => Some(Ok(Message { lent, cqe, receiver: self })),
+            Err(failure) => Some(Err(failure)),
+        }
+    }
+
     /// Takes the next completion if it is a message in one buffer that the device put into the CQE, and copies the message to
     /// the buffer.
     #[inline(never)]
     fn next_inline(&mut self) -> Option<(Lent, Cqe<'static>)> {
-        let Self { poller: Poller::Direct(direct), queues, qps, unrung, .. } = self else {
-            return None;
-        };
-        // SAFETY: as in `Batch::next`.
+        let Self { cq, queues, qps, unrung, .. } = self;
+        let Poller::Direct(direct) = &mut cq.poller else { return None };
+        // SAFETY: as in `lend_next`.
         let cqe = unsafe { direct.cq.peek()?.detach() };
         if cqe.kind() != CqeKind::Inline {
             return None;
@@ -175,10 +180,10 @@ impl Receiver {
     #[inline(never)]
     fn next_other(&mut self) -> Option<Result<(Lent, Option<Cqe<'static>>), Failure>> {
         loop {
-            let Poller::Direct(direct) = &mut self.poller else {
+            let Poller::Direct(direct) = &mut self.cq.poller else {
                 return self.next_verbs().map(|next| next.map(|lent| (lent, None)));
             };
-            // SAFETY: as in `Batch::next`.
+            // SAFETY: as in `lend_next`.
             let cqe = unsafe { direct.cq.next()?.detach() };
             let index = queue_of(&self.queues, &self.qps, cqe);
             if let Some(next) = index.and_then(|index| self.complete(index, cqe)) {
@@ -214,7 +219,7 @@ impl Receiver {
 
     /// Takes the next completion through verbs.
     fn next_verbs(&mut self) -> Option<Result<Lent, Failure>> {
-        let Poller::Verbs(cq) = &mut self.poller else { return None };
+        let Poller::Verbs(cq) = &mut self.cq.poller else { return None };
         let wc = cq.next()?;
         let sys::ibv_wc { wr_id, status, opcode, byte_len, qp_num, .. } = wc.wc;
         let failure = CompletionInfo::Wc(wc).failure();

@@ -6,35 +6,11 @@ use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys as sys;
 
 use super::failure::{Cause, Failure};
-use super::verbs::Wc;
 use crate::clock::{Timestamp, TimestampClock};
+use crate::cq::Wc;
+use crate::message_source::MessageSource;
 use crate::status::WcStatus;
 use crate::wc_flags::WcFlags;
-
-/// The source of a message, from its completion.
-///
-/// ```
-/// # let mut world = doorbell_doc::World::new();
-/// # world.send(b"hello");
-/// # let receiver = &mut world.receiver;
-/// let mut batch = receiver.poll();
-/// let message = batch.next().expect("a message has arrived")?;
-/// let source = message.source().expect("nothing was put over it");
-/// println!("QP {:#x}, LID {}, service level {}", source.qp_num, source.lid, source.sl);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct MessageSource {
-    /// Number of the sending queue pair.
-    pub qp_num: u32,
-    /// LID of the sending port; 0 on Ethernet.
-    pub lid: u16,
-    /// Service level.
-    pub sl: u8,
-    /// Path bits of the destination LID.
-    pub dlid_path_bits: u8,
-}
 
 /// A completion, read when asked for.
 pub(super) enum CompletionInfo<'a> {

@@ -1,6 +1,6 @@
 //! Receives that failed.
 
-use crate::error::debug_is_display;
+use crate::debug_is_display::debug_is_display;
 use crate::memory::Buffer;
 use crate::status::WcStatus;
 

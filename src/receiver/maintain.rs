@@ -12,13 +12,15 @@ use std::iter;
 use std::sync::Arc;
 
 use super::batch::queue_of;
-use super::id::{QueueId, SrqId};
-use super::post::PostFailure;
+use crate::ids::{QueueId, SrqId};
+use crate::post_failure::PostFailure;
 use super::verify::WrongCqe;
-use super::{Poller, Receiver};
+use super::Receiver;
+use crate::cq::Poller;
 use crate::error::{Error, Result};
 use crate::memory::BufferPool;
-use crate::qp::{Qp, QpState};
+use crate::qp::Qp;
+use crate::qp_state::QpState;
 
 pub use shared::SharedPoster;
 pub use statistics::Statistics;
@@ -90,14 +92,14 @@ impl Kept {
 impl Receiver {
     /// Keeps a queue filled from `pool`: a batch that starts with fewer than `watermark` outstanding receives first
     /// posts as many buffers as the pool has and the queue takes. A second call replaces the first. Neither this
-    /// call nor [`arm`](Self::arm) posts anything: call [`fill`](Self::fill) first, and [`refill`](Self::refill) before arming.
+    /// call nor [`arm`](crate::Completions::arm) posts anything: call [`fill`](Self::fill) first, and [`refill`](Self::refill) before arming.
     ///
     /// The receive queue of a failed or dropped queue pair is not refilled, because its receives would be flushed.
     /// [`reset_qp`](Self::reset_qp) resumes refilling.
     ///
     /// A buffer that another thread drops returns to the pool without a wake-up. While a queue is below its watermark
-    /// and the pool is empty, [`wait`](Self::wait) therefore checks the pool every 5 ms. A program that sleeps on
-    /// [`channel`](Self::channel) or in a task uses a [`shared_poster`](Self::shared_poster), which wakes it.
+    /// and the pool is empty, [`wait`](crate::Completions::wait) therefore checks the pool every 5 ms. A program that sleeps on
+    /// [`channel`](crate::Completions::channel) or in a task uses a [`shared_poster`](Self::shared_poster), which wakes it.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -141,7 +143,7 @@ impl Receiver {
     }
 
     /// Returns a handle with which any thread gives buffers to a queue. The next batch posts them. The handle wakes a
-    /// thread that sleeps in [`wait`](Self::wait). An event loop also watches [`wake_fd`](Self::wake_fd).
+    /// thread that sleeps in [`wait`](crate::Completions::wait). An event loop also watches [`wake_fd`](Self::wake_fd).
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -203,7 +205,7 @@ impl Receiver {
     #[cold]
     #[inline(never)]
     pub(super) fn maintain(&mut self, budget: u32) -> u32 {
-        let taken = self.completions_taken();
+        let taken = self.cq.poller.taken();
         if let Some(work) = &mut self.maintenance {
             let count = taken.wrapping_sub(work.seen);
             work.seen = taken;
@@ -215,7 +217,7 @@ impl Receiver {
     }
 
     /// Returns `true` if a queue that is kept filled is below its watermark, because its pool is empty.
-    pub(super) fn is_starving(&self) -> bool {
+    pub(super) fn is_below_watermark(&self) -> bool {
         self.maintenance.as_ref().is_some_and(|work| {
             work.queues.iter().filter(|kept| self.is_alive(kept.queue)).any(|kept| {
                 let low = |&(_, watermark): &(_, u32)| self.outstanding(kept.queue) < watermark;
@@ -278,7 +280,7 @@ impl Receiver {
         }
         // Once: batches do not allocate.
         waiting.reserve(WAITING as usize);
-        match &mut self.poller {
+        match &mut self.cq.poller {
             Poller::Direct(direct) => {
                 direct.cq.look_ahead(WAITING, |_, cqe| {
                     waiting.extend(queue_of(&self.queues, &self.qps, cqe));
@@ -326,14 +328,14 @@ impl Receiver {
         self.maintenance.as_ref()?.wake.as_deref()
     }
 
-    /// Returns a descriptor that becomes readable when a [`SharedPoster`] receives a buffer after [`arm`](Self::arm),
-    /// or `None` if there is no such handle. [`arm`](Self::arm) makes it unreadable, and a batch posts the buffer.
+    /// Returns a descriptor that becomes readable when a [`SharedPoster`] receives a buffer after [`arm`](crate::Completions::arm),
+    /// or `None` if there is no such handle. [`arm`](crate::Completions::arm) makes it unreadable, and a batch posts the buffer.
     pub fn wake_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.wake().map(Wake::as_fd)
     }
 
     pub(super) fn maintenance_mut(&mut self) -> &mut Maintenance {
-        let seen = self.completions_taken();
+        let seen = self.cq.poller.taken();
         self.maintenance.get_or_insert_with(|| {
             let mut work = Box::<Maintenance>::default();
             work.seen = seen;

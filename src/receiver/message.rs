@@ -8,14 +8,17 @@ use std::slice;
 
 use mlx5_ring::completion::Cqe;
 
-use super::batch::Batch;
-use super::completion_info::{CompletionInfo, MessageSource};
+use super::completion_info::CompletionInfo;
 use super::lent::Lent;
-use super::post::{PostFailure, check};
+use super::post::check;
 use super::slot_context::SlotContext;
-use super::{Poller, Receiver};
-use crate::clock::{Timestamp, TimestampClock};
-use crate::memory::{Buffer, BufferError};
+use super::Receiver;
+use crate::clock::Timestamp;
+use crate::cq::Poller;
+use crate::memory::Buffer;
+use crate::refused::Refused;
+use crate::message_source::MessageSource;
+use crate::post_failure::PostFailure;
 use crate::wc_flags::WcFlags;
 
 /// A received message, lent by its batch. After it is dropped, the next call of [`Batch::next`](crate::Batch::next) or the end
@@ -37,14 +40,14 @@ use crate::wc_flags::WcFlags;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Message<'b, 'a> {
+pub struct Message<'a> {
     pub(super) lent: Lent,
     /// Its CQE, on the direct path.
-    pub(super) cqe: Option<Cqe<'b>>,
-    pub(super) batch: &'b mut Batch<'a>,
+    pub(super) cqe: Option<Cqe<'a>>,
+    pub(super) receiver: &'a mut Receiver,
 }
 
-impl Message<'_, '_> {
+impl Message<'_> {
     /// Returns the number of bytes received in all buffers.
     #[expect(clippy::len_without_is_empty, reason = "is_empty comes from the slice")]
     #[inline]
@@ -54,7 +57,7 @@ impl Message<'_, '_> {
 
     /// Returns what the completion says beside the message.
     fn info(&self) -> CompletionInfo<'_> {
-        match (&self.cqe, &self.batch.receiver.poller) {
+        match (&self.cqe, &self.receiver.cq.poller) {
             (Some(cqe), _) => CompletionInfo::Cqe(*cqe),
             (None, Poller::Verbs(cq)) => CompletionInfo::Wc(cq.current()),
             (None, Poller::Direct(_)) => unreachable!("a message of the direct path has a CQE"),
@@ -102,37 +105,34 @@ impl Message<'_, '_> {
     /// Returns the flags of the completion. `IP_CSUM_OK` is reported for datagrams on the direct path; libmlx5 does
     /// not report it.
     pub fn flags(&self) -> WcFlags {
-        self.info().flags(self.batch.receiver.qps.is_datagram(self.qp_num()))
+        self.info().flags(self.receiver.qps.is_datagram(self.qp_num()))
     }
 
     /// Returns when the device completed the message; [`Receiver::clock`] converts it to nanoseconds. `None` unless
-    /// [`ReceiverConfig::timestamps`] or [`ReceiverConfig::real_time_timestamps`] requested it and the device has a
-    /// clock.
+    /// [`CqConfig::timestamps`](crate::CqConfig::timestamps) requested it and the device has a clock.
     ///
     /// [`Receiver::clock`]: crate::Receiver::clock
-    /// [`ReceiverConfig::timestamps`]: crate::ReceiverConfig::timestamps
-    /// [`ReceiverConfig::real_time_timestamps`]: crate::ReceiverConfig::real_time_timestamps
     pub fn timestamp(&self) -> Option<Timestamp> {
-        self.info().timestamp(TimestampClock::of(&self.batch.receiver.cq))
+        self.info().timestamp(self.receiver.cq.object.timestamp_clock())
     }
 
     /// Returns the part of the message in each buffer, in order.
     ///
     /// ```
-    /// # use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig, SrqConfig};
+    /// # use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, Sender, SrqConfig};
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// # let mut receiver = Receiver::new(&pd, &CqConfig::new(16))?;
     /// # let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(2))?;
-    /// # let mut qp = receiver.create_qp(&QpConfig::rc().srq(srq))?;
-    /// # let mut other = Receiver::new(&pd, &ReceiverConfig::new())?;
-    /// # let mut peer_sender = doorbell::Sender::new(&pd, &doorbell::SenderConfig::new())?;
     /// # let config = QpConfig::rc().max_inline(64);
-    /// # let mut peer = other.create_qp_with_sender(&config, &mut peer_sender)?;
+    /// # let mut qp = QueuePair::builder(&pd, &config).receive(&mut receiver, srq).build()?;
+    /// # let mut peer_sender = Sender::new(&pd, &CqConfig::new(512))?;
+    /// # let mut peer = QueuePair::builder(&pd, &config).send(&mut peer_sender).build()?;
     /// # qp.connect(&peer.address()?)?;
     /// # peer.connect(&qp.address()?)?;
     /// // One message over a small buffer for the header and a larger one.
-    /// let (small, large) = (BufferPool::new(&pd, 1, 16)?, BufferPool::new(&pd, 1, 4096)?);
+    /// let small = BufferPool::new(&pd, &PoolConfig::new(1, 16))?;
+    /// let large = BufferPool::new(&pd, &PoolConfig::new(1, 4096))?;
     /// let buffers = [&small, &large].map(|pool| pool.take().expect("a new pool is full"));
     /// receiver.post_scatter(srq, buffers.into())?;
     /// # doorbell_doc::send(&mut peer_sender, &peer, &[7; 40], None);
@@ -176,21 +176,32 @@ impl Message<'_, '_> {
     /// # let receiver = &mut world.receiver;
     /// let mut batch = receiver.poll();
     /// let message = batch.next().expect("a message has arrived")?;
-    /// let buffer = message.take();
+    /// let buffer = message.take()?;
     /// // The bytes stay, whatever arrives.
     /// drop(batch);
     /// assert_eq!(*buffer, *b"hello");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// # Panics
-    /// If the message was scattered: use [`into_buffers`](Self::into_buffers).
+    /// # Errors
+    /// [`Refused`] with [`PostFailure::Scattered`] if the message was scattered. It has the buffers, as
+    /// [`into_buffers`](Self::into_buffers) returns them.
     #[inline(always)]
-    pub fn take(self) -> Buffer {
-        let Lent { context, len, .. } = self.only_buffer();
-        self.batch.receiver.release(&self.lent);
+    pub fn take(self) -> Result<Buffer, Refused<Vec<Buffer>, PostFailure>> {
+        let Lent { context, len, .. } = self.lent;
+        // SAFETY: [slot-owns], for the slot is held.
+        if !unsafe { context.is_single() } {
+            return self.refuse_scattered();
+        }
+        self.receiver.release(&self.lent);
         // SAFETY: [slot-owns], given back without it just now; the length was clamped to the buffer.
-        unsafe { context.into_buffer(len as u32) }
+        Ok(unsafe { context.into_buffer(len as u32) })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refuse_scattered(self) -> Result<Buffer, Refused<Vec<Buffer>, PostFailure>> {
+        Err(Refused { payload: self.into_buffers(), reason: PostFailure::Scattered })
     }
 
     /// Moves the buffer out of the queue and puts `buffer` in its place. The queue stays full and nothing needs to be
@@ -212,18 +223,20 @@ impl Message<'_, '_> {
     /// ```
     ///
     /// # Errors
-    /// [`BufferError`] returns a `buffer` of another protection domain, or one too small for the GRH of a datagram.
-    /// The message is then recycled.
-    ///
-    /// # Panics
-    /// If the message was scattered: use [`into_buffers`](Self::into_buffers).
+    /// [`Refused`] returns a `buffer` of another protection domain, or one too small for the GRH of a datagram, or any buffer
+    /// if the message was scattered. The message is then recycled.
     #[inline(always)]
-    pub fn replace(self, buffer: Buffer) -> Result<Buffer, BufferError<PostFailure>> {
-        let Lent { queue, slot, context, len, .. } = self.only_buffer();
-        let Receiver { queues, pd, .. } = &mut *self.batch.receiver;
+    pub fn replace(self, buffer: Buffer) -> Result<Buffer, Refused<Buffer, PostFailure>> {
+        let Lent { queue, slot, context, len, .. } = self.lent;
+        let Receiver { queues, pd, .. } = &mut *self.receiver;
         let entry = &mut queues[queue as usize];
-        if let Err(reason) = check(pd, entry.datagrams, buffer.pool()) {
-            return Err(BufferError { reason, buffer });
+        // SAFETY: [slot-owns], for the slot is held.
+        let checked = match unsafe { context.is_single() } {
+            true => check(pd, entry.datagrams, buffer.pool()),
+            false => Err(PostFailure::Scattered),
+        };
+        if let Err(reason) = checked {
+            return Err(Refused { payload: buffer, reason });
         }
         // SAFETY: [lent-held]; the buffer is the queue's from now on.
         unsafe { entry.queue.rewrite(slot, SlotContext::of(&buffer), buffer.receive_segment()) };
@@ -232,20 +245,10 @@ impl Message<'_, '_> {
         Ok(unsafe { context.into_buffer(len as u32) })
     }
 
-    /// Returns the message, which is in one buffer.
-    #[inline(always)]
-    fn only_buffer(&self) -> Lent {
-        // SAFETY: [slot-owns], for the slot is held.
-        if !unsafe { self.lent.context.is_single() } {
-            scattered();
-        }
-        self.lent
-    }
-
     /// Moves all buffers of the receive out of the queue. The length of each is that of its part of the message.
     pub fn into_buffers(self) -> Vec<Buffer> {
         let mut buffers = Vec::new();
-        self.batch.receiver.release(&self.lent);
+        self.receiver.release(&self.lent);
         let Lent { context, len, .. } = self.lent;
         // SAFETY: [slot-owns], given back just now.
         unsafe { context.into_buffers(len as u32, |buffer| buffers.push(buffer)) };
@@ -253,13 +256,7 @@ impl Message<'_, '_> {
     }
 }
 
-#[cold]
-#[inline(never)]
-fn scattered() -> ! {
-    panic!("take or replace on a scattered message: use into_buffers");
-}
-
-impl Deref for Message<'_, '_> {
+impl Deref for Message<'_> {
     type Target = [u8];
 
     #[inline]
@@ -270,7 +267,7 @@ impl Deref for Message<'_, '_> {
     }
 }
 
-impl fmt::Debug for Message<'_, '_> {
+impl fmt::Debug for Message<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")
             .field("len", &self.lent.len)

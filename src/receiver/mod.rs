@@ -2,60 +2,50 @@
 
 mod batch;
 mod completion_info;
-mod config;
 mod datagram;
 mod failure;
-mod id;
 mod lent;
 mod maintain;
 mod message;
 mod post;
+mod post_error;
 mod qp_table;
 mod queue;
 mod queues;
 mod raw;
 mod slot_context;
-mod srq;
 mod teardown;
-mod verbs;
+mod verbs_queue;
 mod verify;
-mod wait;
 
 use std::fmt;
-use std::sync::Arc;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rdma_core_sys::Mlx5dv;
 
-use crate::channel::CompletionChannel;
 use crate::clock::Clock;
-use crate::cq::{self, Cq, CqInit, Form, Timestamps};
+use crate::cq::{CompletionChannel, Completions, CqConfig, CqCore, Waiting};
 use crate::error::{Error, Result};
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
-use crate::poller::Poller;
-use crate::trace::trace_event;
 
 pub use batch::Batch;
-pub use completion_info::MessageSource;
-pub use config::{Compression, ReceiverConfig, SrqConfig};
-pub use datagram::{Datagram, DatagramSource, GRH_SIZE};
+pub use datagram::Datagram;
 pub use failure::{Cause, Failure};
-pub use id::{QueueId, RqId, SrqId};
 pub use maintain::{SharedPoster, Statistics};
 pub use message::Message;
-pub use post::{PostError, PostFailure};
+pub use post_error::PostError;
 pub use raw::DirectQueues;
-pub(crate) use slot_context::Bound;
 pub use slot_context::SlotContext;
 pub use verify::WrongCqe;
 
-pub(crate) use queue::{QueueObject, RecvQueue};
-pub(crate) use srq::Srq;
-pub(crate) use verbs::{VerbsCq, VerbsQueue};
+pub(crate) use queue::DirectSrq;
+pub(crate) use verbs_queue::{QueueObject, VerbsQueue};
 
 use maintain::Maintenance;
 use qp_table::QpTable;
+use queue::RecvQueue;
 
 /// One completion queue and every receive queue that completes on it.
 ///
@@ -67,24 +57,24 @@ use qp_table::QpTable;
 ///
 /// | to | use |
 /// |---|---|
-/// | create queues | [`create_srq`](Self::create_srq), [`create_qp`](Self::create_qp) |
+/// | create queues | [`create_srq`](Self::create_srq), [`QueuePair::builder`](crate::QueuePair::builder) |
 /// | post buffers | [`fill`](Self::fill), [`post`](Self::post), [`post_scatter`](Self::post_scatter); automatically: [`keep_filled`](Self::keep_filled); from other threads: [`shared_poster`](Self::shared_poster) |
 /// | receive messages | [`poll`](Self::poll), [`poll_up_to`](Self::poll_up_to) |
-/// | sleep | [`wait`](Self::wait); in an event loop [`arm`](Self::arm) and [`channel`](Self::channel) |
+/// | sleep | [`Completions`] |
 /// | monitor | [`handle_event`](Self::handle_event), [`arm_srq_limit`](Self::arm_srq_limit), [`statistics`](Self::statistics) |
 /// | end a connection | as [`QueuePair`](crate::QueuePair) describes; without the peer [`drain_qp`](Self::drain_qp), [`reset_qp`](Self::reset_qp), [`destroy_qp`](Self::destroy_qp); or drop the queue pair |
 /// | access the rings | [`as_direct`](Self::as_direct), [`from_raw_cq`](Self::from_raw_cq) |
 ///
 /// ```no_run
-/// use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig, SrqConfig};
+/// use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// let pool = BufferPool::new(&pd, 512, 4096)?;
-/// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(512))?;
+/// let pool = BufferPool::new(&pd, &PoolConfig::new(512, 4096))?;
+/// let mut receiver = Receiver::new(&pd, &CqConfig::new(512))?;
 /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
 /// receiver.fill(srq, &pool)?;
-/// let mut qp = receiver.create_qp(&QpConfig::rc().srq(srq))?;
+/// let mut qp = QueuePair::builder(&pd, &QpConfig::rc()).receive(&mut receiver, srq).build()?;
 /// qp.connect_over(&mut std::net::TcpStream::connect("server:18515")?)?;
 /// loop {
 ///     let mut batch = receiver.poll();
@@ -95,13 +85,12 @@ use qp_table::QpTable;
 /// # }
 /// ```
 pub struct Receiver {
-    poller: Poller,
+    cq: CqCore,
     /// By index; a closed one is used again.
     queues: Vec<QueueEntry>,
     /// Indices of the queues of which a batch has taken messages, and not rung for since.
     unrung: Vec<u32>,
     qps: QpTable,
-    cq: Arc<Cq>,
     pd: ProtectionDomain,
     id: u32,
     /// Number of the queue that is made next.
@@ -133,73 +122,39 @@ impl Receiver {
     /// ```
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// use doorbell::{Path, Receiver, ReceiverConfig};
+    /// use doorbell::{CqConfig, Path, Receiver};
     ///
-    /// let receiver = Receiver::new(&pd, &ReceiverConfig::new().path(Path::Direct))?;
+    /// let receiver = Receiver::new(&pd, &CqConfig::new(512).path(Path::Direct))?;
     /// assert_eq!(receiver.path(), Path::Direct);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::NotDirect`] if [`Path::Direct`] is required and not possible; [`Error::OutOfRange`];
-    /// [`Error::Verbs`].
-    pub fn new(pd: &ProtectionDomain, config: &ReceiverConfig) -> Result<Self> {
-        let context = pd.context();
-        let mlx5dv = context.choose(config.path)?;
-        let init = CqInit {
-            entries: config.cq_capacity,
-            channel: Some(Arc::new(CompletionChannel::create(context)?)),
-            comp_vector: config.comp_vector,
-            through_verbs: mlx5dv.is_none(),
-        };
-        let cq = match (config.form(context, mlx5dv)?, mlx5dv) {
-            (Form::Timestamps(form), _) => Cq::create_with_timestamps(context, init, form),
-            (Form::Compressed(format), Some(mlx5dv)) => {
-                Cq::create_compressed(context, init, format, mlx5dv)
-            }
-            _ => Cq::create(context, init),
-        }?;
-        trace_event!(device = context.name(), entries = cq.capacity(), "completion queue created");
-        // SAFETY: a fresh CQ that no other code knows.
-        unsafe { Self::with_cq(pd, cq, mlx5dv, config) }
+    /// [`Error::Unsupported`] if the path or the device lacks what `config` requests; [`Error::Verbs`].
+    pub fn new(pd: &ProtectionDomain, config: &CqConfig) -> Result<Self> {
+        Ok(Self::on(pd, CqCore::create(pd.context(), config)?))
     }
 
-    /// # Safety
-    /// Nothing was polled from the CQ, and no other code polls, arms or resizes it.
-    unsafe fn with_cq(
-        pd: &ProtectionDomain,
-        cq: Cq,
-        mlx5dv: Option<&'static Mlx5dv>,
-        config: &ReceiverConfig,
-    ) -> Result<Self> {
+    fn on(pd: &ProtectionDomain, cq: CqCore) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let cq = Arc::new(cq);
-        let mut receiver = Self {
-            // SAFETY: nothing was polled from the caller's CQ, and no other code polls, arms or resizes it.
-            poller: unsafe { Poller::new(&cq, mlx5dv) }?,
+        Self {
+            cq,
             queues: Vec::new(),
             unrung: Vec::new(),
             qps: QpTable::default(),
-            cq,
             pd: pd.clone(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             next_number: 0,
             committed: 0,
             maintenance: None,
             cq_failed: false,
-        };
-        if config.verify_cqes {
-            receiver.verify_cqes(config)?;
         }
-        Ok(receiver)
     }
 
     /// Returns the path of the queues: [`Path::Direct`] or [`Path::Verbs`].
     pub const fn path(&self) -> Path {
-        match self.poller {
-            Poller::Direct(_) => Path::Direct,
-            Poller::Verbs(_) => Path::Verbs,
-        }
+        self.cq.path()
     }
 
     /// Returns a clock that converts the [timestamps](crate::Message::timestamp) of this receiver. For ticks it reads
@@ -208,10 +163,7 @@ impl Receiver {
     /// # Errors
     /// The errors of [`Context::clock`](crate::Context::clock).
     pub fn clock(&self) -> Result<Clock> {
-        match self.cq.with_timestamps() {
-            Some((_, Timestamps::RealTime)) => Ok(Clock::REAL_TIME),
-            _ => self.pd.context().clock(),
-        }
+        self.cq.clock()
     }
 
     /// Returns the protection domain.
@@ -221,18 +173,17 @@ impl Receiver {
 
     /// Returns the number of entries of the CQ. An mlx5 device rounds the requested number up to a power of two.
     pub fn cq_capacity(&self) -> u32 {
-        self.cq.capacity()
+        self.cq.object.capacity()
     }
 
     /// Resizes the CQ to at least `entries` entries (`ibv_resize_cq(3)`). Verbs path only.
     ///
     /// ```
-    /// # use doorbell::{Receiver, ReceiverConfig};
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// use doorbell::{Error, Path};
+    /// use doorbell::{CqConfig, Error, Path, Receiver};
     ///
-    /// let config = ReceiverConfig::new().cq_capacity(100);
+    /// let config = CqConfig::new(100);
     /// let mut receiver = Receiver::new(&pd, &config.clone().path(Path::Verbs))?;
     /// receiver.resize_cq(1000)?;
     /// assert!(receiver.cq_capacity() >= 1000);
@@ -246,48 +197,98 @@ impl Receiver {
     /// larger CQ, or another receiver. [`Error::CqTooSmall`] if the queues need more entries; [`Error::OutOfRange`];
     /// [`Error::Verbs`].
     pub fn resize_cq(&mut self, entries: u32) -> Result<()> {
-        if let Poller::Direct(_) = self.poller {
-            return Err(Error::Unsupported {
-                operation: "resize_cq",
-                when: "on the direct path: choose the size with ReceiverConfig::cq_capacity",
-            });
+        let capacity = u64::from(entries);
+        if self.path() == Path::Verbs && capacity < self.committed {
+            let needed = self.committed;
+            return Err(Error::CqTooSmall { setting: "number of entries", capacity, needed });
         }
-        let context = self.pd.context();
-        let max = context.attr().max_cqe.max(0) as u64;
-        Error::check_range("entries", entries.into(), 1, max)?;
-        if u64::from(entries) < self.committed {
-            return Err(Error::CqTooSmall {
-                setting: "number of entries",
-                capacity: entries.into(),
-                needed: self.committed,
-            });
-        }
-        let asked = cq::to_ask_for(context, entries, true) as i32;
-        // SAFETY: a live CQ, which this thread alone polls.
-        let errno = unsafe { rdma_core_sys::ibv_resize_cq(self.cq.as_raw(), asked) };
-        match errno {
-            0 => Ok(()),
-            _ => Err(Error::returned("ibv_resize_cq", context.name(), errno)),
-        }
+        self.cq.resize(entries)
     }
 
     fn mlx5dv(&self) -> Option<&'static Mlx5dv> {
-        match &self.poller {
-            Poller::Direct(direct) => Some(direct.mlx5dv),
-            Poller::Verbs(_) => None,
+        self.cq.mlx5dv()
+    }
+
+    /// Makes the [channel](Completions::channel) readable at the next solicited message (`IBV_SEND_SOLICITED`) or failed
+    /// receive. Returns `true` if any completion has already arrived.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # world.send(b"hello");
+    /// # let receiver = &mut world.receiver;
+    /// // Something has arrived that was not polled: no need to wait.
+    /// assert!(receiver.arm_solicited()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`arm`](Completions::arm).
+    pub fn arm_solicited(&mut self) -> Result<bool> {
+        self.arm_for(true)
+    }
+
+    fn arm_for(&mut self, solicited_only: bool) -> Result<bool> {
+        self.end_batch();
+        if self.cq_failed {
+            return if self.cq.poller.has_arrived() { Ok(true) } else { Err(Error::CqFailed) };
+        }
+        self.park_until_quiet();
+        self.cq.arm(solicited_only)?;
+        Ok(self.cq.poller.has_arrived())
+    }
+
+    /// Arms the CQ, of which `events` were taken from the channel that it shares. Returns `true` if something has arrived
+    /// already.
+    pub(crate) fn arm_after(&mut self, events: u32) -> Result<bool> {
+        self.park_until_quiet();
+        self.cq.arm_after(events, false)?;
+        Ok(self.cq.poller.has_arrived())
+    }
+
+    /// Has the next buffer that another thread returns wake this thread, and posts those that were returned before.
+    /// Otherwise a queue that runs dry while other threads have its buffers would never wake it.
+    fn park_until_quiet(&mut self) {
+        while self.park() {
+            self.post_all_returned();
         }
     }
 
-    /// Completions taken, modulo 2^32.
-    fn completions_taken(&self) -> u32 {
-        match &self.poller {
-            Poller::Direct(direct) => direct.cq.consumer_index(),
-            Poller::Verbs(cq) => cq.taken(),
-        }
+    pub(crate) const fn core(&self) -> &CqCore {
+        &self.cq
     }
 
     fn check_cq(&self) -> Result<()> {
         if self.cq_failed { Err(Error::CqFailed) } else { Ok(()) }
+    }
+}
+
+impl Completions for Receiver {
+    fn channel(&self) -> Option<&CompletionChannel> {
+        self.cq.channel()
+    }
+
+    fn arm(&mut self) -> Result<bool> {
+        self.arm_for(false)
+    }
+
+    fn has_completions(&mut self) -> bool {
+        self.end_batch();
+        self.cq.poller.has_arrived()
+    }
+}
+
+impl Waiting for Receiver {
+    fn is_starving(&mut self) -> bool {
+        self.post_all_returned();
+        self.is_below_watermark()
+    }
+
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        Receiver::wake_fd(self)
+    }
+
+    fn woken(&mut self) {
+        self.unpark();
     }
 }
 
@@ -306,10 +307,6 @@ impl Drop for Receiver {
 
 impl fmt::Debug for Receiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Receiver")
-            .field("path", &self.path())
-            .field("device", &self.pd.context().name())
-            .field("cq_capacity", &self.cq_capacity())
-            .finish_non_exhaustive()
+        self.cq.debug("Receiver", f)
     }
 }

@@ -5,18 +5,14 @@ use std::mem::{self, ManuallyDrop};
 use mlx5_ring::receive::{PostError as RingError, ReceiveRing};
 use mlx5_ring::sge::Sge;
 
-use super::datagram::GRH_SIZE;
-use super::id::QueueId;
-use super::queue::RecvQueue;
+use super::post_error::PostError;
+use super::queue::{DirectSrq, RecvQueue};
 use super::slot_context::SlotContext;
 use super::{QueueEntry, Receiver};
+use crate::ids::QueueId;
 use crate::memory::{Buffer, BufferPool, Pool};
-use crate::mlx5::DirectSrq;
 use crate::pd::ProtectionDomain;
-
-mod error;
-
-pub use error::{PostError, PostFailure};
+use crate::post_failure::{GRH_SIZE, PostFailure};
 
 impl Receiver {
     /// Posts a receive for each buffer, with one doorbell for all, and returns their number.
@@ -63,13 +59,13 @@ impl Receiver {
     /// So `capacity` receives take `capacity` + 1 buffers of the pool. With it, a batch recycles slots without writing WQEs.
     ///
     /// ```
-    /// # use doorbell::{Receiver, ReceiverConfig, SrqConfig};
+    /// # use doorbell::{BufferPool, CqConfig, PoolConfig, Receiver, SrqConfig};
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// let mut receiver = Receiver::new(&pd, &CqConfig::new(1024))?;
     /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
     /// // One more than can be posted: each slot of the SRQ has a buffer of its own then.
-    /// let pool = doorbell::BufferPool::new(&pd, 512, 4096)?;
+    /// let pool = BufferPool::new(&pd, &PoolConfig::new(512, 4096))?;
     /// assert_eq!(receiver.fill(srq, &pool)?, 511);
     /// assert_eq!(pool.available(), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -109,12 +105,13 @@ impl Receiver {
     /// Posts one receive with several buffers, which the device fills in order, and rings the doorbell.
     ///
     /// ```
-    /// # use doorbell::{BufferPool, Receiver, ReceiverConfig, SrqConfig};
+    /// # use doorbell::{BufferPool, CqConfig, PoolConfig, Receiver, SrqConfig};
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// # let mut receiver = Receiver::new(&pd, &CqConfig::new(1024))?;
     /// let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(2))?;
-    /// let (headers, payloads) = (BufferPool::new(&pd, 16, 64)?, BufferPool::new(&pd, 16, 4096)?);
+    /// let headers = BufferPool::new(&pd, &PoolConfig::new(16, 64))?;
+    /// let payloads = BufferPool::new(&pd, &PoolConfig::new(16, 4096))?;
     /// while let (Some(header), Some(payload)) = (headers.take(), payloads.take()) {
     ///     if let Err(error) = receiver.post_scatter(srq, vec![header, payload]) {
     ///         println!("{error}: {} buffers are still here", error.buffers.len());

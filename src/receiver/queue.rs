@@ -1,17 +1,22 @@
-//! A queue of a receiver. Only this file asks which kind it is.
+//! A queue of a receiver: an SRQ or a receive queue, driven directly or through libibverbs.
 
 use std::sync::Arc;
 
 use mlx5_ring::completion::Cqe;
 use mlx5_ring::receive::{self, Completion, ReceiveRing};
+use mlx5_ring::rq::ReceiveQueue;
+use mlx5_ring::slots::Slot;
+use mlx5_ring::srq::SharedReceiveQueue;
 use mlx5_wire::data::DataSegment;
+use rdma_core_sys::Mlx5dv;
 
-use super::post::PostFailure;
 use super::slot_context::SlotContext;
-use super::srq::Srq;
-use super::verbs::VerbsQueue;
-use crate::mlx5::{DirectRq, DirectSrq};
+use super::verbs_queue::{QueueObject, VerbsQueue};
+use crate::mlx5::{self, Storage};
+use crate::path::NotDirect;
+use crate::post_failure::PostFailure;
 use crate::qp::Qp;
+use crate::srq::Srq;
 
 /// A queue that receives are posted to.
 // The enum has a tag of its own, and none inside a field: each message reads it twice.
@@ -27,10 +32,33 @@ pub(crate) enum RecvQueue {
     Closed,
 }
 
-/// The object that receives are posted to.
-pub(crate) enum QueueObject {
-    Srq(Arc<Srq>),
-    Rq(Arc<Qp>),
+/// A shared receive queue and what its ring stands on.
+pub(crate) struct DirectSrq {
+    pub(crate) ring: SharedReceiveQueue<SlotContext>,
+    pub(crate) object: Arc<Srq>,
+    /// [`fill`](crate::Receiver::fill) has put a buffer into the slot that stays unposted: the queue goes on to hold one
+    /// more than can be posted.
+    pub(crate) keeps_spare: bool,
+    _slots: Storage<Slot<SlotContext>>,
+}
+
+impl DirectSrq {
+    /// Takes over an SRQ.
+    ///
+    /// # Safety
+    /// Nothing was posted to the SRQ, and no other code posts to it.
+    pub(crate) unsafe fn new(mlx5dv: &Mlx5dv, object: Arc<Srq>) -> Result<Self, NotDirect> {
+        // SAFETY: no other code posts to the caller's SRQ, which the value keeps.
+        let (ring, _slots) = unsafe { mlx5::shared_receive_queue(mlx5dv, object.as_raw()) }?;
+        Ok(Self { ring, object, keeps_spare: false, _slots })
+    }
+}
+
+/// The receive queue of a queue pair and what its ring stands on.
+pub(crate) struct DirectRq {
+    pub(crate) ring: ReceiveQueue<SlotContext>,
+    pub(crate) object: Arc<Qp>,
+    _slots: Storage<Slot<SlotContext>>,
 }
 
 /// Evaluates one expression on the ring of a direct queue, another on a verbs queue, a third on a closed one.
@@ -46,6 +74,31 @@ macro_rules! on_queue {
 }
 
 impl RecvQueue {
+    /// Takes over a queue, which is that with this index in its receiver.
+    ///
+    /// # Safety
+    /// Nothing was posted to the queue, and no other code posts to it.
+    pub(super) unsafe fn new(
+        mlx5dv: Option<&Mlx5dv>,
+        object: QueueObject,
+        index: u32,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<Self, NotDirect> {
+        match (mlx5dv, object) {
+            (Some(mlx5dv), QueueObject::Srq(srq)) => {
+                // SAFETY: nothing was posted to the caller's SRQ, and no other code posts to it.
+                unsafe { DirectSrq::new(mlx5dv, srq) }.map(Self::Srq)
+            }
+            (Some(mlx5dv), QueueObject::Rq(object)) => {
+                // SAFETY: nothing was posted to the caller's receive queue, and no other code posts to it.
+                let (ring, _slots) = unsafe { mlx5::receive_queue(mlx5dv, object.as_raw()) }?;
+                Ok(Self::Rq(DirectRq { ring, object, _slots }))
+            }
+            (None, object) => Ok(Self::Verbs(VerbsQueue::new(object, index, max_wr, max_sge))),
+        }
+    }
+
     pub(crate) const fn is_closed(&self) -> bool {
         matches!(self, Self::Closed)
     }

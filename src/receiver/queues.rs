@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use super::datagram::GRH_SIZE;
-use super::queue::{QueueObject, RecvQueue};
-use super::verbs::VerbsQueue;
-use super::{QueueEntry, QueueId, Receiver, RqId, Srq, SrqConfig, SrqId};
+use super::queue::RecvQueue;
+use super::verbs_queue::QueueObject;
+use super::{QueueEntry, Receiver};
 use crate::error::{Error, Result};
-use crate::mlx5;
-use crate::qp::{Qp, QpConfig, QueuePair, SendSide};
-use crate::sender::Sender;
+use crate::ids::{QueueId, RqId, SrqId};
+use crate::pd::ProtectionDomain;
+use crate::post_failure::GRH_SIZE;
+use crate::qp::{Qp, QueuePair, ReceiveSide};
+use crate::receive_from::{ReceiveFrom, RqConfig};
+use crate::srq::{Srq, SrqConfig};
 use crate::trace::trace_event;
 
 impl Receiver {
@@ -59,129 +61,60 @@ impl Receiver {
         Ok(SrqId(id))
     }
 
-    /// Creates a queue pair that only receives, and completes its receives on this receiver. It is in state INIT:
-    /// post receives before connecting it. The send settings of `config` are ignored;
-    /// [`create_qp_with_sender`](Self::create_qp_with_sender) creates a queue pair that also sends.
-    ///
-    /// ```
-    /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, SrqConfig};
-    /// # let _device = doorbell_doc::device();
-    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-    /// // Two connections that share their receives, and one with receives of its own.
-    /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
-    /// let one = receiver.create_qp(&QpConfig::rc().srq(srq))?;
-    /// let two = receiver.create_qp(&QpConfig::rc().srq(srq))?;
-    /// let three = receiver.create_qp(&QpConfig::rc().receives(128, 1))?;
-    /// assert_eq!(one.receive_queue(), None);
-    /// let queue = three.receive_queue().expect("a queue of its own");
-    /// assert_eq!(receiver.capacity(queue), 128);
-    /// # drop((one, two));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Foreign`] for an SRQ of another receiver; [`Error::NoRoomForHeader`] for datagrams into an SRQ whose
-    /// posted buffers are too small for the GRH; the errors of [`create_srq`](Self::create_srq).
-    pub fn create_qp(&mut self, config: &QpConfig) -> Result<QueuePair> {
-        config.check(self.pd.context().attr())?;
-        let send = SendSide::idle(Arc::clone(&self.cq));
-        self.make_qp(&config.clone().idle(), send)
-    }
-
-    /// Creates a queue pair that receives through this receiver and sends through `sender`. [`QueuePair::send_queue`]
-    /// is its queue there.
-    ///
-    /// ```
-    /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, Sender, SenderConfig, SrqConfig};
-    /// # let _device = doorbell_doc::device();
-    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-    /// let mut sender = Sender::new(&pd, &SenderConfig::new())?;
-    /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
-    /// let config = QpConfig::rc().srq(srq).sends(64);
-    /// let qp = receiver.create_qp_with_sender(&config, &mut sender)?;
-    /// let queue = qp.send_queue().expect("made with a sender");
-    /// assert_eq!(sender.capacity(queue), 64);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Foreign`] for a sender of another protection domain; [`Error::CqTooSmall`] if the CQ of the receiver
-    /// or of the sender has too few entries; [`Error::Unsupported`] if only one of the two CQs has real-time
-    /// timestamps; the errors of [`create_qp`](Self::create_qp).
-    pub fn create_qp_with_sender(
+    /// Returns where a queue pair receives that is about to be made.
+    pub(crate) fn receive_side(
         &mut self,
-        config: &QpConfig,
-        sender: &mut Sender,
-    ) -> Result<QueuePair> {
-        if self.cq.is_in_real_time() != sender.is_in_real_time() {
-            return Err(Error::Unsupported {
-                operation: "create_qp_with_sender",
-                when: "with real_time_timestamps in one of ReceiverConfig and SenderConfig: set it in both",
-            });
+        pd: &ProtectionDomain,
+        from: ReceiveFrom,
+    ) -> Result<ReceiveSide> {
+        if !self.pd.is_same(pd) {
+            return Err(Error::Foreign { what: "the receiver", domain: "protection domain" });
         }
-        let send = sender.send_side(&self.pd)?;
-        let mut qp = self.make_qp(config, send)?;
-        // SAFETY: a fresh QP that no other code knows.
-        unsafe { sender.enter(&mut qp, config) }?;
-        Ok(qp)
-    }
-
-    /// Makes a queue pair that sends there.
-    pub(crate) fn make_qp(&mut self, config: &QpConfig, send: SendSide) -> Result<QueuePair> {
         self.check_cq()?;
         self.end_dropped();
-        let srq = config.shared().map(|id| self.srq_object(id)).transpose()?;
-        let mut qp =
-            QueuePair::create(&self.pd, config, Arc::clone(&self.cq), srq, self.mlx5dv(), send)?;
-        trace_event!(
-            device = self.pd.context().name(),
-            qp_num = qp.qp_num(),
-            shared = config.shared().is_some(),
-            sends = config.max_send_wr,
-            "queue pair created"
-        );
-        let made = qp.object().cap().max_recv_wr;
-        // SAFETY: a fresh QP that no other code knows.
-        unsafe { self.enter(&mut qp, config, made, config.max_recv_sge()) }?;
-        Ok(qp)
-    }
-
-    /// Takes a new QP in, with a receive queue of its own unless it is on an SRQ.
-    ///
-    /// # Safety
-    /// Nothing was posted to its receive queue, and no other code posts to it.
-    pub(super) unsafe fn enter(
-        &mut self,
-        qp: &mut QueuePair,
-        config: &QpConfig,
-        max_wr: u32,
-        max_sge: u32,
-    ) -> Result<()> {
-        let object = qp.object();
-        if let Some(id) = config.shared() {
-            self.expect_datagrams(id.0, config)?;
-        }
-        self.forget_dropped(object.qp_num());
-        let index = match config.shared() {
-            Some(id) => id.0.index,
-            None => {
-                // SAFETY: nothing was posted to the caller's receive queue, and no other code posts to it.
-                let id = unsafe { self.add_rq(Arc::clone(&object), max_wr, max_sge) }?;
-                self.expect_datagrams(id.0, config)?;
-                qp.set_receive_queue(id);
-                id.0.index
+        let (srq, own) = match from {
+            ReceiveFrom::Srq(id) => (Some(self.srq_object(id)?), (0, 0)),
+            ReceiveFrom::Own(RqConfig { max_wr, max_sge }) => {
+                // Sizes of 0 are refused, and are those of a queue pair that does not receive.
+                Error::check_range("max_wr of receives", max_wr.into(), 1, u32::MAX.into())?;
+                Error::check_range("max_sge of receives", max_sge.into(), 1, u32::MAX.into())?;
+                (None, (max_wr, max_sge))
             }
         };
-        self.qps.insert(&object, index);
+        let cq = Arc::clone(&self.cq.object);
+        Ok(ReceiveSide { cq, srq, own, mlx5dv: self.mlx5dv() })
+    }
+
+    /// Takes a new queue pair in, with a receive queue of its own unless it is on an SRQ.
+    ///
+    /// # Safety
+    /// Nothing was posted to its receive queue, and no other code posts to it. The queue pair was made with the
+    /// [`receive_side`](Self::receive_side) of this receiver.
+    pub(crate) unsafe fn enter(&mut self, qp: &mut QueuePair, from: ReceiveFrom) -> Result<()> {
+        let object = qp.object();
+        if let ReceiveFrom::Srq(id) = from {
+            self.expect_datagrams(id.0, &object)?;
+        }
+        self.forget_dropped(object.qp_num());
+        let id = match from {
+            ReceiveFrom::Srq(id) => id.0,
+            ReceiveFrom::Own(RqConfig { max_sge, .. }) => {
+                let made = object.cap().max_recv_wr;
+                // SAFETY: nothing was posted to the caller's receive queue, and no other code posts to it.
+                let id = unsafe { self.add_rq(Arc::clone(&object), made, max_sge) }?;
+                self.expect_datagrams(id.0, &object)?;
+                id.0
+            }
+        };
+        qp.set_receives(id);
+        self.qps.insert(&object, id.index);
         Ok(())
     }
 
-    /// Has a queue refuse buffers that are too small for datagrams from now on, when a queue pair like `config` takes
+    /// Has a queue refuse buffers that are too small for datagrams from now on, when this queue pair takes
     /// them from it.
-    fn expect_datagrams(&mut self, id: QueueId, config: &QpConfig) -> Result<()> {
-        if config.qp_type != rdma_core_sys::IBV_QPT_UD {
+    fn expect_datagrams(&mut self, id: QueueId, qp: &Qp) -> Result<()> {
+        if qp.qp_type() != rdma_core_sys::IBV_QPT_UD {
             return Ok(());
         }
         let entry = &mut self.queues[id.index as usize];
@@ -220,20 +153,11 @@ impl Receiver {
     unsafe fn add(&mut self, object: QueueObject, max_wr: u32, max_sge: u32) -> Result<QueueId> {
         let closed = self.queues.iter().position(|entry| entry.queue.is_closed());
         let index = closed.unwrap_or(self.queues.len()) as u32;
-        let queue = match (self.mlx5dv(), object) {
-            (Some(mlx5dv), QueueObject::Srq(srq)) => {
-                // SAFETY: nothing was posted to the caller's SRQ, and no other code posts to it.
-                unsafe { mlx5::shared_receive_queue(mlx5dv, srq) }.map(RecvQueue::Srq)
-            }
-            (Some(mlx5dv), QueueObject::Rq(qp)) => {
-                // SAFETY: nothing was posted to the caller's receive queue, and no other code posts to it.
-                unsafe { mlx5::receive_queue(mlx5dv, qp) }.map(RecvQueue::Rq)
-            }
-            (None, object) => Ok(RecvQueue::Verbs(VerbsQueue::new(object, index, max_wr, max_sge))),
-        };
+        // SAFETY: nothing was posted to the caller's queue, and no other code posts to it.
+        let queue = unsafe { RecvQueue::new(self.mlx5dv(), object, index, max_wr, max_sge) };
         let queue = queue.map_err(|error| self.pd.context().not_direct(error))?;
         let capacity = u64::from(queue.capacity());
-        self.check_room(capacity)?;
+        self.cq.check_room(self.committed + capacity, "CqConfig::new")?;
         self.committed += capacity;
         let number = self.next_number;
         self.next_number = number.wrapping_add(1);
@@ -259,18 +183,6 @@ impl Receiver {
         let open = self.queues.iter().rposition(|entry| !entry.queue.is_closed());
         self.queues.truncate(open.map_or(0, |last| last + 1));
         self.post_all_returned();
-    }
-
-    fn check_room(&self, receives: u64) -> Result<()> {
-        let (needed, capacity) = (self.committed + receives, u64::from(self.cq.capacity()));
-        if needed > capacity {
-            return Err(Error::CqTooSmall {
-                setting: "ReceiverConfig::cq_capacity",
-                capacity,
-                needed,
-            });
-        }
-        Ok(())
     }
 
     /// Returns a queue of this receiver that was not destroyed.

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use mlx5_ring::sge::Sge;
 
-use crate::memory::Buffer;
+use crate::memory::{Bound, Buffer};
 
 /// The owner of a posted receive, kept in its slot: 16 bytes.
 ///
@@ -31,19 +31,8 @@ unsafe impl Send for SlotContext {}
 // SAFETY: as above.
 unsafe impl Sync for SlotContext {}
 
-/// First field of the owner of the memory of a receive: one more than the bytes that a receive of one buffer takes; 0 for
-/// all other receives.
-#[derive(Debug)]
-pub(crate) struct Bound(u32);
-
-impl Bound {
-    pub(crate) const fn of_buffer(size: u32) -> Self {
-        Self(size + 1)
-    }
-}
-
 /// Owner of a receive into memory of the caller's.
-static RAW: Bound = Bound(0);
+static RAW: Bound = Bound::NONE;
 
 /// The buffers of a receive that has several.
 #[repr(C)]
@@ -74,8 +63,8 @@ impl SlotContext {
 
     /// Makes the context of a receive into several buffers.
     pub(super) fn of_list(buffers: Vec<Buffer>) -> Self {
-        let list = Box::leak(Box::new(List { bound: Bound(0), buffers }));
-        debug_assert_eq!(list.bound.0, 0);
+        let list = Box::leak(Box::new(List { bound: Bound::NONE, buffers }));
+        debug_assert_eq!(list.bound.get(), 0);
         Self { addr: 0, owner: NonNull::from(list).cast() }
     }
 
@@ -90,7 +79,7 @@ impl SlotContext {
     #[inline(always)]
     const unsafe fn bound(&self) -> u32 {
         // SAFETY: the receive keeps its owner alive; `RAW` is static.
-        unsafe { self.owner.as_ref() }.0
+        unsafe { self.owner.as_ref() }.get()
     }
 
     /// Returns `true` if the receive has one buffer.

@@ -9,10 +9,14 @@ use super::batch::queue_of;
 use super::failure::{Cause, Failure};
 use super::queue::RecvQueue;
 use super::slot_context::SlotContext;
-use super::{Poller, QueueId, Receiver, SrqId};
+use super::Receiver;
+use crate::context::Patience;
+use crate::cq::{Completions, Poller};
 use crate::error::{Error, Result};
-use crate::events::{AsyncEvents, Patience};
-use crate::qp::{QpEnd, QueuePair};
+use crate::events::AsyncEvents;
+use crate::ids::{QueueId, SrqId};
+use crate::qp::QueuePair;
+use crate::qp_state::QpEnd;
 
 impl Receiver {
     /// Disconnects a QP without losing messages that have arrived, whatever the peer does. Sends of the peer that have not
@@ -107,7 +111,7 @@ impl Receiver {
     /// [`QpEnd::LastWqeMissing`]; if the device has never reported a last WQE, later calls do not wait.
     ///
     /// Dropping the [`QueuePair`] instead does not wait. [`poll`](Self::poll) then returns the messages that have arrived
-    /// and, flushed, the receives that the QP still had. The next [`create_qp`](Self::create_qp) or
+    /// and, flushed, the receives that the QP still had. The next queue pair made on this receiver or
     /// [`destroy_srq`](Self::destroy_srq) destroys the QP, and may wait then. Its own receive queue occupies its entries
     /// of the CQ until then.
     ///
@@ -159,8 +163,8 @@ impl Receiver {
             });
         }
         self.end_batch();
-        let Self { poller, queues, qps, .. } = self;
-        match poller {
+        let Self { cq, queues, qps, .. } = self;
+        match &mut cq.poller {
             Poller::Direct(direct) => {
                 direct.cq.purge(|cqe| queue_of(queues, qps, cqe) == Some(id.0.index));
             }
@@ -205,7 +209,7 @@ impl Receiver {
             });
         }
         self.end_batch();
-        match &mut self.poller {
+        match &mut self.cq.poller {
             Poller::Direct(direct) => _ = direct.cq.purge(|_| true),
             Poller::Verbs(cq) => cq.retain(|_| false),
         }
@@ -236,7 +240,7 @@ impl Receiver {
             end = qp.stop_receiving(Patience::Progress)?;
             self.count_end(end);
         }
-        if let Poller::Verbs(cq) = &mut self.poller {
+        if let Poller::Verbs(cq) = &mut self.cq.poller {
             cq.retain(|_| true);
         }
         qp.modify_to_reset()?;
@@ -246,8 +250,8 @@ impl Receiver {
 
     /// Returns the queue that a QP of this receiver completes.
     pub(super) fn queue_of(&self, qp: &QueuePair) -> Result<QueueId> {
-        let id = qp.receive_queue().map(|id| id.0).or(qp.shared().map(|id| id.0));
-        id.filter(|&id| self.find(id).is_some())
+        qp.receives()
+            .filter(|&id| self.find(id).is_some())
             .ok_or(Error::Foreign { what: "the QP", domain: "receiver" })
     }
 
@@ -265,9 +269,9 @@ impl Receiver {
         self.end_batch();
         // SAFETY: [slot-owns], of a receive that was taken back.
         let put_back = |context: SlotContext| unsafe { context.into_buffers(0, drop) };
-        let Self { poller, queues, .. } = self;
+        let Self { cq, queues, .. } = self;
         let queue = &mut queues[index as usize].queue;
-        match poller {
+        match &mut cq.poller {
             Poller::Direct(direct) => match queue {
                 RecvQueue::Srq(srq) => {
                     direct.cq.purge(|cqe| {
@@ -334,11 +338,11 @@ impl Receiver {
             if let Ok(end) = qp.stop_receiving(Patience::Progress) {
                 self.count_end(end);
             }
-            if let Poller::Verbs(cq) = &mut self.poller {
+            if let Poller::Verbs(cq) = &mut self.cq.poller {
                 cq.retain(|_| true);
             }
         }
-        if !self.has_arrived() {
+        if !self.has_completions() {
             self.qps.remove_departed();
         }
     }

@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use super::{Poller, Receiver, ReceiverConfig};
+use super::Receiver;
+use crate::cq::Poller;
 use crate::error::{Error, Result};
 
 /// Wrong CQEs that are kept for [`Receiver::wrong_cqe`].
 const KEPT: usize = 16;
 
-/// A CQE with a wrong signature, see [`ReceiverConfig::verify_cqes`].
+/// A CQE with a wrong signature, see [`Receiver::verify_cqes`].
 ///
 /// An adapter signs each CQE with the XOR of its bytes and its index. The signature is wrong if the CQE was read
 /// before it was complete or at another index: a missing load barrier, a wrong consumer index, memory with two
@@ -20,10 +21,8 @@ const KEPT: usize = 16;
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
-/// use doorbell::{Receiver, ReceiverConfig};
-///
-/// # let pd = world.pd.clone();
-/// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().verify_cqes(true))?;
+/// # let receiver = &mut world.receiver;
+/// receiver.verify_cqes()?;
 /// let mut batch = receiver.poll();
 /// while batch.next().is_some() {}
 /// drop(batch);
@@ -66,11 +65,19 @@ impl Receiver {
         self.maintenance.as_mut()?.wrong_cqes.as_mut()?.pop_front()
     }
 
-    /// Makes batches check.
-    pub(super) fn verify_cqes(&mut self, config: &ReceiverConfig) -> Result<()> {
-        let when = match &self.poller {
+    /// Checks the signature of every CQE before a batch takes it, see [`WrongCqe`]. doorbell then reads each CQE twice. It
+    /// also enables [statistics](Self::statistics).
+    ///
+    /// A wrong CQE is counted ([`Statistics::wrong_cqes`](crate::Statistics::wrong_cqes)) and kept
+    /// ([`wrong_cqe`](Self::wrong_cqe)), and its message is delivered as the CQE describes it. CQEs that arrive after the
+    /// check wait for the next batch.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on the verbs path, and with [compression](crate::CqConfig::compression).
+    pub fn verify_cqes(&mut self) -> Result<()> {
+        let when = match &self.cq.poller {
             Poller::Verbs(_) => "on the verbs path: libmlx5 reads the CQEs",
-            Poller::Direct(_) if config.compression.is_some() => {
+            Poller::Direct(_) if self.cq.object.is_compressed() => {
                 "together with compression: compressed CQEs have no signature"
             }
             Poller::Direct(_) => {
@@ -84,7 +91,7 @@ impl Receiver {
     /// Checks the CQEs that a batch of at most `budget` will take, if that was asked for; returns how many it may take.
     pub(super) fn verify(&mut self, budget: u32) -> u32 {
         let Some(work) = &mut self.maintenance else { return budget };
-        let (Some(kept), Poller::Direct(direct)) = (&mut work.wrong_cqes, &self.poller) else {
+        let (Some(kept), Poller::Direct(direct)) = (&mut work.wrong_cqes, &self.cq.poller) else {
             return budget;
         };
         let (cqn, counted) = (direct.doorbell.cqn(), &mut work.counted);

@@ -3,82 +3,16 @@
 use mlx5_ring::sq::{self, Completion};
 use rdma_core_sys as sys;
 
+use super::Sender;
+use super::completion::{SendCompletion, SendFailure};
 use super::queue::{Entry, SendRing};
 use super::request::{Rest, WorkRequest};
-use super::{Sender, SqId};
-use crate::memory::Buffer;
-use crate::poller::Poller;
+use crate::cq::Poller;
+use crate::ids::SqId;
 use crate::status::WcStatus;
 
 /// Requests that one batch returns at most, unless asked otherwise.
 const BUDGET: u32 = 64;
-
-/// A completed request, successful or not.
-///
-/// ```
-/// # let mut world = doorbell_doc::World::new();
-/// # let (queue, pool) = (world.queue(), world.pool.clone());
-/// # let sender = &mut world.sender;
-/// sender.post(queue)?.token(7).send(pool.take().expect("a free buffer"))?;
-/// let mut buffer = None;
-/// while buffer.is_none() {
-///     let mut batch = sender.poll();
-///     while let Some(done) = batch.next() {
-///         if !done.status.is_success() {
-///             println!("request {}: {}, vendor error {:#x}", done.token, done.status, done.vendor_err);
-///         }
-///         // The buffer is the program's again, whatever became of the request.
-///         buffer = done.buffer;
-///     }
-/// }
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-#[non_exhaustive]
-#[must_use = "a send may have failed"]
-pub struct SendCompletion<'a> {
-    /// The queue of the request.
-    pub queue: SqId,
-    /// The number set with [`Posting::token`](crate::Posting::token), or 0.
-    pub token: u64,
-    /// The buffer, or the first of several; `None` if the bytes were copied. A READ or an atomic has set its length also if
-    /// it failed, and the device may then have written some of the bytes or none.
-    pub buffer: Option<Buffer>,
-    /// The status of the request.
-    pub status: WcStatus,
-    /// The device's own error code; 0 for a success or a reset.
-    pub vendor_err: u32,
-    rest: Rest<'a>,
-}
-
-impl SendCompletion<'_> {
-    /// Takes the next buffer of a request with several buffers.
-    ///
-    /// ```
-    /// # let mut world = doorbell_doc::World::new();
-    /// # let (queue, pool) = (world.queue(), world.pool.clone());
-    /// # let sender = &mut world.sender;
-    /// let (header, payload) = (pool.take().expect("free"), pool.take().expect("free"));
-    /// sender.post(queue)?.send([header, payload])?;
-    /// let mut back = 0;
-    /// while back == 0 {
-    ///     if let Some(mut done) = sender.poll().next() {
-    ///         let mut next = done.buffer.take();
-    ///         while let Some(_buffer) = next {
-    ///             back += 1;
-    ///             next = done.next_buffer();
-    ///         }
-    ///     }
-    /// }
-    /// assert_eq!(back, 2);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// Buffers that are not taken return to their pools with the next completion, or at the end of the batch.
-    pub fn next_buffer(&mut self) -> Option<Buffer> {
-        self.rest.take()
-    }
-}
 
 /// Requests of one queue that are over and were not returned yet.
 ///
@@ -148,12 +82,12 @@ impl Run {
 /// # let mut world = doorbell_doc::World::new();
 /// # let (queue, pool) = (world.queue(), world.pool.clone());
 /// # let sender = &mut world.sender;
-/// sender.post(queue)?.send(pool.take().expect("a free buffer"))?;
+/// sender.send(queue, pool.take().expect("a free buffer"))?;
 /// let mut over = 0;
 /// while over < 1 {
 ///     let mut batch = sender.poll();
 ///     while let Some(done) = batch.next() {
-///         assert!(done.status.is_success(), "{}", done.status);
+///         done?;
 ///         over += 1;
 ///     }
 /// }
@@ -179,29 +113,15 @@ impl Sender {
 }
 
 impl SendBatch<'_> {
-    /// Returns the next completed request, or `None` if none is left or the budget is used.
+    /// Returns the next request that is over, or `None` if none is left or the budget is used.
+    ///
+    /// # Errors
+    /// [`SendFailure`] with the buffers of a request that failed.
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the batch")]
     #[inline(always)]
-    pub fn next(&mut self) -> Option<SendCompletion<'_>> {
+    pub fn next(&mut self) -> Option<Result<SendCompletion<'_>, SendFailure>> {
         self.left = self.left.checked_sub(1)?;
-        let sender = &mut *self.sender;
-        if sender.run.is_over() && !sender.next_run() {
-            return None;
-        }
-        // SAFETY: [run], which is not over.
-        let request = unsafe { sender.run.requests.take() };
-        let Run { queue, status, vendor_err, .. } = sender.run;
-        let more = request.more();
-        let rest = if more == 0 { Rest::default() } else { sender.rest_of(queue, more) };
-        Some(SendCompletion {
-            queue,
-            token: request.wr_id(),
-            // SAFETY: it was taken from its queue just now, and no other code has it.
-            buffer: unsafe { request.into_buffer() },
-            status: WcStatus::from_raw(status),
-            vendor_err,
-            rest,
-        })
+        self.sender.take_next()
     }
 }
 
@@ -209,16 +129,52 @@ impl Drop for SendBatch<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         self.sender.free_returned();
-        if let Poller::Direct(direct) = &mut self.sender.poller {
-            direct.cq.publish();
-        }
-        if self.sender.cq.ended() != self.sender.ended {
+        self.sender.cq.poller.publish();
+        if self.sender.cq.object.ended() != self.sender.ended {
             self.sender.finish_ended();
         }
     }
 }
 
 impl Sender {
+    /// Takes the next request that is over.
+    #[inline(always)]
+    fn take_next(&mut self) -> Option<Result<SendCompletion<'_>, SendFailure>> {
+        if self.run.is_over() && !self.next_run() {
+            return None;
+        }
+        // SAFETY: [run], which is not over.
+        let request = unsafe { self.run.requests.take() };
+        let Run { queue, status, .. } = self.run;
+        if status != sys::IBV_WC_SUCCESS {
+            return Some(Err(self.failure(request)));
+        }
+        let more = request.more();
+        let rest = if more == 0 { Rest::default() } else { self.rest_of(queue, more) };
+        let token = request.wr_id();
+        // SAFETY: it was taken from its queue just now, and no other code has it.
+        let buffer = unsafe { request.into_buffer() };
+        Some(Ok(SendCompletion { queue, token, buffer, rest }))
+    }
+
+    /// Describes a request of the run, which failed.
+    #[cold]
+    #[inline(never)]
+    fn failure(&mut self, request: WorkRequest) -> SendFailure {
+        let Run { queue, status, vendor_err, .. } = self.run;
+        let entry = self.queues.get(queue.index as usize).and_then(Option::as_deref);
+        let qp_num = entry.map_or(0, |entry| entry.qp.qp_num());
+        let (more, token) = (request.more(), request.wr_id());
+        // SAFETY: it was taken from its queue just now, and no other code has it.
+        let mut buffers = Vec::from_iter(unsafe { request.into_buffer() });
+        if more > 0 {
+            let mut rest = self.rest_of(queue, more);
+            buffers.extend(std::iter::from_fn(|| rest.take()));
+        }
+        let status = WcStatus::from_raw(status);
+        SendFailure { queue, qp_num, token, status, vendor_err, buffers }
+    }
+
     /// Has the queue of the run free the blocks of the requests that were returned, and drops buffers that were not taken.
     #[inline(always)]
     pub(super) fn free_returned(&mut self) {
@@ -268,7 +224,7 @@ impl Sender {
     /// Takes the next CQE if it says that a request of a queue that is driven directly succeeded.
     #[inline(always)]
     fn next_success(&mut self) -> Option<()> {
-        let Poller::Direct(direct) = &mut self.poller else { return None };
+        let Poller::Direct(direct) = &mut self.cq.poller else { return None };
         let cqe = direct.cq.peek_requester()?;
         let entry = match &self.queues[..] {
             [only] => only.as_deref()?,
@@ -286,7 +242,7 @@ impl Sender {
     #[inline(never)]
     fn next_other(&mut self) -> bool {
         loop {
-            let run = match &mut self.poller {
+            let run = match &mut self.cq.poller {
                 Poller::Direct(direct) => {
                     let Some(cqe) = direct.cq.peek() else { return self.next_ended() };
                     let completed = Completion::read(cqe).and_then(|completion| {

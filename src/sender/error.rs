@@ -2,9 +2,8 @@
 
 use std::io;
 
-use crate::error::debug_is_display;
-use crate::memory::Buffer;
-use crate::qp::QpState;
+use crate::debug_is_display::debug_is_display;
+use crate::qp_state::QpState;
 
 /// Why a request was not posted. The queue is unchanged.
 ///
@@ -12,19 +11,17 @@ use crate::qp::QpState;
 /// # let mut world = doorbell_doc::World::new();
 /// # let queue = world.queue();
 /// # let sender = &mut world.sender;
-/// use doorbell::NotSent;
+/// use doorbell::{Completions, NotSent};
 ///
 /// loop {
-///     // A `match` of the call itself would borrow the sender, and hold back the doorbell, to the end of its arms.
-///     let sent = sender.post(queue)?.send(b"hello");
-///     match sent {
+///     match sender.send(queue, b"hello") {
 ///         Ok(()) => break,
-///         // Completions free slots. `error.payload` has the payload, to send it again.
-///         Err(error) if matches!(error.reason, NotSent::Full) => {
+///         // Completions free slots. `refused.payload` has the payload, to send it again.
+///         Err(refused) if matches!(refused.reason, NotSent::Full) => {
 ///             sender.wait(None)?;
 ///             while sender.poll().next().is_some() {}
 ///         }
-///         Err(error) => return Err(error.reason.into()),
+///         Err(refused) => return Err(refused.reason.into()),
 ///     }
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -33,7 +30,7 @@ use crate::qp::QpState;
 #[non_exhaustive]
 pub enum NotSent {
     /// All slots of the queue are outstanding. The answer to a request can arrive before its completion, so a client that
-    /// waits for room waits on the sender, not on the receiver: poll, then post, then [`arm`](crate::Sender::arm).
+    /// waits for room waits on the sender, not on the receiver: poll, then post, then [`arm`](crate::Completions::arm).
     #[error("the send queue is full: poll, then post again")]
     Full,
     /// The queue pair is not ready to send.
@@ -99,30 +96,3 @@ pub enum NotSent {
 }
 
 debug_is_display!(NotSent);
-
-/// A request was not posted. The error returns its payload. If that is borrowed, `?` cannot return the error as a
-/// `Box<dyn Error>`: use `map_err(|error| error.reason)`.
-///
-/// ```
-/// # let mut world = doorbell_doc::World::new();
-/// # let (queue, pool) = (world.queue(), world.pool.clone());
-/// # let sender = &mut world.sender;
-/// // A buffer more than the queue gathers.
-/// let buffers = [0; 5].map(|_| pool.take().expect("a free buffer"));
-/// let refused = sender.post(queue)?.send(buffers).unwrap_err();
-/// println!("{refused}");
-/// // Nothing is lost.
-/// assert_eq!(refused.payload.len(), 5);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(thiserror::Error)]
-#[error("not sent: {reason}")]
-pub struct SendError<P = Buffer> {
-    /// The payload, unchanged.
-    pub payload: P,
-    /// The reason.
-    #[source]
-    pub reason: NotSent,
-}
-
-debug_is_display!(<P> SendError<P>);

@@ -1,43 +1,38 @@
 //! Sending: one completion queue and all the send queues that complete on it.
 
 mod batch;
-mod config;
+mod blue_flame;
+mod completion;
 mod error;
-mod id;
+mod one;
 mod operation;
 mod payload;
 mod posting;
 mod queue;
 mod queues;
 mod raw;
-mod register;
 mod request;
 mod teardown;
 mod verbs;
-mod wait;
 
 use std::fmt;
 use std::sync::Arc;
 
 use rdma_core_sys::Mlx5dv;
 
-use crate::channel::CompletionChannel;
-use crate::cq::{Cq, CqInit, Timestamps};
-use crate::error::{Error, Result};
+use crate::cq::{CompletionChannel, Completions, CqConfig, CqCore, Waiting};
+use crate::error::Result;
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
-use crate::poller::Poller;
 use crate::routes::Routes;
-use crate::trace::trace_event;
+use crate::thread_domain::ThreadDomain;
 
-pub use batch::{SendBatch, SendCompletion};
-pub use config::SenderConfig;
-pub use error::{NotSent, SendError};
-pub use id::SqId;
+pub use batch::SendBatch;
+pub use completion::{SendCompletion, SendFailure};
+pub use error::NotSent;
+pub use one::Request;
 pub use payload::{BufferPart, Payload};
 pub use posting::Posting;
-
-pub(crate) use register::ThreadDomain;
 pub use request::WorkRequest;
 
 use batch::Run;
@@ -46,17 +41,19 @@ use queue::Entry;
 /// One completion queue and every send queue that completes on it.
 ///
 /// Polling frees slots and posting fills them. Both change the same state, so one value owns it and moves between
-/// threads as a unit. A queue pair from [`Receiver::create_qp_with_sender`] sends through it;
-/// [`QueuePair::send_queue`] names its queue.
+/// threads as a unit. [`QueuePair::builder`](crate::QueuePair::builder) makes queue pairs that send through it; a queue pair,
+/// or its [`send_queue`](crate::QueuePair::send_queue), names its queue here.
 ///
 /// | to | use |
 /// |---|---|
-/// | send | [`post`](Self::post), with one doorbell for all requests of a [`Posting`] |
+/// | send one message | [`send`](Self::send) |
+/// | post one request with a token, or of another kind | [`post`](Self::post): [`Request`] |
+/// | post many with one doorbell | [`post_many`](Self::post_many): [`Posting`] |
 /// | get buffers back | [`poll`](Self::poll), [`poll_up_to`](Self::poll_up_to) |
-/// | sleep | [`wait`](Self::wait); in an event loop [`arm`](Self::arm) and [`channel`](Self::channel) |
+/// | sleep | [`Completions`] |
 ///
 /// A request owns its buffers until `poll` returns its completion, in the order of posting for each queue. The last
-/// request of each posting has a CQE, which completes all requests before it.
+/// request before a doorbell has a CQE, which completes all requests before it.
 ///
 /// Requests of a failed queue pair complete with an error. After a [reset](crate::Receiver::reset_qp) or the
 /// [end](crate::Receiver::destroy_qp) of a queue pair, its requests that had not completed do so with
@@ -72,14 +69,14 @@ use queue::Entry;
 /// use std::net::{TcpListener, TcpStream};
 /// use std::time::Duration;
 ///
-/// use doorbell::{Buffer, BufferPool, Error, NotSent, QpConfig, QueuePair, Receiver};
-/// use doorbell::{ReceiverConfig, Sender, SenderConfig, SrqConfig};
+/// use doorbell::{Buffer, BufferPool, CqConfig, Error, NotSent, PoolConfig, QpConfig, QueuePair};
+/// use doorbell::{Receiver, Sender, SrqConfig};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// let pool = BufferPool::new(&pd, 4096, 1024)?;
-/// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-/// let mut sender = Sender::new(&pd, &SenderConfig::new())?;
+/// let pool = BufferPool::new(&pd, &PoolConfig::new(4096, 1024))?;
+/// let mut receiver = Receiver::new(&pd, &CqConfig::new(1024))?;
+/// let mut sender = Sender::new(&pd, &CqConfig::new(4096))?;
 /// let srq = receiver.create_srq(&SrqConfig::new(1023))?;
 /// receiver.fill(srq, &pool)?;
 ///
@@ -96,8 +93,10 @@ use queue::Entry;
 ///     // both channels, the listener and the streams of the clients.
 ///     if let Ok((mut stream, _)) = listener.accept() {
 ///         // Each client reserves 64 entries of the sender's CQ, which has 4,096. More clients are refused.
-///         let config = QpConfig::rc().srq(srq).sends(64);
-///         let mut qp = match receiver.create_qp_with_sender(&config, &mut sender) {
+///         let config = QpConfig::rc().sends(64);
+///         let made =
+///             QueuePair::builder(&pd, &config).receive(&mut receiver, srq).send(&mut sender).build();
+///         let mut qp = match made {
 ///             Err(Error::CqTooSmall { .. }) => continue,
 ///             made => made?,
 ///         };
@@ -121,9 +120,8 @@ use queue::Entry;
 ///     let mut batch = sender.poll();
 ///     while let Some(done) = batch.next() {
 ///         // The buffer returns to its pool.
-///         if !done.status.is_success() {
-///             let failing = clients.iter().find(|client| client.qp.send_queue() == Some(done.queue));
-///             failed.extend(failing.map(|client| client.qp.qp_num()));
+///         if let Err(failure) = done {
+///             failed.push(failure.qp_num);
 ///         }
 ///     }
 ///     drop(batch);
@@ -134,7 +132,7 @@ use queue::Entry;
 ///                 let number = message.qp_num();
 ///                 if let Some(client) = clients.iter_mut().find(|client| client.qp.qp_num() == number) {
 ///                     // The received buffer is the answer.
-///                     client.answers.push_back(message.take());
+///                     client.answers.push_back(message.take()?);
 ///                 }
 ///             }
 ///             Err(failure) => failed.push(failure.qp_num),
@@ -144,23 +142,22 @@ use queue::Entry;
 ///     receiver.fill(srq, &pool)?;
 ///
 ///     for Client { qp, answers, .. } in clients.iter_mut().filter(|client| !client.answers.is_empty()) {
-///         let queue = qp.send_queue().expect("created with a sender");
-///         let Ok(mut posting) = sender.post(queue) else {
+///         let Ok(mut posting) = sender.post_many(&*qp) else {
 ///             failed.push(qp.qp_num());
 ///             continue;
 ///         };
 ///         while let Some(answer) = answers.pop_front() {
 ///             match posting.send(answer) {
 ///                 Ok(()) => {}
-///                 Err(error) if matches!(error.reason, NotSent::Full) => {
+///                 Err(refused) if matches!(refused.reason, NotSent::Full) => {
 ///                     // Again after the next poll of the sender.
-///                     answers.push_front(error.payload);
+///                     answers.push_front(refused.payload);
 ///                     break;
 ///                 }
-///                 Err(error) => return Err(error.into()),
+///                 Err(refused) => return Err(refused.into()),
 ///             }
 ///         }
-///         // The doorbell rings here, once.
+///         posting.ring();
 ///     }
 ///
 ///     for number in failed {
@@ -171,11 +168,8 @@ use queue::Entry;
 /// }
 /// # }
 /// ```
-///
-/// [`Receiver::create_qp_with_sender`]: crate::Receiver::create_qp_with_sender
-/// [`QueuePair::send_queue`]: crate::QueuePair::send_queue
 pub struct Sender {
-    poller: Poller,
+    cq: CqCore,
     /// By index; `None` is free for another queue.
     queues: Vec<Option<Box<Entry>>>,
     /// Requests that the last CQE has completed and no batch has returned.
@@ -188,10 +182,8 @@ pub struct Sender {
     ended: u32,
     /// A queue pair was dropped with requests outstanding.
     has_departing: bool,
-    max_unsignaled: u32,
     /// The register that all queues share and no other code has; `None` where there is none to be had.
     register: Option<Arc<ThreadDomain>>,
-    cq: Arc<Cq>,
     pd: ProtectionDomain,
     /// Requests that can be outstanding on all queues together.
     committed: u64,
@@ -203,76 +195,49 @@ impl Sender {
     /// ```
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// use doorbell::{Path, Sender, SenderConfig};
+    /// use doorbell::{CqConfig, Path, Sender};
     ///
-    /// let sender = Sender::new(&pd, &SenderConfig::new().path(Path::Direct))?;
+    /// let sender = Sender::new(&pd, &CqConfig::new(1024).path(Path::Direct))?;
     /// assert_eq!(sender.path(), Path::Direct);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotDirect`] if [`Path::Direct`] is required and not possible; [`Error::OutOfRange`];
-    /// [`Error::Verbs`].
-    pub fn new(pd: &ProtectionDomain, config: &SenderConfig) -> Result<Self> {
-        Self::on_channel(pd, config, Arc::new(CompletionChannel::create(pd.context())?))
+    /// [`Error::NotDirect`](crate::Error::NotDirect) if [`Path::Direct`] is required and not possible;
+    /// [`Error::Unsupported`](crate::Error::Unsupported) with [compression](CqConfig::compression), and if the device lacks
+    /// what `config` requests; [`Error::OutOfRange`](crate::Error::OutOfRange); [`Error::Verbs`](crate::Error::Verbs).
+    pub fn new(pd: &ProtectionDomain, config: &CqConfig) -> Result<Self> {
+        config.uncompressed("for a Sender")?;
+        Ok(Self::on(pd, CqCore::create(pd.context(), config)?))
     }
 
-    /// The same, with a completion channel that other CQs may have, too.
+    /// Creates a sender whose completion channel other CQs may have, too.
     pub(crate) fn on_channel(
         pd: &ProtectionDomain,
-        config: &SenderConfig,
+        config: &CqConfig,
         channel: Arc<CompletionChannel>,
     ) -> Result<Self> {
-        let context = pd.context();
-        let mlx5dv = context.choose(config.path)?;
-        let init = CqInit {
-            entries: config.cq_capacity,
-            channel: Some(channel),
-            comp_vector: config.comp_vector,
-            through_verbs: mlx5dv.is_none(),
-        };
-        let cq = if config.real_time {
-            Cq::create_with_timestamps(context, init, Timestamps::RealTime)?
-        } else {
-            Cq::create(context, init)?
-        };
-        let cq = Arc::new(cq);
-        trace_event!(device = context.name(), entries = cq.capacity(), "completion queue created");
-        // SAFETY: a fresh CQ that no other code knows.
-        unsafe { Self::with_cq(pd, config, cq, mlx5dv) }
+        Ok(Self::on(pd, CqCore::create_on(pd.context(), config, channel)?))
     }
 
-    /// # Safety
-    /// Nothing was polled from the CQ, and no other code polls, arms or resizes it.
-    unsafe fn with_cq(
-        pd: &ProtectionDomain,
-        config: &SenderConfig,
-        cq: Arc<Cq>,
-        mlx5dv: Option<&'static Mlx5dv>,
-    ) -> Result<Self> {
-        Ok(Self {
-            // SAFETY: nothing was polled from the caller's CQ, and no other code polls, arms or resizes it.
-            poller: unsafe { Poller::new(&cq, mlx5dv) }?,
+    fn on(pd: &ProtectionDomain, cq: CqCore) -> Self {
+        Self {
             queues: Vec::new(),
             run: Run::NONE,
             half: 0,
             routes: Routes::default(),
             ended: 0,
             has_departing: false,
-            max_unsignaled: config.max_unsignaled,
-            register: mlx5dv.and_then(|_| ThreadDomain::create(pd)),
+            register: cq.mlx5dv().and_then(|_| ThreadDomain::create(pd)),
             cq,
             pd: pd.clone(),
             committed: 0,
-        })
+        }
     }
 
     /// Returns the path of the queues: [`Path::Direct`] or [`Path::Verbs`].
     pub const fn path(&self) -> Path {
-        match self.poller {
-            Poller::Direct(_) => Path::Direct,
-            Poller::Verbs(_) => Path::Verbs,
-        }
+        self.cq.path()
     }
 
     /// Returns the protection domain.
@@ -282,39 +247,43 @@ impl Sender {
 
     /// Returns the number of entries of the CQ.
     pub fn cq_capacity(&self) -> u32 {
-        self.cq.capacity()
+        self.cq.object.capacity()
     }
 
     pub(crate) fn is_in_real_time(&self) -> bool {
-        self.cq.is_in_real_time()
+        self.cq.object.is_in_real_time()
     }
 
     fn mlx5dv(&self) -> Option<&'static Mlx5dv> {
-        match &self.poller {
-            Poller::Direct(direct) => Some(direct.mlx5dv),
-            Poller::Verbs(_) => None,
-        }
+        self.cq.mlx5dv()
     }
 
-    fn check_room(&self, requests: u64) -> Result<()> {
-        let (needed, capacity) = (self.committed + requests, u64::from(self.cq.capacity()));
-        if needed > capacity {
-            return Err(Error::CqTooSmall {
-                setting: "SenderConfig::cq_capacity, or with tag matching TagMatchingConfig::sends",
-                capacity,
-                needed,
-            });
-        }
-        Ok(())
+    /// Arms the CQ, of which `events` were taken from the channel that it shares.
+    pub(crate) fn arm_after(&mut self, events: u32) -> Result<()> {
+        self.cq.arm_after(events, false)
     }
 }
 
+impl Completions for Sender {
+    fn channel(&self) -> Option<&CompletionChannel> {
+        self.cq.channel()
+    }
+
+    fn arm(&mut self) -> Result<bool> {
+        self.cq.arm(false)?;
+        Ok(self.has_completions())
+    }
+
+    fn has_completions(&mut self) -> bool {
+        let has_ended = self.cq.object.ended() != self.ended;
+        !self.run.is_over() || has_ended || self.cq.poller.has_arrived()
+    }
+}
+
+impl Waiting for Sender {}
+
 impl fmt::Debug for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sender")
-            .field("path", &self.path())
-            .field("device", &self.pd.context().name())
-            .field("cq_capacity", &self.cq_capacity())
-            .finish_non_exhaustive()
+        self.cq.debug("Sender", f)
     }
 }

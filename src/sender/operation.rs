@@ -4,12 +4,22 @@ use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{self, Flags, Immediate, PostError, Remote};
 use mlx5_wire::eth::{INLINE_L2_HEADER, L3_CSUM, L4_CSUM};
 
-use super::error::NotSent;
 use super::payload::Payload;
-use super::queue::Transport;
 use super::request::WorkRequest;
-use super::verbs::{VerbsSq, describe};
 use crate::qp::AddressHandle;
+
+/// Transport of a queue, and the requests that it takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Transport {
+    /// RC: all but datagrams.
+    Reliable,
+    /// UC: the same, without READs and atomics.
+    Unreliable,
+    /// UD: datagrams.
+    Datagrams,
+    /// Raw packets: Ethernet frames.
+    Frames,
+}
 
 /// Operation of a request.
 #[derive(Clone, Copy)]
@@ -120,31 +130,4 @@ unsafe fn split_frame<'a>(
 #[inline(always)]
 fn answer(sges: &[Sge]) -> Sge {
     sges.first().copied().unwrap_or(Sge { addr: 0, length: 0, lkey: 0 })
-}
-
-/// Posts through verbs.
-///
-/// # Safety
-/// As for [`post`].
-#[inline(always)]
-pub(super) unsafe fn through_verbs<P: Payload>(
-    verbs: &mut VerbsSq,
-    operation: Operation<'_>,
-    payload: &P,
-    flags: Flags,
-    token: u64,
-) -> Result<(), NotSent> {
-    let request = payload.request(token);
-    let (wr, handle) = describe(operation);
-    // SAFETY: the caller's [memory] and [ready]; inline bytes are copied at once.
-    unsafe {
-        match payload.inline() {
-            Some(bytes) => {
-                let addr = bytes.as_ptr().expose_provenance() as u64;
-                let sge = Sge { addr, length: bytes.len() as u32, lkey: 0 };
-                verbs.post(wr, handle, &[sge], true, flags, request)
-            }
-            None => verbs.post(wr, handle, payload.sges().as_ref(), false, flags, request),
-        }
-    }
 }

@@ -24,10 +24,9 @@ use crate::pd::DomainId;
 /// # let mut world = doorbell_doc::World::new();
 /// # let (queue, pool) = (world.queue(), world.pool.clone());
 /// # let sender = &mut world.sender;
-/// let mut posting = sender.post(queue)?;
-/// posting.send(b"a copy of these bytes")?;
-/// posting.send(pool.take().expect("a free buffer"))?;
-/// posting.send([0; 2].map(|_| pool.take().expect("a free buffer")))?;
+/// sender.send(queue, b"a copy of these bytes")?;
+/// sender.send(queue, pool.take().expect("a free buffer"))?;
+/// sender.send(queue, [0; 2].map(|_| pool.take().expect("a free buffer")))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Payload: sealed::Payload {}
@@ -64,10 +63,8 @@ pub(super) mod sealed {
 /// let (mut header, mut payload) = (pool.take().expect("free"), pool.take().expect("free"));
 /// header.extend_from_slice(b"GET ");
 /// payload.extend_from_slice(b"....index.html....");
-/// let mut posting = sender.post(queue)?;
 /// // The peer receives `GET index.html`.
-/// posting.send([header.part(..), payload.part(4..14)])?;
-/// # drop(posting);
+/// sender.send(queue, [header.part(..), payload.part(4..14)])?;
 /// # assert_eq!(world.received(), b"GET index.html");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

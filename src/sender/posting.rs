@@ -4,32 +4,33 @@ use mlx5_ring::sq::{self, Flags, Immediate};
 use mlx5_wire::eth::INLINE_L2_HEADER;
 
 use super::Sender;
-use super::SqId;
-use super::error::{NotSent, SendError};
+use super::error::NotSent;
 use super::operation::{self, Operation};
 use super::payload::{Answer, Payload};
 use super::queue::{Entry, Limits, SendRing};
 use super::request::{Gathered, WorkRequest};
-use super::verbs::VerbsSq;
+use super::verbs::{self, VerbsSq};
+use crate::ids::SqId;
 use crate::memory::{Buffer, RemoteRegion};
 use crate::pd::DomainId;
 use crate::qp::AddressHandle;
+use crate::refused::Refused;
 
 impl Sender {
-    /// Starts posting to a queue. Dropping the posting hands its requests to the device with one doorbell.
+    /// Starts posting several requests to a queue. [`Posting::ring`], or dropping the posting, hands them to the device with one
+    /// doorbell.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
     /// # let (queue, pool) = (world.queue(), world.pool.clone());
     /// # let sender = &mut world.sender;
-    /// let mut posting = sender.post(queue)?;
+    /// let mut posting = sender.post_many(queue)?;
     /// for number in 0..4 {
     ///     let mut buffer = pool.take().expect("a free buffer");
     ///     buffer.extend_from_slice(b"a message");
     ///     posting.token(number).send(buffer)?;
     /// }
-    /// // The doorbell rings here.
-    /// drop(posting);
+    /// posting.ring();
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -37,7 +38,8 @@ impl Sender {
     /// [`NotSent::NoQueue`] for a queue of another sender or a destroyed queue pair; [`NotSent::State`] if the queue
     /// pair is not connected, or has failed.
     #[inline(always)]
-    pub fn post(&mut self, queue: SqId) -> Result<Posting<'_>, NotSent> {
+    pub fn post_many(&mut self, queue: impl Into<SqId>) -> Result<Posting<'_>, NotSent> {
+        let queue = queue.into();
         let entry = self.queues.get_mut(queue.index as usize).and_then(Option::as_deref_mut);
         let Some(entry) = entry.filter(|entry| entry.id.number == queue.number) else {
             return Err(NotSent::NoQueue);
@@ -57,7 +59,7 @@ impl Sender {
     }
 }
 
-/// Posts requests to the send queue of one QP. Dropping it rings the doorbell once.
+/// Posts requests to the send queue of one QP, from [`Sender::post_many`]. Dropping it rings the doorbell once.
 ///
 /// A request is posted, or refused with an error that returns its payload; a refused request does not change the queue.
 /// [`token`](Self::token), [`solicited`](Self::solicited), [`fence`](Self::fence) and [`signaled`](Self::signaled)
@@ -72,10 +74,10 @@ impl Sender {
 /// let mut record = pool.take().expect("a free buffer");
 /// record.extend_from_slice(b"a record");
 ///
-/// let mut posting = sender.post(queue)?;
+/// let mut posting = sender.post_many(queue)?;
 /// posting.write(record, &remote.slice(64, 8)?)?;
 /// posting.token(1).solicited().send(b"written")?;
-/// drop(posting);
+/// posting.ring();
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Posting<'a> {
@@ -94,6 +96,10 @@ enum Ring<'a> {
 }
 
 impl Posting<'_> {
+    /// Rings the doorbell: the device executes the requests. Dropping the posting does the same.
+    #[inline(always)]
+    pub fn ring(self) {}
+
     /// Sets the number that the completion of the next request returns.
     #[inline(always)]
     pub fn token(&mut self, token: u64) -> &mut Self {
@@ -125,31 +131,31 @@ impl Posting<'_> {
     /// Sends a message.
     ///
     /// # Errors
-    /// [`SendError`] with the payload.
+    /// [`Refused`] with the payload.
     #[inline(always)]
-    pub fn send<P: Payload>(&mut self, payload: P) -> Result<(), SendError<P>> {
+    pub fn send<P: Payload>(&mut self, payload: P) -> Result<(), Refused<P, NotSent>> {
         self.gather(Operation::Send(Immediate::None), payload)
     }
 
     /// Sends a message with immediate data, which the peer's completion returns as the same number.
     ///
     /// # Errors
-    /// [`SendError`] with the payload.
+    /// [`Refused`] with the payload.
     #[inline(always)]
-    pub fn send_with_imm<P: Payload>(&mut self, payload: P, imm: u32) -> Result<(), SendError<P>> {
+    pub fn send_with_imm<P: Payload>(&mut self, payload: P, imm: u32) -> Result<(), Refused<P, NotSent>> {
         self.gather(Operation::Send(Immediate::Data(imm)), payload)
     }
 
     /// Sends a message and invalidates a remote key of the peer.
     ///
     /// # Errors
-    /// [`SendError`] with the payload.
+    /// [`Refused`] with the payload.
     #[inline(always)]
     pub fn send_with_invalidate<P: Payload>(
         &mut self,
         payload: P,
         rkey: u32,
-    ) -> Result<(), SendError<P>> {
+    ) -> Result<(), Refused<P, NotSent>> {
         self.gather(Operation::Send(Immediate::Invalidate(rkey)), payload)
     }
 
@@ -166,14 +172,14 @@ impl Posting<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`SendError`] with the payload.
+    /// [`Refused`] with the payload.
     #[inline(always)]
     pub fn send_to<P: Payload>(
         &mut self,
         to: &AddressHandle,
         payload: P,
         imm: impl Into<Option<u32>>,
-    ) -> Result<(), SendError<P>> {
+    ) -> Result<(), Refused<P, NotSent>> {
         self.gather(Operation::SendTo(to, imm.into()), payload)
     }
 
@@ -187,22 +193,22 @@ impl Posting<'_> {
     /// another [`FrameReceiver`](crate::frames::FrameReceiver).
     ///
     /// # Errors
-    /// [`SendError`], which returns the payload; [`NotSent::Runt`] for a frame of fewer than 19 bytes.
+    /// [`Refused`], which returns the payload; [`NotSent::Runt`] for a frame of fewer than 19 bytes.
     #[inline(always)]
     pub fn send_frame<P: Payload>(
         &mut self,
         payload: P,
         checksums: bool,
-    ) -> Result<(), SendError<P>> {
+    ) -> Result<(), Refused<P, NotSent>> {
         self.gather(Operation::Frame { checksums }, payload)
     }
 
     /// Writes the payload to the first bytes of the peer's memory (RDMA WRITE).
     ///
     /// # Errors
-    /// [`SendError`] with the payload.
+    /// [`Refused`] with the payload.
     #[inline(always)]
-    pub fn write<P: Payload>(&mut self, payload: P, to: &RemoteRegion) -> Result<(), SendError<P>> {
+    pub fn write<P: Payload>(&mut self, payload: P, to: &RemoteRegion) -> Result<(), Refused<P, NotSent>> {
         self.write_to(payload, to, None)
     }
 
@@ -210,14 +216,14 @@ impl Posting<'_> {
     /// which uses a posted receive.
     ///
     /// # Errors
-    /// [`SendError`] with the payload.
+    /// [`Refused`] with the payload.
     #[inline(always)]
     pub fn write_with_imm<P: Payload>(
         &mut self,
         payload: P,
         to: &RemoteRegion,
         imm: u32,
-    ) -> Result<(), SendError<P>> {
+    ) -> Result<(), Refused<P, NotSent>> {
         self.write_to(payload, to, Some(imm))
     }
 
@@ -227,7 +233,7 @@ impl Posting<'_> {
         payload: P,
         to: &RemoteRegion,
         imm: Option<u32>,
-    ) -> Result<(), SendError<P>> {
+    ) -> Result<(), Refused<P, NotSent>> {
         let (len, max) = (payload.bytes(), to.len());
         if len > max {
             return refuse(payload, NotSent::OutOfBounds { len, max });
@@ -250,8 +256,7 @@ impl Posting<'_> {
     /// let mut read = None;
     /// while read.is_none() {
     ///     if let Some(done) = sender.poll().next() {
-    ///         assert!(done.status.is_success(), "{}", done.status);
-    ///         read = done.buffer;
+    ///         read = done?.buffer;
     ///     }
     /// }
     /// assert_eq!(read.as_deref(), Some(&[0; 16][..]));
@@ -259,9 +264,9 @@ impl Posting<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`SendError`] with the buffer.
+    /// [`Refused`] with the buffer.
     #[inline(always)]
-    pub fn read(&mut self, buffer: Buffer, from: &RemoteRegion) -> Result<(), SendError<Buffer>> {
+    pub fn read(&mut self, buffer: Buffer, from: &RemoteRegion) -> Result<(), Refused<Buffer, NotSent>> {
         self.fetch(Operation::Read(from.remote()), buffer, from.len())
     }
 
@@ -281,14 +286,14 @@ impl Posting<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`SendError`] with the buffer.
+    /// [`Refused`] with the buffer.
     #[inline(always)]
     pub fn fetch_add(
         &mut self,
         buffer: Buffer,
         at: &RemoteRegion,
         add: u64,
-    ) -> Result<(), SendError<Buffer>> {
+    ) -> Result<(), Refused<Buffer, NotSent>> {
         self.atomic(Operation::FetchAdd(at.remote(), add), buffer, at)
     }
 
@@ -296,7 +301,7 @@ impl Posting<'_> {
     /// The formats are those of [`fetch_add`](Self::fetch_add).
     ///
     /// # Errors
-    /// [`SendError`] with the buffer.
+    /// [`Refused`] with the buffer.
     #[inline(always)]
     pub fn compare_swap(
         &mut self,
@@ -304,7 +309,7 @@ impl Posting<'_> {
         at: &RemoteRegion,
         compare: u64,
         swap: u64,
-    ) -> Result<(), SendError<Buffer>> {
+    ) -> Result<(), Refused<Buffer, NotSent>> {
         self.atomic(Operation::CompareSwap(at.remote(), [compare, swap]), buffer, at)
     }
 
@@ -314,7 +319,7 @@ impl Posting<'_> {
         operation: Operation<'_>,
         buffer: Buffer,
         at: &RemoteRegion,
-    ) -> Result<(), SendError<Buffer>> {
+    ) -> Result<(), Refused<Buffer, NotSent>> {
         if !at.is_a_number() {
             return refuse(buffer, NotSent::NotANumber);
         }
@@ -328,13 +333,13 @@ impl Posting<'_> {
         operation: Operation<'_>,
         buffer: Buffer,
         len: usize,
-    ) -> Result<(), SendError<Buffer>> {
+    ) -> Result<(), Refused<Buffer, NotSent>> {
         let max = buffer.capacity();
         if len > max {
             return refuse(buffer, NotSent::TooLong { len, max });
         }
         self.gather(operation, Answer { buffer, len: len as u32 })
-            .map_err(|error| SendError { payload: error.payload.buffer, reason: error.reason })
+            .map_err(|error| Refused { payload: error.payload.buffer, reason: error.reason })
     }
 
     /// Posts a request that uses the memory of `payload`.
@@ -343,7 +348,7 @@ impl Posting<'_> {
         &mut self,
         operation: Operation<'_>,
         payload: P,
-    ) -> Result<(), SendError<P>> {
+    ) -> Result<(), Refused<P, NotSent>> {
         let (flags, token) = (self.flags, self.token);
         (self.flags, self.token) = (Flags::NONE, 0);
         if let Err(reason) = self.check(operation, &payload) {
@@ -358,7 +363,7 @@ impl Posting<'_> {
             }
             // SAFETY: the same.
             Ring::Verbs(verbs) => unsafe {
-                operation::through_verbs(verbs, operation, &payload, flags, token)
+                verbs::post_payload(verbs, operation, &payload, flags, token)
             },
         };
         match posted {
@@ -403,6 +408,6 @@ impl Posting<'_> {
 }
 
 #[cold]
-fn refuse<P>(payload: P, reason: NotSent) -> Result<(), SendError<P>> {
-    Err(SendError { payload, reason })
+fn refuse<P>(payload: P, reason: NotSent) -> Result<(), Refused<P, NotSent>> {
+    Err(Refused { payload, reason })
 }

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use mlx5_ring::sq::{self, PostError};
+use mlx5_ring::sq::{self, PostError, Record, SendQueue};
+use rdma_core_sys::Mlx5dv;
 
-use super::SqId;
+use crate::ids::SqId;
 use super::error::NotSent;
+use super::operation::Transport;
 use super::request::{Gathered, WorkRequest};
 use super::verbs::VerbsSq;
-use crate::mlx5::DirectSq;
+use crate::mlx5::{self, Storage};
+use crate::path::NotDirect;
 use crate::qp::Qp;
 
 /// A send queue and what its requests are checked against.
@@ -55,17 +58,31 @@ impl Limits {
     }
 }
 
-/// Transport of a queue, and the requests that it takes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Transport {
-    /// RC: all but datagrams.
-    Reliable,
-    /// UC: the same, without READs and atomics.
-    Unreliable,
-    /// UD: datagrams.
-    Datagrams,
-    /// Raw packets: Ethernet frames.
-    Frames,
+/// The send queue of a queue pair and what its ring stands on.
+pub(super) struct DirectSq {
+    pub(super) ring: SendQueue<WorkRequest>,
+    _records: Storage<Record<WorkRequest>>,
+    _object: Arc<Qp>,
+}
+
+impl DirectSq {
+    /// Takes over a send queue.
+    ///
+    /// # Safety
+    /// Nothing was posted to the queue, and no other code posts to it; its register is as *register* says, see
+    /// [`mlx5_ring::sq`].
+    pub(super) unsafe fn new(
+        mlx5dv: &Mlx5dv,
+        qp: Arc<Qp>,
+        config: sq::Config,
+        max_unsignaled: u32,
+    ) -> Result<Self, NotDirect> {
+        // SAFETY: no other code posts to the caller's queue, which the value keeps, and its register is as *register* says.
+        let (ring, _records) = unsafe {
+            mlx5::send_ring(mlx5dv, qp.as_raw(), qp.qp_num(), config, max_unsignaled)
+        }?;
+        Ok(Self { ring, _records, _object: qp })
+    }
 }
 
 /// Who posts.

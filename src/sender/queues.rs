@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use mlx5_ring::sq;
 use rdma_core_sys as sys;
 
-use super::queue::{Entry, Limits, SendRing, Transport};
-use super::register::blue_flame;
+use super::Sender;
+use super::blue_flame::blue_flame;
+use super::operation::Transport;
+use super::queue::{DirectSq, Entry, Limits, SendRing};
 use super::request::Gathered;
 use super::verbs::VerbsSq;
-use super::{Sender, SqId};
 use crate::error::{Error, Result};
-use crate::mlx5;
+use crate::ids::SqId;
 use crate::pd::ProtectionDomain;
 use crate::qp::{QpConfig, QueuePair, SendSide};
 
@@ -23,14 +24,14 @@ const HEAD_UNITS: u32 = 4;
 static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
 
 impl Sender {
-    /// Returns where a queue pair sends that a receiver of this domain makes.
+    /// Returns where a queue pair sends that is about to be made.
     pub(crate) fn send_side(&mut self, pd: &ProtectionDomain) -> Result<SendSide> {
         if !self.pd.is_same(pd) {
             return Err(Error::Foreign { what: "the sender", domain: "protection domain" });
         }
         self.close_departed();
         Ok(SendSide {
-            cq: Arc::clone(&self.cq),
+            cq: Arc::clone(&self.cq.object),
             register: self.register.clone(),
             mlx5dv: self.mlx5dv(),
             has_sender: true,
@@ -39,7 +40,7 @@ impl Sender {
 
     /// Returns the same for a queue pair that nothing is posted to.
     pub(crate) fn idle_side(&self) -> SendSide {
-        SendSide::idle(Arc::clone(&self.cq))
+        SendSide::idle(Arc::clone(&self.cq.object))
     }
 
     /// Takes the send queue of a new queue pair in.
@@ -58,14 +59,14 @@ impl Sender {
                 let units = HEAD_UNITS + inline.max(config.max_send_sge);
                 // A queue pair that the program made has a register that others may have.
                 let register = self.register.as_ref().filter(|_| object.is_made_here());
-                let config = sq::Config {
+                let sq = sq::Config {
                     max_wqe_blocks: units.div_ceil(mlx5_wire::ctrl::UNITS_PER_BB),
                     blue_flame: blue_flame(register),
                 };
                 // SAFETY: nothing was posted to the caller's queue, and no other code posts to it; a register that is
                 // copied to is the sender's alone, which rings one queue at a time.
                 let direct = unsafe {
-                    mlx5::send_ring(mlx5dv, Arc::clone(&object), config, self.max_unsignaled)
+                    DirectSq::new(mlx5dv, Arc::clone(&object), sq, config.max_unsignaled)
                 };
                 SendRing::Direct(direct.map_err(|error| self.pd.context().not_direct(error))?)
             }
@@ -75,7 +76,8 @@ impl Sender {
             }
         };
         let capacity = u64::from(ring.capacity());
-        self.check_room(capacity)?;
+        let setting = "CqConfig::new, or with tag matching TagMatchingConfig::send_capacity";
+        self.cq.check_room(self.committed + capacity, setting)?;
         self.committed += capacity;
         let id = SqId { index: free as u32, number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed) };
         let limits = Limits {
@@ -124,14 +126,14 @@ impl Sender {
 
     /// Returns how many requests can be outstanding on a queue, each of one basic block of 64 bytes on the direct
     /// path, or 0 if the queue does not exist.
-    pub fn capacity(&self, queue: SqId) -> u32 {
-        self.find(queue).map_or(0, |entry| entry.ring.capacity())
+    pub fn capacity(&self, queue: impl Into<SqId>) -> u32 {
+        self.find(queue.into()).map_or(0, |entry| entry.ring.capacity())
     }
 
     /// Returns `true` while requests of the queue are outstanding or were not polled, and after a reset of the queue pair until
     /// the sender is polled.
-    pub fn is_busy(&self, queue: SqId) -> bool {
-        self.find(queue).is_some_and(|entry| !entry.ring.is_empty() || entry.qp.sends_ended())
+    pub fn is_busy(&self, queue: impl Into<SqId>) -> bool {
+        self.find(queue.into()).is_some_and(|entry| !entry.ring.is_empty() || entry.qp.sends_ended())
     }
 
     fn find(&self, id: SqId) -> Option<&Entry> {

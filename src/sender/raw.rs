@@ -1,31 +1,31 @@
 //! A CQ made elsewhere, and the rings themselves.
 
-use std::sync::Arc;
-
 use mlx5_ring::cq::CompletionQueue;
 use mlx5_ring::sq::SendQueue;
 use rdma_core_sys as sys;
 
+use super::Sender;
 use super::queue::SendRing;
-use super::{Sender, SenderConfig, SqId, WorkRequest};
-use crate::cq::{Cq, Form};
+use super::request::WorkRequest;
+use crate::cq::{CqConfig, CqCore, Poller};
 use crate::error::{Error, Result};
+use crate::ids::SqId;
 use crate::pd::ProtectionDomain;
-use crate::poller::Poller;
 
 impl Sender {
-    /// Creates a sender on a CQ of the program; the size in `config` is ignored. The program destroys the CQ after
-    /// the sender. [`Receiver::attach_raw_qp_with_sender`](crate::Receiver::attach_raw_qp_with_sender) adds queue
-    /// pairs.
+    /// Creates a sender on a CQ of the program; capacity and completion vector in `config` do not apply. The program destroys
+    /// the CQ after the sender. [`QueuePairBuilder::attach`](crate::QueuePairBuilder::attach) adds queue pairs.
     ///
     /// The CQ needs as many entries as the send queues have [capacity](Self::capacity). On the direct path this
     /// counts basic blocks of 64 bytes, and libmlx5 allocates several for each requested WQE.
     ///
     /// # Errors
-    /// [`Error::NotDirect`] if [`Path::Direct`](crate::Path::Direct) is required and not possible.
+    /// The errors of [`new`](Self::new).
     ///
     /// # Safety
     /// - `cq` belongs to the device of `pd` and outlives the sender.
+    /// - With timestamps in `config`, it is the CQ of an `ibv_cq_ex` that was created with them and with
+    ///   `IBV_WC_STANDARD_FLAGS`.
     /// - Nothing was polled from it. No other code polls, arms or resizes it while the sender exists (on the direct
     ///   path: ever again).
     /// - Only sends of queue pairs of this sender complete on it.
@@ -33,14 +33,11 @@ impl Sender {
     pub unsafe fn from_raw_cq(
         pd: &ProtectionDomain,
         cq: *mut sys::ibv_cq,
-        config: &SenderConfig,
+        config: &CqConfig,
     ) -> Result<Self> {
-        let mlx5dv = pd.context().choose(config.path)?;
+        config.uncompressed("for a Sender")?;
         // SAFETY: nothing was polled from the caller's `cq`, which outlives the sender; no other code polls or arms it.
-        unsafe {
-            let cq = Arc::new(Cq::from_raw(pd.context(), cq, Form::Plain, mlx5dv.is_none()));
-            Self::with_cq(pd, config, cq, mlx5dv)
-        }
+        Ok(Self::on(pd, unsafe { CqCore::from_raw(pd.context(), cq, config) }?))
     }
 
     /// Returns the CQ and the ring of a send queue, or `None` on the verbs path.
@@ -50,7 +47,7 @@ impl Sender {
     /// # let (queue, pool) = (world.queue(), world.pool.clone());
     /// # let sender = &mut world.sender;
     /// use doorbell::raw::WorkRequest;
-    /// use doorbell::mlx5_ring::sq::{Flags, Immediate, Payload};
+    /// use doorbell::raw::mlx5_ring::sq::{Flags, Immediate, Payload};
     ///
     /// // SAFETY: inline bytes are copied, and the queue pair is connected.
     /// unsafe {
@@ -65,7 +62,7 @@ impl Sender {
     /// // It completes here like any other.
     /// let mut token = None;
     /// while token.is_none() {
-    ///     token = sender.poll().next().map(|done| done.token);
+    ///     token = sender.poll().next().transpose()?.map(|done| done.token);
     /// }
     /// assert_eq!(token, Some(7));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -82,13 +79,14 @@ impl Sender {
     /// - The contracts of the ring's methods hold; they state how long the memory of a posted request must live.
     pub unsafe fn as_direct(
         &mut self,
-        queue: SqId,
+        queue: impl Into<SqId>,
     ) -> Result<Option<(&mut CompletionQueue, &mut SendQueue<WorkRequest>)>> {
+        let queue = queue.into();
         let entry = self.queues.get_mut(queue.index as usize).and_then(Option::as_deref_mut);
         let Some(entry) = entry.filter(|entry| entry.id == queue) else {
             return Err(Error::Gone { what: "send queue" });
         };
-        Ok(match (&mut self.poller, &mut entry.ring) {
+        Ok(match (&mut self.cq.poller, &mut entry.ring) {
             (Poller::Direct(direct), SendRing::Direct(sq)) => Some((&mut direct.cq, &mut sq.ring)),
             _ => None,
         })

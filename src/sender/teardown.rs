@@ -8,8 +8,8 @@ impl Sender {
     /// Goes on with the requests that a reset ended; returns `false` when there are none. Call it when the last run is over
     /// and the CQ is empty.
     pub(super) fn next_ended(&mut self) -> bool {
-        let has_ended = self.cq.ended() != self.ended || self.has_departing;
-        if !has_ended || self.poller.has_arrived() {
+        let has_ended = self.cq.object.ended() != self.ended || self.has_departing;
+        if !has_ended || self.cq.poller.has_arrived() {
             return false;
         }
         for entry in self.queues.iter_mut().flatten().filter(|entry| entry.qp.sends_ended()) {
@@ -26,9 +26,9 @@ impl Sender {
     /// Starts the queues again that a reset ended and whose requests were all returned.
     #[cold]
     pub(super) fn finish_ended(&mut self) {
-        let ended = self.cq.ended();
+        let ended = self.cq.object.ended();
         // Completions from before the reset are polled first. The device of a queue pair in RESET writes no more CQEs.
-        if !self.run.is_over() || self.poller.has_arrived() {
+        if !self.run.is_over() || self.cq.poller.has_arrived() {
             return;
         }
         let mut are_taken_back = true;

@@ -10,6 +10,7 @@ use rdma_core_sys as sys;
 
 use super::error::NotSent;
 use super::operation::Operation;
+use super::payload::Payload;
 use super::request::WorkRequest;
 use crate::mlx5::Storage;
 use crate::qp::{AddressHandle, Qp};
@@ -188,4 +189,31 @@ fn describe_in<'a>(
         }
     }
     None
+}
+
+/// Posts through verbs.
+///
+/// # Safety
+/// [memory] and [ready] of [`mlx5_ring::sq`].
+#[inline(always)]
+pub(super) unsafe fn post_payload<P: Payload>(
+    verbs: &mut VerbsSq,
+    operation: Operation<'_>,
+    payload: &P,
+    flags: Flags,
+    token: u64,
+) -> Result<(), NotSent> {
+    let request = payload.request(token);
+    let (wr, handle) = describe(operation);
+    // SAFETY: the caller's [memory] and [ready]; inline bytes are copied at once.
+    unsafe {
+        match payload.inline() {
+            Some(bytes) => {
+                let addr = bytes.as_ptr().expose_provenance() as u64;
+                let sge = Sge { addr, length: bytes.len() as u32, lkey: 0 };
+                verbs.post(wr, handle, &[sge], true, flags, request)
+            }
+            None => verbs.post(wr, handle, payload.sges().as_ref(), false, flags, request),
+        }
+    }
 }

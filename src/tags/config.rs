@@ -1,6 +1,6 @@
 //! Configuration of a tag-matching SRQ.
 
-use crate::path::Path;
+use crate::cq::CqConfig;
 
 /// Receives that an adapter wants to see posted before it takes messages.
 pub(super) const MIN_SLOTS: u32 = 33;
@@ -27,7 +27,7 @@ pub enum Offload {
     Never,
 }
 
-/// Sizes, path and offload of a [`TagMatchingSrq`](super::TagMatchingSrq).
+/// Sizes, CQ and offload of a [`TagMatchingSrq`](super::TagMatchingSrq).
 ///
 /// ```
 /// use doorbell::tags::{Offload, TagMatchingConfig};
@@ -39,14 +39,14 @@ pub enum Offload {
 pub struct TagMatchingConfig {
     pub(super) max_tags: u16,
     pub(super) slots: u32,
-    pub(super) path: Path,
+    pub(super) cq: CqConfig,
     pub(super) offload: Offload,
     pub(super) manual: bool,
-    pub(super) sends: u32,
+    pub(super) send_capacity: u32,
 }
 
 impl TagMatchingConfig {
-    /// Describes a list of at most `max_tags` receives, 64 slots for unexpected messages, and 8,192 sends.
+    /// Describes a list of at most `max_tags` receives, 64 slots for unexpected messages, and room for 8,192 sends.
     ///
     /// A device matches at most [`TagMatchingCaps::max_num_tags`](crate::caps::TagMatchingCaps::max_num_tags), 127 on
     /// soft-mlx5. A longer list is an error, also with [`Offload::Auto`]; with [`Offload::Never`] the limit is 65,535.
@@ -54,10 +54,10 @@ impl TagMatchingConfig {
         Self {
             max_tags,
             slots: 64,
-            path: Path::Auto,
+            cq: CqConfig::new(1),
             offload: Offload::Auto,
             manual: false,
-            sends: 8192,
+            send_capacity: 8192,
         }
     }
 
@@ -79,16 +79,22 @@ impl TagMatchingConfig {
     /// peer reserves the capacity of its send queue: on the direct path twice [`QpConfig::sends`](crate::QpConfig::sends), rounded
     /// up to a power of two, because the offer of a rendezvous takes two blocks. With [`QpConfig::rc`](crate::QpConfig::rc) that
     /// is 256, so the default is enough for 32 peers; for more [`add_peer`](super::TagMatchingSrq::add_peer) returns
-    /// [`Error::CqTooSmall`](crate::Error::CqTooSmall): set more sends here, or fewer for each peer.
-    pub const fn sends(mut self, sends: u32) -> Self {
-        self.sends = sends;
+    /// [`Error::CqTooSmall`](crate::Error::CqTooSmall): set more here, or fewer sends for each peer.
+    pub const fn send_capacity(mut self, sends: u32) -> Self {
+        self.send_capacity = sends;
         self
     }
 
-    /// Sets the path of the queues, [`Path::Auto`] by default.
-    pub const fn path(mut self, path: Path) -> Self {
-        self.path = path;
+    /// Sets path and completion vector of the CQs. The CQ of the receives is made as large as the queue needs, and at least as
+    /// large as the capacity of `config`, 1 by default. Creation refuses timestamps and compression.
+    pub fn cq(mut self, config: CqConfig) -> Self {
+        self.cq = config;
         self
+    }
+
+    /// Returns the configuration of a CQ that holds so many completions.
+    pub(super) fn cq_of(&self, needed: u32) -> CqConfig {
+        CqConfig { capacity: self.cq.capacity.max(needed), ..self.cq.clone() }
     }
 
     /// Sets who matches, [`Offload::Auto`] by default.

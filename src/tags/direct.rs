@@ -3,27 +3,25 @@
 use std::mem::{self, MaybeUninit};
 use std::sync::Arc;
 
-use mlx5_ring::arm::CqDoorbell;
-use mlx5_ring::cq::CompletionQueue;
 use mlx5_ring::receive::{self, Completion as Received, ReceiveRing};
-use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::BasicBlocks;
 use mlx5_ring::tag_list::{self, Append, Completion, PostError, TagList};
 use mlx5_wire::opcode::CqeOpcode;
 use mlx5_wire::tmh::Tmh;
 use rdma_core_sys::Mlx5dv;
 
+use super::arrival::{Arrived, BATCH, Counts, Executed, ListHandle, Operation};
 use super::config::TagMatchingConfig;
-use super::engine::{Arrived, BATCH, Counts, Executed, ListHandle, Operation};
 use super::hardware::Objects;
-use super::receives::Key;
-use crate::cq::Cq;
+use super::ids::Key;
+use crate::cq::{CqCore, DirectCq, Poller};
 use crate::error::Result;
-use crate::memory::{Buffer, BufferPool};
-use crate::mlx5::{self, DirectSrq, Storage, layout_error};
+use crate::memory::BufferPool;
+use crate::mlx5::{self, Storage, layout_error};
 use crate::pd::ProtectionDomain;
 use crate::qp::{QpConfig, QueuePair, SendSide};
-use crate::receiver::{SlotContext, Srq};
+use crate::receiver::{DirectSrq, SlotContext};
+use crate::srq::Srq;
 use crate::status::WcStatus;
 
 pub(super) struct DirectTags {
@@ -31,9 +29,6 @@ pub(super) struct DirectTags {
     /// The queue pair of the list. Dropped before the SRQ, which it uses.
     command: QueuePair,
     srq: DirectSrq,
-    cq: CompletionQueue,
-    doorbell: CqDoorbell,
-    mlx5dv: &'static Mlx5dv,
     objects: Objects,
     _storage: (Storage<MaybeUninit<Entry>>, Storage<MaybeUninit<tag_list::Operation>>),
 }
@@ -48,14 +43,10 @@ impl DirectTags {
     ) -> Result<Self> {
         let objects = Objects::create(pd, config)?;
         let not_direct = |error| pd.context().not_direct(error);
-        // SAFETY: fresh objects that no other code knows.
-        let (ring, doorbell) =
-            unsafe { mlx5::completion_queue(mlx5dv, &objects.cq) }.map_err(not_direct)?;
-        // SAFETY: as above.
-        let srq = unsafe { mlx5::shared_receive_queue(mlx5dv, Arc::clone(&objects.srq)) }
-            .map_err(not_direct)?;
-        let operations = QpConfig::rc().sends(objects.operations).foreign_srq();
-        let (cq, shared) = (Arc::clone(&objects.cq), Arc::clone(&objects.srq));
+        // SAFETY: a fresh SRQ that no other code knows.
+        let srq = unsafe { DirectSrq::new(mlx5dv, Arc::clone(&objects.srq)) }.map_err(not_direct)?;
+        let operations = QpConfig::rc().sends(objects.operations);
+        let (cq, shared) = (Arc::clone(&objects.cq.object), Arc::clone(&objects.srq));
         let command = QueuePair::create_for_list(pd, &operations, cq, shared)?;
         let layout =
             mlx5::send_queue(mlx5dv, command.as_raw(), command.qp_num()).map_err(not_direct)?;
@@ -67,22 +58,14 @@ impl DirectTags {
         let queue = unsafe { BasicBlocks::new(layout) }.map_err(|e| not_direct(layout_error(e)))?;
         // SAFETY: as above, on an SRQ for as many tags; the arrays live as long as the list.
         let list = unsafe { TagList::new(queue, storage, config.max_tags) };
-        Ok(Self {
-            list,
-            command,
-            srq,
-            cq: ring,
-            doorbell,
-            mlx5dv,
-            objects,
-            _storage: (entries, operations),
-        })
+        Ok(Self { list, command, srq, objects, _storage: (entries, operations) })
     }
 
     pub(super) fn poll(&mut self, arrived: &mut Vec<Arrived>) {
-        let size = self.cq.stride();
+        let Poller::Direct(DirectCq { cq, .. }) = &mut self.objects.cq.poller else { return };
+        let size = cq.stride();
         while arrived.len() < BATCH {
-            let Some(cqe) = self.cq.next() else { break };
+            let Some(cqe) = cq.next() else { break };
             let qp_num = cqe.qpn();
             // SAFETY: from the CQ of the list, once and in order; what is appended are buffers of ours.
             let completion = unsafe { self.list.complete(cqe, size) };
@@ -160,7 +143,7 @@ impl DirectTags {
                 }
             });
         }
-        self.cq.publish();
+        cq.publish();
     }
 
     pub(super) fn post(
@@ -221,15 +204,14 @@ impl DirectTags {
         config: &QpConfig,
         send: SendSide,
     ) -> Result<QueuePair> {
-        self.objects.create_qp(pd, config, Some(self.mlx5dv), send)
+        self.objects.create_qp(pd, config, send)
     }
 
-    pub(super) fn arm(&mut self, events: u32) {
-        (0..events).for_each(|_| self.doorbell.event());
-        self.doorbell.arm(self.cq.consumer_index(), false);
+    pub(super) fn arm(&mut self, events: u32) -> Result<()> {
+        self.objects.cq.arm_after(events, false)
     }
 
-    pub(super) fn cq_object(&self) -> &Cq {
+    pub(super) const fn core(&self) -> &CqCore {
         &self.objects.cq
     }
 
@@ -251,13 +233,4 @@ impl Drop for DirectTags {
 
 fn facts(header: &Tmh) -> (u64, u32) {
     (header.tag.get(), header.app_ctx.get())
-}
-
-/// The buffer of a receive as the device is to see it.
-pub(super) fn sge(buffer: &Buffer) -> Sge {
-    // Headers of a rendezvous that software must finish go into the buffer. The bytes after a smaller
-    // one, up to the next cache line, belong to it alone.
-    let length = (buffer.capacity() as u32).max(super::header::RENDEZVOUS as u32);
-    let addr = buffer.addr().as_ptr().expose_provenance() as u64;
-    Sge { addr, length, lkey: buffer.pool().lkey() }
 }

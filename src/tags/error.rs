@@ -1,8 +1,6 @@
 //! Errors of receives and sends.
 
-use super::post::TaggedReceive;
-use super::receives::ReceiveId;
-use crate::error::debug_is_display;
+use crate::debug_is_display::debug_is_display;
 use crate::sender::NotSent;
 use crate::status::WcStatus;
 
@@ -89,36 +87,6 @@ pub enum ListFailure {
 
 debug_is_display!(ListFailure);
 
-/// Not all receives were posted. The error returns the others.
-///
-/// ```
-/// # let mut world = doorbell_doc::Tags::new();
-/// # let doorbell_doc::Tags { tags, .. } = &mut world;
-/// use doorbell::tags::{TagFailure, TaggedReceive};
-///
-/// // One more than the list holds, and another after it.
-/// let room = tags.max_tags();
-/// let receives = (0..u64::from(room) + 2).map(|tag| TaggedReceive::empty(tag, u64::MAX));
-/// let error = tags.post_all(receives).expect_err("the list is full");
-/// assert_eq!(error.reason, TagFailure::ListFull);
-/// assert_eq!(error.posted.len(), usize::from(room));
-/// assert_eq!((error.refused.len(), error.rest.count()), (1, 1));
-/// ```
-#[derive(thiserror::Error)]
-#[error("{reason} ({} receives were posted before)", posted.len())]
-pub struct PostTagsError<I> {
-    /// The posted receives, in order.
-    pub posted: Vec<ReceiveId>,
-    /// The receives taken from the iterator and not posted, in order.
-    pub refused: Vec<TaggedReceive>,
-    /// The rest of the iterator.
-    pub rest: I,
-    /// The reason.
-    pub reason: TagFailure,
-}
-
-debug_is_display!(<I> PostTagsError<I>);
-
 /// Why a receive cannot be cancelled.
 ///
 /// ```
@@ -166,11 +134,11 @@ debug_is_display!(CancelError);
 /// # let mut world = doorbell_doc::Tags::new();
 /// # let doorbell_doc::Tags { pd, tags, peer, .. } = &mut world;
 /// # let peer = *peer;
-/// use doorbell::BufferPool;
 /// use doorbell::tags::NotSentTagged;
+/// use doorbell::{BufferPool, PoolConfig};
 ///
 /// // A rendezvous is read by the peer, which this pool does not allow.
-/// let private = BufferPool::new(pd, 1, 1024)?;
+/// let private = BufferPool::new(pd, &PoolConfig::new(1, 1024))?;
 /// let buffer = private.take().expect("a new pool is full");
 /// let error = tags.send_rendezvous(peer, 7, 0, buffer).expect_err("not readable");
 /// assert!(matches!(error.reason, NotSentTagged::NotReadable));
@@ -182,8 +150,8 @@ pub enum NotSentTagged {
     /// The peer belongs to another queue or was removed.
     #[error("the peer belongs to another queue, or was removed")]
     NoPeer,
-    /// Peers cannot read the buffer; its pool must be [`readable`](crate::BufferPool::readable).
-    #[error("peers cannot read the buffer: take it from a pool made with BufferPool::readable")]
+    /// Peers cannot read the buffer; its pool must be [`readable`](crate::PoolConfig::readable).
+    #[error("peers cannot read the buffer: take it from a pool made with PoolConfig::readable")]
     NotReadable,
     /// The send queue refused the message.
     #[error("{0}")]

@@ -1,11 +1,9 @@
 //! Events of tag matching.
 
 use super::error::ListFailure;
+use super::ids::{PeerId, ReceiveId, SendId};
 use super::message::TaggedBuffer;
-use super::peer::PeerId;
-use super::receives::ReceiveId;
-use super::send::SendId;
-use crate::error::debug_is_display;
+use crate::debug_is_display::debug_is_display;
 use crate::memory::Buffer;
 use crate::status::WcStatus;
 

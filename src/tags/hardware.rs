@@ -3,27 +3,22 @@
 use std::sync::Arc;
 
 use rdma_core_sys as sys;
-use sys::Mlx5dv;
 
 use super::config::TagMatchingConfig;
 use crate::context::Context;
-use crate::cq::Cq;
+use crate::cq::CqCore;
 use crate::error::{Error, Result};
 use crate::pd::ProtectionDomain;
-use crate::qp::{QpConfig, QueuePair, SendSide};
-use crate::receiver::Srq;
+use crate::qp::{QpConfig, QueuePair, ReceiveSide, SendSide};
+use crate::srq::Srq;
 
 /// A tag-matching SRQ and its CQ, which is that of nothing else.
 pub(super) struct Objects {
     pub(super) srq: Arc<Srq>,
-    pub(super) cq: Arc<Cq>,
+    pub(super) cq: CqCore,
     /// List operations that can be outstanding.
     pub(super) operations: u32,
 }
-
-/// Fields that `ibv_wc_read_*` reports.
-const WC_FLAGS: u32 =
-    sys::IBV_WC_EX_WITH_BYTE_LEN | sys::IBV_WC_EX_WITH_QP_NUM | sys::IBV_WC_EX_WITH_TM_INFO;
 
 impl Objects {
     pub(super) fn create(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Self> {
@@ -48,8 +43,9 @@ impl Objects {
         Error::check_range("list operations", operations.into(), 1, caps.max_ops.into())?;
         // Receives, and for each tag: append, remove, match, data.
         let cqes = config.receives() + 4 * (tags + 1) + 8;
-        let cq = Arc::new(Cq::create_for_tags(pd.context(), cqes, WC_FLAGS)?);
-        let srq = Arc::new(Srq::create_tagged(pd, &cq, config.slots, tags, operations)?);
+        let cq = CqCore::create_for_tags(pd.context(), &config.cq_of(cqes))?;
+        let srq = Srq::create_tagged(pd, cq.object.as_raw(), config.slots, tags, operations)?;
+        let srq = Arc::new(srq);
         Ok(Self { srq, cq, operations })
     }
 
@@ -57,12 +53,15 @@ impl Objects {
         &self,
         pd: &ProtectionDomain,
         config: &QpConfig,
-        mlx5dv: Option<&'static Mlx5dv>,
         send: SendSide,
     ) -> Result<QueuePair> {
-        let config = config.clone().foreign_srq();
-        let (cq, srq) = (Arc::clone(&self.cq), Arc::clone(&self.srq));
-        QueuePair::create(pd, &config, cq, Some(srq), mlx5dv, send)
+        let cq = Arc::clone(&self.cq.object);
+        let receive = ReceiveSide {
+            srq: Some(Arc::clone(&self.srq)),
+            mlx5dv: self.cq.mlx5dv(),
+            ..ReceiveSide::idle(cq)
+        };
+        QueuePair::create(pd, config, receive, send)
     }
 }
 

@@ -7,15 +7,15 @@
 //! out of the list first: the remove always finds it.
 
 use super::TagMatchingSrq;
-use super::engine::{Arrived, Executed, Operation};
+use super::arrival::{Arrived, Executed, Operation};
 use super::error::ListFailure;
 use super::event::{ReceiveFailure, Received, Sent, TagEvent};
 use super::header::{EAGER, OfferedMemory, RENDEZVOUS, TagHeader, rendezvous};
 use super::message::TaggedBuffer;
-use super::peer::PeerId;
-use super::receives::{Key, Receive, State};
-use super::send::{SendId, Work};
+use super::ids::{Key, PeerId, SendId};
+use super::receives::{Receive, State};
 use super::unexpected::{Content, Message};
+use super::work::Work;
 use crate::memory::Buffer;
 use crate::status::WcStatus;
 
@@ -24,7 +24,7 @@ impl TagMatchingSrq {
     /// the CQ, and does not name their receives.
     pub(super) fn take_arrived(&mut self) {
         // Other peers may go on sending. When as many were taken as the CQ holds, all that is on the CQ now was taken.
-        let mut left = self.engine.cq().capacity() as usize;
+        let mut left = self.engine.core().object.capacity() as usize;
         while left > 0 {
             match self.progress() {
                 0 => return,

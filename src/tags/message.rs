@@ -5,7 +5,8 @@ use std::ops::{Deref, DerefMut};
 
 use super::error::TagFailure;
 use super::header::{EAGER, TagHeader};
-use crate::memory::{Buffer, BufferError};
+use crate::memory::Buffer;
+use crate::refused::Refused;
 
 /// A buffer whose first 16 bytes are reserved for the header. It dereferences to the payload.
 ///
@@ -14,7 +15,7 @@ use crate::memory::{Buffer, BufferError};
 /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// use doorbell::tags::TaggedBuffer;
 ///
-/// # let pool = doorbell::BufferPool::new(&pd, 1, 64)?;
+/// # let pool = doorbell::BufferPool::new(&pd, &doorbell::PoolConfig::new(1, 64))?;
 /// let mut message = TaggedBuffer::new(pool.take().expect("a new pool is full")).expect("16 bytes");
 /// assert_eq!(message.capacity(), 64 - 16);
 /// message.extend_from_slice(b"hello");
@@ -28,10 +29,13 @@ impl TaggedBuffer {
     /// Reserves the first 16 bytes of a buffer for the header, with an empty payload.
     ///
     /// # Errors
-    /// [`BufferError`] with [`TagFailure::TooSmall`] if the buffer is smaller than the header.
-    pub fn new(mut buffer: Buffer) -> Result<Self, BufferError<TagFailure>> {
+    /// [`Refused`] with [`TagFailure::TooSmall`] if the buffer is smaller than the header.
+    pub fn new(mut buffer: Buffer) -> Result<Self, Refused<Buffer, TagFailure>> {
         if buffer.capacity() < EAGER {
-            return Err(BufferError { reason: TagFailure::TooSmall { min: EAGER }, buffer });
+            return Err(Refused {
+                payload: buffer,
+                reason: TagFailure::TooSmall { min: EAGER },
+            });
         }
         buffer.set_len(EAGER);
         Ok(Self(buffer))

@@ -10,10 +10,10 @@
 //! reads the payload when a receive matches (RDMA READ), and a last message, FIN, returns the buffer to the sender.
 //!
 //! Without a poll the device finishes only an offer that matches a posted receive and fits. In all other cases
-//! [`poll`](TagMatchingSrq::poll), [`arm`](TagMatchingSrq::arm) or [`wait`](TagMatchingSrq::wait) of the receiving side posts the
+//! [`poll`](TagMatchingSrq::poll), [`arm`](Completions::arm) or [`wait`](Completions::wait) of the receiving side posts the
 //! READ and the FIN: a program that does not call them holds up the sender.
 //!
-//! To start: create a [`TagMatchingSrq`], [`fill`](TagMatchingSrq::fill) it, [`add_peer`](TagMatchingSrq::add_peer) and
+//! To start: create a [`TagMatchingSrq`], [`keep_filled`](TagMatchingSrq::keep_filled), [`add_peer`](TagMatchingSrq::add_peer) and
 //! [`connect_over`](TagMatchingSrq::connect_over), [`post`](TagMatchingSrq::post) receives, [`send`](TagMatchingSrq::send),
 //! and [`poll`](TagMatchingSrq::poll) events.
 //!
@@ -25,6 +25,7 @@
 //!
 //! The page Tag matching of the book describes the protocol and the order of messages.
 
+mod arrival;
 mod config;
 mod direct;
 mod engine;
@@ -32,6 +33,7 @@ mod error;
 mod event;
 mod hardware;
 mod header;
+mod ids;
 mod matching;
 mod message;
 mod offers;
@@ -44,7 +46,7 @@ mod send;
 mod software;
 mod unexpected;
 mod verbs;
-mod wait;
+mod work;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -52,16 +54,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rdma_core_sys as sys;
 
+use crate::cq::{CompletionChannel, Completions, CqConfig, Timestamps, Waiting};
 use crate::error::{Error, Result};
 use crate::memory::BufferPool;
 use crate::path::Path;
 use crate::pd::ProtectionDomain;
 use crate::routes::Routes;
-use crate::sender::{Sender, SenderConfig};
+use crate::sender::Sender;
 
+use arrival::{Arrived, Operation};
 use config::MIN_SLOTS;
 use direct::DirectTags;
-use engine::{Arrived, Engine, Operation};
+use engine::Engine;
 use peers::Peers;
 use phase::Phase;
 use receives::{Receive, Receives, State};
@@ -71,15 +75,14 @@ use unexpected::Unexpected;
 use verbs::VerbsTags;
 
 pub use config::{Offload, TagMatchingConfig};
-pub use error::{CancelError, ListFailure, NotSentTagged, PostTagsError, TagFailure};
+pub use error::{CancelError, ListFailure, NotSentTagged, TagFailure};
 pub use event::{ReceiveFailure, Received, Sent, TagEvent};
 pub use header::{OfferedMemory, TagHeader};
+pub use ids::{PeerId, ReceiveId, SendId};
 pub use message::TaggedBuffer;
 pub use offers::Offers;
-pub use peer::{PeerAddress, PeerId};
-pub use post::TaggedReceive;
-pub use receives::ReceiveId;
-pub use send::SendId;
+pub use peer::PeerAddress;
+pub use post::{PostTagsError, TaggedReceive};
 pub use unexpected::Probe;
 
 /// A shared receive queue whose receives are matched by tag, its completion queue, and the connections to all peers.
@@ -88,19 +91,18 @@ pub use unexpected::Probe;
 /// and posting does not change which of them meet.
 ///
 /// ```no_run
-/// use doorbell::BufferPool;
-/// use doorbell::QpConfig;
+/// use doorbell::{BufferPool, PoolConfig, QpConfig};
 /// use doorbell::tags::{TagEvent, TagMatchingConfig, TagMatchingSrq};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// let mut tags = TagMatchingSrq::new(&pd, &TagMatchingConfig::new(64))?;
 /// // For messages that come before their receive.
-/// tags.fill(&BufferPool::new(&pd, 256, 8192)?)?;
+/// tags.keep_filled(&BufferPool::new(&pd, &PoolConfig::new(256, 8192))?)?;
 /// let peer = tags.add_peer(&QpConfig::rc())?;
 /// tags.connect_over(peer, &mut std::net::TcpStream::connect("server:18515")?)?;
 ///
-/// let pool = BufferPool::new(&pd, 64, 1 << 20)?;
+/// let pool = BufferPool::new(&pd, &PoolConfig::new(64, 1 << 20))?;
 /// let buffer = pool.take().expect("a new pool is full");
 /// // Any message whose tag has 7 in its upper half.
 /// tags.post(7 << 32, u64::MAX << 32, buffer)?;
@@ -164,7 +166,14 @@ impl TagMatchingSrq {
         let max_slots = pd.context().attr().max_srq_wr.max(0) as u64;
         Error::check_range("slots", config.slots.into(), MIN_SLOTS.into(), max_slots)?;
         let max_sends = pd.context().attr().max_cqe.max(0) as u64;
-        Error::check_range("sends", config.sends.into(), 1, max_sends)?;
+        Error::check_range("send_capacity", config.send_capacity.into(), 1, max_sends)?;
+        config.cq.uncompressed("for tag matching")?;
+        if config.cq.timestamps != Timestamps::Off {
+            return Err(Error::Unsupported {
+                operation: "timestamps",
+                when: "for tag matching, whose events have no time",
+            });
+        }
         let engine = match config.offload {
             Offload::Never => Self::software(pd, config)?,
             Offload::Required => Self::hardware(pd, config)?,
@@ -177,9 +186,9 @@ impl TagMatchingSrq {
                 Err(_) => Self::software(pd, config)?,
             },
         };
-        let sending = SenderConfig::new().cq_capacity(config.sends).path(config.path);
-        let channel =
-            engine.cq().share_channel().expect("every CQ for tags is made with a channel");
+        let channel = engine.core().object.channel().cloned();
+        let channel = channel.expect("every CQ for tags is made with a channel");
+        let sending = CqConfig { capacity: config.send_capacity, ..config.cq.clone() };
         let sender = Sender::on_channel(pd, &sending, channel)?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
@@ -209,7 +218,7 @@ impl TagMatchingSrq {
     }
 
     fn hardware(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Engine> {
-        Ok(match pd.context().choose(config.path)? {
+        Ok(match pd.context().choose(config.cq.path)? {
             Some(mlx5dv) => Engine::Direct(Box::new(DirectTags::new(pd, config, mlx5dv)?)),
             None => Engine::Verbs(Box::new(VerbsTags::new(pd, config)?)),
         })
@@ -227,16 +236,12 @@ impl TagMatchingSrq {
 
     /// Returns the path of the queues: [`Path::Direct`] or [`Path::Verbs`].
     pub fn path(&self) -> Path {
-        match &self.engine {
-            Engine::Direct(_) => Path::Direct,
-            Engine::Verbs(_) => Path::Verbs,
-            Engine::Software(software) => software.path(),
-        }
+        self.engine.core().path()
     }
 
     /// Returns the CQ of the SRQ, for inspecting its CQEs. doorbell polls and arms it.
     pub fn as_raw_cq(&self) -> *mut sys::ibv_cq {
-        self.engine.cq().as_raw()
+        self.engine.core().object.as_raw()
     }
 
     /// Returns how many receives can be outstanding.
@@ -250,7 +255,7 @@ impl TagMatchingSrq {
     }
 
     /// Returns how many tagged messages wait for a receive, up to the last [`poll`](Self::poll), [`probe`](Self::probe),
-    /// [`arm`](Self::arm) or [`wait`](Self::wait).
+    /// [`arm`](Completions::arm) or [`wait`](Completions::wait).
     pub fn unexpected(&self) -> usize {
         self.unexpected.len()
     }
@@ -265,7 +270,7 @@ impl TagMatchingSrq {
         &self.pd
     }
 
-    /// Posts buffers of `pool` for unexpected messages, and returns how many the device has. The size of these buffers
+    /// Keeps the queue filled with buffers of `pool` for unexpected messages, and returns how many the device has now. The size of these buffers
     /// less the header of 16 bytes is the longest message that peers can [`send`](Self::send); they must offer longer
     /// ones by [`send_rendezvous`](Self::send_rendezvous).
     ///
@@ -274,12 +279,12 @@ impl TagMatchingSrq {
     ///
     /// A message that waits for its receive holds its buffer. If waiting messages hold all buffers, the message that
     /// a receive waits for cannot arrive. [`TagEvent::BuffersLow`] reports this when fewer than 33 buffers are left, after a burst possibly none: call
-    /// `fill` with another pool, or post receives for the waiting messages.
+    /// `keep_filled` with another pool, or post receives for the waiting messages.
     ///
     /// # Errors
     /// [`Error::Foreign`] for a pool of another protection domain; [`Error::OutOfRange`] for buffers smaller than the
     /// headers of an offer, 32 bytes.
-    pub fn fill(&mut self, pool: &BufferPool) -> Result<u32> {
+    pub fn keep_filled(&mut self, pool: &BufferPool) -> Result<u32> {
         if !pool.pd().is_same(&self.pd) {
             return Err(Error::Foreign { what: "the pool", domain: "protection domain" });
         }
@@ -341,8 +346,8 @@ impl TagMatchingSrq {
     /// Returns the oldest message that waits for a receive and matches this tag and mask, including messages that
     /// arrived since the last [`poll`](Self::poll).
     ///
-    /// Such a message is not an event: [`wait`](Self::wait) does not return for it. To sleep until one arrives, call
-    /// [`arm`](Self::arm), then `probe`, then `poll(2)` on the [channel](Self::channel).
+    /// Such a message is not an event: [`wait`](Completions::wait) does not return for it. To sleep until one arrives, call
+    /// [`arm`](Completions::arm), then `probe`, then `poll(2)` on the [channel](Completions::channel).
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
@@ -354,8 +359,10 @@ impl TagMatchingSrq {
     /// # other.send(other_peer, 7, 0, message)?;
     /// use std::os::fd::AsRawFd;
     ///
+    /// use doorbell::Completions;
+    ///
     /// // Waits for a message with this tag that no receive has taken.
-    /// let fd = tags.channel().as_raw_fd();
+    /// let fd = tags.channel().ok_or("no completion channel")?.as_raw_fd();
     /// let found = loop {
     ///     let has_event = tags.arm()?;
     ///     // After `arm`, which takes messages from the CQ.
@@ -433,6 +440,58 @@ impl TagMatchingSrq {
         }
         self.operations.push(Operation::Synchronize);
         self.flush().map_err(TagFailure::Verbs)
+    }
+}
+
+impl TagMatchingSrq {
+    /// Returns `true` if the device has fewer buffers for messages than it needs, and the pool has none.
+    fn is_short_of_buffers(&self) -> bool {
+        self.pool.is_some() && self.engine.posted() < MIN_SLOTS
+    }
+
+    /// Arms the CQ of the SRQ and that of the sends, which share the channel.
+    fn arm_all(&mut self) -> Result<()> {
+        let core = self.engine.core();
+        let own = core.object.as_raw();
+        let (mut events, mut of_sends) = (0, 0);
+        if let Some(channel) = core.channel() {
+            channel.take_events(|cq| match cq == own {
+                true => events += 1,
+                false => of_sends += 1,
+            })?;
+        }
+        self.engine.arm(events)?;
+        self.sender.arm_after(of_sends)
+    }
+}
+
+impl Completions for TagMatchingSrq {
+    fn channel(&self) -> Option<&CompletionChannel> {
+        self.engine.core().channel()
+    }
+
+    fn arm(&mut self) -> Result<bool> {
+        while self.events.is_empty() {
+            self.arm_all()?;
+            // Completions from before the CQs were armed make no event, but may post operations, whose completions do.
+            if self.progress() == 0 {
+                break;
+            }
+        }
+        Ok(!self.events.is_empty())
+    }
+
+    fn has_completions(&mut self) -> bool {
+        if self.events.is_empty() {
+            self.progress();
+        }
+        !self.events.is_empty()
+    }
+}
+
+impl Waiting for TagMatchingSrq {
+    fn is_starving(&mut self) -> bool {
+        self.is_short_of_buffers()
     }
 }
 

@@ -6,7 +6,8 @@ use mlx5_wire::tmh::Rvh;
 
 use super::error::NotSentTagged;
 use super::header::{OfferedMemory, RENDEZVOUS, TagHeader, rendezvous};
-use crate::memory::{Buffer, BufferError};
+use crate::memory::Buffer;
+use crate::refused::Refused;
 
 const _: () = assert!(RENDEZVOUS == 16 + Rvh::SIZE);
 
@@ -21,8 +22,9 @@ const _: () = assert!(RENDEZVOUS == 16 + Rvh::SIZE);
 /// # let _device = doorbell_doc::device();
 /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// use doorbell::tags::{Offers, TagHeader};
+/// # use doorbell::{BufferPool, PoolConfig};
 ///
-/// # let pool = doorbell::BufferPool::readable(&pd, 1, 1024)?;
+/// # let pool = BufferPool::new(&pd, &PoolConfig::new(1, 1024).readable(true))?;
 /// let mut offers = Offers::new();
 /// let mut buffer = pool.take().expect("a new pool is full");
 /// buffer.set_len(1000);
@@ -63,16 +65,16 @@ impl<T> Offers<T> {
     /// the buffer.
     ///
     /// # Errors
-    /// [`NotSentTagged::NotReadable`] if the pool of the buffer is not [`readable`](crate::BufferPool::readable).
+    /// [`NotSentTagged::NotReadable`] if the pool of the buffer is not [`readable`](crate::PoolConfig::readable).
     pub fn offer(
         &mut self,
         buffer: Buffer,
         tag: u64,
         context: u32,
         data: T,
-    ) -> Result<[u8; 32], BufferError<NotSentTagged>> {
+    ) -> Result<[u8; 32], Refused<Buffer, NotSentTagged>> {
         let Some(rkey) = buffer.pool().rkey() else {
-            return Err(BufferError { buffer, reason: NotSentTagged::NotReadable });
+            return Err(Refused { payload: buffer, reason: NotSentTagged::NotReadable });
         };
         let addr = buffer.addr().as_ptr().expose_provenance() as u64;
         let memory = OfferedMemory { addr, rkey, len: buffer.len() as u32 };

@@ -10,42 +10,15 @@ use super::TagMatchingSrq;
 use super::config::MIN_SLOTS;
 use super::event::ReceiveFailure;
 use super::header::RENDEZVOUS;
-use super::send::{Posted, Work};
+use super::ids::PeerId;
+use super::work::{Posted, Work};
 use crate::connect;
+use crate::context::Patience;
 use crate::error::{Error, Result};
-use crate::events::Patience;
-use crate::qp::{QpAddress, QpConfig, QpEnd, QueuePair};
-use crate::sender::SqId;
+use crate::ids::SqId;
+use crate::qp::{QpAddress, QpConfig, QueuePair};
+use crate::qp_state::QpEnd;
 use crate::status::WcStatus;
-
-/// Identifies a peer of a [`TagMatchingSrq`].
-///
-/// ```
-/// # let mut world = doorbell_doc::Tags::new();
-/// # let doorbell_doc::Tags { tags, peer, .. } = &mut world;
-/// # let peer = *peer;
-/// use doorbell::QpConfig;
-/// use doorbell::tags::TagEvent;
-///
-/// // One for each connection; events and sends name it.
-/// let another = tags.add_peer(&QpConfig::rc())?;
-/// assert_ne!(another, peer);
-/// # world.send(7, b"hello");
-/// # let doorbell_doc::Tags { tags, pool, .. } = &mut world;
-/// tags.post(7, u64::MAX, pool.take().expect("a free buffer"))?;
-/// # let event = world.event();
-/// # let doorbell_doc::Tags { peer, .. } = &mut world;
-/// # let peer = *peer;
-/// assert!(matches!(event, TagEvent::Received(got) if got.peer == peer));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerId {
-    pub(super) owner: u32,
-    pub(super) index: u32,
-    /// Number of peers that had the index before.
-    pub(super) generation: u32,
-}
 
 /// The addresses that a peer needs to connect.
 ///
@@ -188,7 +161,7 @@ impl TagMatchingSrq {
         const { assert!(MIN_SLOTS == 33) }
         Err(Error::Unsupported {
             operation: "connecting a peer",
-            when: "before 33 buffers are posted: call fill with a larger pool",
+            when: "before 33 buffers are posted: call keep_filled with a larger pool",
         })
     }
 

@@ -1,6 +1,7 @@
 //! The peers of a queue: a place is used again when its peer was removed.
 
-use super::peer::{Peer, PeerId};
+use super::ids::PeerId;
+use super::peer::Peer;
 
 pub(super) struct Peers {
     owner: u32,

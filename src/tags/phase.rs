@@ -5,7 +5,7 @@
 //! way to software. So the device does not match the receive until an operation carries the number that the device has
 //! counted.
 
-use super::engine::Counts;
+use super::arrival::Counts;
 
 /// More unreported messages than this are reported in any case: the counts have 16 bits.
 const MOST: u16 = 0x2000;

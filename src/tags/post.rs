@@ -1,12 +1,15 @@
 //! Posting receives: one, one without a buffer, many with one doorbell.
 
-use super::engine::{ListHandle, Operation};
-use super::error::{PostTagsError, TagFailure};
+use super::TagMatchingSrq;
+use super::arrival::{self, ListHandle, Operation};
+use super::error::TagFailure;
 use super::header::RENDEZVOUS;
-use super::receives::{Key, Receive, ReceiveId, State};
-use super::{TagMatchingSrq, direct};
+use super::ids::{Key, ReceiveId};
+use super::receives::{Receive, State};
+use crate::debug_is_display::debug_is_display;
 use crate::error::Error;
-use crate::memory::{Buffer, BufferError, BufferPool};
+use crate::memory::{Buffer, BufferPool, PoolConfig};
+use crate::refused::Refused;
 
 /// A receive for the oldest message with `message.tag & mask == tag`.
 ///
@@ -42,6 +45,36 @@ impl TaggedReceive {
         Self { tag, mask, buffer: None }
     }
 }
+
+/// Not all receives were posted. The error returns the others.
+///
+/// ```
+/// # let mut world = doorbell_doc::Tags::new();
+/// # let doorbell_doc::Tags { tags, .. } = &mut world;
+/// use doorbell::tags::{TagFailure, TaggedReceive};
+///
+/// // One more than the list holds, and another after it.
+/// let room = tags.max_tags();
+/// let receives = (0..u64::from(room) + 2).map(|tag| TaggedReceive::empty(tag, u64::MAX));
+/// let error = tags.post_all(receives).expect_err("the list is full");
+/// assert_eq!(error.reason, TagFailure::ListFull);
+/// assert_eq!(error.posted.len(), usize::from(room));
+/// assert_eq!((error.refused.len(), error.rest.count()), (1, 1));
+/// ```
+#[derive(thiserror::Error)]
+#[error("{reason} ({} receives were posted before)", posted.len())]
+pub struct PostTagsError<I> {
+    /// The posted receives, in order.
+    pub posted: Vec<ReceiveId>,
+    /// The receives taken from the iterator and not posted, in order.
+    pub refused: Vec<TaggedReceive>,
+    /// The rest of the iterator.
+    pub rest: I,
+    /// The reason.
+    pub reason: TagFailure,
+}
+
+debug_is_display!(<I> PostTagsError<I>);
 
 /// A receive that was not entered.
 type RefusedReceive = (TaggedReceive, TagFailure);
@@ -84,16 +117,16 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`BufferError`], which returns the buffer with a [`TagFailure`].
+    /// [`Refused`], which returns the buffer with a [`TagFailure`].
     pub fn post(
         &mut self,
         tag: u64,
         mask: u64,
         buffer: Buffer,
-    ) -> Result<ReceiveId, BufferError<TagFailure>> {
+    ) -> Result<ReceiveId, Refused<Buffer, TagFailure>> {
         self.post_one(TaggedReceive::new(tag, mask, buffer)).map_err(|(receive, reason)| {
             match receive.buffer {
-                Some(buffer) => BufferError { buffer, reason },
+                Some(buffer) => Refused { payload: buffer, reason },
                 None => unreachable!("a refused receive has the buffer it came with"),
             }
         })
@@ -225,7 +258,7 @@ impl TagMatchingSrq {
             Err(reason) => return Err((receive, reason)),
         };
         let TaggedReceive { tag, mask, .. } = receive;
-        let sge = direct::sge(&buffer);
+        let sge = arrival::sge(&buffer);
         let message = self.unexpected.take(tag, mask);
         let id = self.receives.add(Receive {
             tag,
@@ -268,7 +301,7 @@ impl TagMatchingSrq {
     /// A buffer for the headers of what a receive without one matches.
     fn scratch(&mut self) -> Result<Buffer, TagFailure> {
         if self.scratch.is_none() {
-            let pool = BufferPool::new(&self.pd, self.max_tags.into(), RENDEZVOUS as u32);
+            let pool = BufferPool::new(&self.pd, &PoolConfig::new(self.max_tags.into(), RENDEZVOUS as u32));
             self.scratch = Some(pool.map_err(|error| match error {
                 Error::Verbs { source, .. } => {
                     TagFailure::Verbs(source.raw_os_error().unwrap_or(libc::ENOMEM))

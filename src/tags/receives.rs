@@ -1,59 +1,9 @@
 //! Receives that are not over, in the order of posting.
 
-use super::engine::ListHandle;
+use super::arrival::ListHandle;
+use super::ids::{GENERATIONS, Key, ReceiveId};
 use super::unexpected::Message;
 use crate::memory::Buffer;
-
-/// Identifies a receive. No two receives have the same id.
-///
-/// ```
-/// # let mut world = doorbell_doc::Tags::new();
-/// # let doorbell_doc::Tags { tags, pool, .. } = &mut world;
-/// use doorbell::tags::TagEvent;
-///
-/// let first = tags.post(7, u64::MAX, pool.take().expect("a free buffer"))?;
-/// let second = tags.post(7, u64::MAX, pool.take().expect("a free buffer"))?;
-/// assert_ne!(first, second);
-/// # world.send(7, b"hello");
-/// # let event = world.event();
-/// // The oldest one that matches has it.
-/// assert!(matches!(event, TagEvent::Received(got) if got.receive == first));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ReceiveId {
-    pub(super) owner: u32,
-    pub(super) key: Key,
-}
-
-impl ReceiveId {
-    /// No receive.
-    pub(super) const NONE: Self = Self { owner: u32::MAX, key: Key::NONE };
-}
-
-/// A receive of one queue, as its completions name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
-    index: u32,
-    /// 30 bits.
-    generation: u32,
-}
-
-impl Key {
-    /// No receive.
-    pub(super) const NONE: Self = Self { index: NONE, generation: 0 };
-
-    /// 62 bits that name it.
-    pub(super) const fn to_bits(self) -> u64 {
-        (self.generation as u64) << 32 | self.index as u64
-    }
-
-    pub(super) const fn from_bits(bits: u64) -> Self {
-        Self { index: bits as u32, generation: (bits >> 32) as u32 & GENERATIONS }
-    }
-}
-
-const GENERATIONS: u32 = (1 << 30) - 1;
 
 /// How far a receive is.
 #[derive(Debug)]

@@ -3,71 +3,21 @@
 use super::TagMatchingSrq;
 use super::error::NotSentTagged;
 use super::event::ReceiveFailure;
-use super::header::{OfferedMemory, RENDEZVOUS, TagHeader};
+use super::header::{OfferedMemory, TagHeader};
 use super::message::TaggedBuffer;
-use super::peer::{Peer, PeerId};
-use super::receives::Key;
-use crate::memory::{Buffer, BufferError, RemoteRegion};
-use crate::sender::{NotSent, Payload, SendError, Sender};
+use super::ids::{PeerId, SendId};
+use super::peer::Peer;
+use super::work::{Posted, Work};
+use crate::memory::{Buffer, RemoteRegion};
+use crate::refused::Refused;
+use crate::sender::{NotSent, Payload, Sender};
 use crate::status::WcStatus;
-
-/// Identifies a send. The ids of a queue ascend.
-///
-/// ```
-/// # let mut world = doorbell_doc::Tags::new();
-/// # let doorbell_doc::Tags { pool, tags, peer, .. } = &mut world;
-/// # let peer = *peer;
-/// use std::collections::HashMap;
-///
-/// use doorbell::tags::{SendId, TagEvent, TaggedBuffer};
-///
-/// // Messages on their way, each with its purpose.
-/// let mut outstanding: HashMap<SendId, &str> = HashMap::new();
-/// let message = TaggedBuffer::new(pool.take().expect("a free buffer")).expect("room");
-/// outstanding.insert(tags.send(peer, 7, 0, message)?, "the first");
-/// # let event = world.event();
-/// if let TagEvent::Sent(sent) = event {
-///     assert_eq!(outstanding.remove(&sent.send), Some("the first"));
-/// }
-/// # assert!(outstanding.is_empty());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SendId(pub(super) u64);
 
 /// A send, read or FIN that has completed.
 pub(super) struct Over {
     peer: PeerId,
     status: WcStatus,
     buffer: Option<Buffer>,
-}
-
-#[derive(Debug)]
-pub(super) enum Posted {
-    Message(SendId),
-    /// The offer of a rendezvous, which ends with a FIN.
-    Offer,
-    Read {
-        receive: Key,
-        offer: TagHeader,
-    },
-    Fin,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Work {
-    Read { receive: Key, offer: TagHeader, memory: OfferedMemory },
-    Fin([u8; RENDEZVOUS]),
-}
-
-impl Work {
-    /// The receive that ends with it.
-    fn receive(self) -> Option<Key> {
-        match self {
-            Self::Read { receive, .. } => Some(receive),
-            Self::Fin(_) => None,
-        }
-    }
 }
 
 impl PeerId {
@@ -89,10 +39,10 @@ impl Peer {
         id: PeerId,
         payload: P,
         posted: Posted,
-    ) -> Result<(), SendError<P>> {
+    ) -> Result<(), Refused<P, NotSent>> {
         match sender.post(self.queue) {
-            Ok(mut posting) => posting.token(id.token()).send(payload)?,
-            Err(reason) => return Err(SendError { payload, reason }),
+            Ok(request) => request.token(id.token()).send(payload)?,
+            Err(reason) => return Err(Refused { payload, reason }),
         }
         self.posted.push_back(posted);
         Ok(())
@@ -102,7 +52,7 @@ impl Peer {
 impl TagMatchingSrq {
     /// Sends a message with a tag. The event [`Sent`](super::TagEvent::Sent) returns the buffer.
     ///
-    /// A message without a posted receive uses a buffer that the peer gave to [`fill`](Self::fill): 16 bytes of header
+    /// A message without a posted receive uses a buffer that the peer gave to [`keep_filled`](Self::keep_filled): 16 bytes of header
     /// and the payload must fit, else the connection fails on both sides. doorbell cannot check this. Agree on a limit
     /// with the peer, and send longer messages with [`send_rendezvous`](Self::send_rendezvous).
     ///
@@ -122,26 +72,26 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`BufferError`], which returns the message with a [`NotSentTagged`].
+    /// [`Refused`], which returns the message with a [`NotSentTagged`].
     pub fn send(
         &mut self,
         peer: PeerId,
         tag: u64,
         context: u32,
         message: TaggedBuffer,
-    ) -> Result<SendId, BufferError<NotSentTagged, TaggedBuffer>> {
+    ) -> Result<SendId, Refused<TaggedBuffer, NotSentTagged>> {
         self.send_message(peer, message.into_message(&TagHeader::Eager { tag, context }))
     }
 
     /// Sends a message without a tag. The peer receives it as [`NoTag`](super::TagEvent::NoTag).
     ///
     /// # Errors
-    /// [`BufferError`], which returns the message with a [`NotSentTagged`].
+    /// [`Refused`], which returns the message with a [`NotSentTagged`].
     pub fn send_no_tag(
         &mut self,
         peer: PeerId,
         message: TaggedBuffer,
-    ) -> Result<SendId, BufferError<NotSentTagged, TaggedBuffer>> {
+    ) -> Result<SendId, Refused<TaggedBuffer, NotSentTagged>> {
         self.send_message(peer, message.into_message(&TagHeader::NoTag))
     }
 
@@ -149,7 +99,7 @@ impl TagMatchingSrq {
         &mut self,
         id: PeerId,
         buffer: Buffer,
-    ) -> Result<SendId, BufferError<NotSentTagged, TaggedBuffer>> {
+    ) -> Result<SendId, Refused<TaggedBuffer, NotSentTagged>> {
         let send = SendId(self.next_send);
         let Self { sender, peers, .. } = self;
         let Some(peer) = peers.get_mut(id) else {
@@ -169,7 +119,7 @@ impl TagMatchingSrq {
 
     /// Offers a message by its tag. The peer reads the bytes of `buffer` when a receive matches; the event
     /// [`Sent`](super::TagEvent::Sent) then returns the buffer. The pool must be
-    /// [`readable`](crate::BufferPool::readable). The buffer needs no header, and the length has no other limit than the
+    /// [`readable`](crate::PoolConfig::readable). The buffer needs no header, and the length has no other limit than the
     /// buffer and the port. A success says that the peer is done with the buffer, also if the receive was too short.
     ///
     /// ```
@@ -191,22 +141,22 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`BufferError`], which returns the buffer with a [`NotSentTagged`].
+    /// [`Refused`], which returns the buffer with a [`NotSentTagged`].
     pub fn send_rendezvous(
         &mut self,
         id: PeerId,
         tag: u64,
         context: u32,
         buffer: Buffer,
-    ) -> Result<SendId, BufferError<NotSentTagged>> {
+    ) -> Result<SendId, Refused<Buffer, NotSentTagged>> {
         let send = SendId(self.next_send);
         if self.peer_mut(id).is_none() {
-            return Err(BufferError { buffer, reason: NotSentTagged::NoPeer });
+            return Err(Refused { payload: buffer, reason: NotSentTagged::NoPeer });
         }
         // The peer reads through a queue pair of our domain.
         if !buffer.pool().pd().is_same(&self.pd) {
             let reason = NotSentTagged::Queue(NotSent::WrongDomain);
-            return Err(BufferError { buffer, reason });
+            return Err(Refused { payload: buffer, reason });
         }
         let message = self.offers.offer(buffer, tag, context, (send, id))?;
         let Self { sender, peers, .. } = self;
@@ -216,9 +166,9 @@ impl TagMatchingSrq {
                 self.next_send += 1;
                 Ok(send)
             }
-            Err(SendError { reason, .. }) => match self.offers.withdraw(&message) {
+            Err(Refused { reason, .. }) => match self.offers.withdraw(&message) {
                 Some((buffer, _)) => {
-                    Err(BufferError { buffer, reason: NotSentTagged::Queue(reason) })
+                    Err(Refused { payload: buffer, reason: NotSentTagged::Queue(reason) })
                 }
                 None => Ok(send),
             },
@@ -230,8 +180,12 @@ impl TagMatchingSrq {
         let mut over = std::mem::take(&mut self.over);
         let mut batch = self.sender.poll();
         while let Some(done) = batch.next() {
-            let peer = PeerId::of_token(self.id, done.token);
-            over.push(Over { peer, status: done.status, buffer: done.buffer });
+            // A request of tag matching has at most one buffer.
+            let (token, status, buffer) = match done {
+                Ok(done) => (done.token, WcStatus::SUCCESS, done.buffer),
+                Err(mut failure) => (failure.token, failure.status, failure.buffers.pop()),
+            };
+            over.push(Over { peer: PeerId::of_token(self.id, token), status, buffer });
         }
         drop(batch);
         for &mut Over { peer: id, status, ref mut buffer } in &mut over {
@@ -264,7 +218,7 @@ impl TagMatchingSrq {
         let Some(peer) = peers.get_mut(id).filter(waits) else { return };
         let Peer { queue, posted, backlog, .. } = peer;
         let mut gone = Vec::new();
-        match sender.post(*queue) {
+        match sender.post_many(*queue) {
             Ok(mut posting) => {
                 while let Some(work) = backlog.pop_front() {
                     posting.token(id.token());
@@ -308,6 +262,6 @@ impl TagMatchingSrq {
 }
 
 /// Returns the buffer of a message that was not sent, with room for its header.
-fn returned(buffer: Buffer, reason: NotSentTagged) -> BufferError<NotSentTagged, TaggedBuffer> {
-    BufferError { reason, buffer: TaggedBuffer::arrived(buffer) }
+fn returned(buffer: Buffer, reason: NotSentTagged) -> Refused<TaggedBuffer, NotSentTagged> {
+    Refused { payload: TaggedBuffer::arrived(buffer), reason }
 }

@@ -1,14 +1,16 @@
 //! Matching by the library: the device only receives.
 
+use super::arrival::{Arrived, BATCH};
 use super::config::TagMatchingConfig;
-use super::engine::{Arrived, BATCH};
-use crate::cq::Cq;
+use crate::cq::CqCore;
 use crate::error::Result;
+use crate::ids::SrqId;
 use crate::memory::BufferPool;
-use crate::path::Path;
 use crate::pd::ProtectionDomain;
 use crate::qp::{QpConfig, QueuePair, SendSide};
-use crate::receiver::{Cause, Receiver, ReceiverConfig, SrqConfig, SrqId};
+use crate::receive_from::ReceiveFrom;
+use crate::receiver::{Cause, Receiver};
+use crate::srq::SrqConfig;
 
 pub(super) struct SoftwareTags {
     receiver: Receiver,
@@ -17,14 +19,9 @@ pub(super) struct SoftwareTags {
 
 impl SoftwareTags {
     pub(super) fn new(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Self> {
-        let receiving = ReceiverConfig::new().cq_capacity(config.receives()).path(config.path);
-        let mut receiver = Receiver::new(pd, &receiving)?;
+        let mut receiver = Receiver::new(pd, &config.cq_of(config.receives()))?;
         let srq = receiver.create_srq(&SrqConfig::new(config.slots))?;
         Ok(Self { receiver, srq })
-    }
-
-    pub(super) const fn path(&self) -> Path {
-        self.receiver.path()
     }
 
     pub(super) fn poll(&mut self, arrived: &mut Vec<Arrived>) {
@@ -34,7 +31,9 @@ impl SoftwareTags {
             arrived.push(match next {
                 Ok(message) => {
                     let qp_num = message.qp_num();
-                    Arrived::Message { buffer: message.take(), counted: false, qp_num }
+                    // Each receive has one buffer.
+                    let Ok(buffer) = message.take() else { continue };
+                    Arrived::Message { buffer, counted: false, qp_num }
                 }
                 Err(failure) => {
                     let Cause::Status(status) = failure.cause else { continue };
@@ -55,19 +54,29 @@ impl SoftwareTags {
     }
 
     pub(super) fn arm(&mut self, events: u32) -> Result<()> {
-        self.receiver.arm_cq(events, false).map(drop)
+        self.receiver.arm_after(events).map(drop)
     }
 
-    pub(super) fn cq_object(&self) -> &Cq {
-        self.receiver.cq()
+    pub(super) const fn core(&self) -> &CqCore {
+        self.receiver.core()
     }
 
     pub(super) fn posted(&self) -> u32 {
         self.receiver.capacity(self.srq) - self.receiver.free_slots(self.srq)
     }
 
-    pub(super) fn create_qp(&mut self, config: &QpConfig, send: SendSide) -> Result<QueuePair> {
-        self.receiver.make_qp(&config.clone().srq(self.srq), send)
+    pub(super) fn create_qp(
+        &mut self,
+        pd: &ProtectionDomain,
+        config: &QpConfig,
+        send: SendSide,
+    ) -> Result<QueuePair> {
+        let from = ReceiveFrom::Srq(self.srq);
+        let receive = self.receiver.receive_side(pd, from)?;
+        let mut qp = QueuePair::create(pd, config, receive, send)?;
+        // SAFETY: a fresh queue pair that no other code knows.
+        unsafe { self.receiver.enter(&mut qp, from) }?;
+        Ok(qp)
     }
 
     pub(super) fn destroy_qp(&mut self, qp: QueuePair) {

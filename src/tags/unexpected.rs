@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::header::OfferedMemory;
-use super::peer::PeerId;
+use super::ids::PeerId;
 use crate::memory::Buffer;
 
 /// A tagged message that the device did not deliver by itself.

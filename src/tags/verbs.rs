@@ -1,4 +1,4 @@
-//! Matching by the device, through `ibv_post_srq_ops` and `ibv_start_poll`.
+//! Matching by the device, through `ibv_post_srq_ops`.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -7,16 +7,17 @@ use std::sync::Arc;
 
 use rdma_core_sys as sys;
 
+use super::arrival::{Arrived, BATCH, Counts, Executed, ListHandle, Operation};
 use super::config::TagMatchingConfig;
-use super::engine::{Arrived, BATCH, Counts, Executed, ListHandle, Operation};
 use super::hardware::Objects;
-use super::receives::Key;
-use crate::cq::Cq;
+use super::ids::Key;
+use crate::cq::{CqCore, Poller, Wc};
 use crate::error::Result;
 use crate::memory::BufferPool;
 use crate::pd::ProtectionDomain;
 use crate::qp::{QpConfig, QueuePair, SendSide};
-use crate::receiver::{QueueObject, SlotContext, Srq, VerbsQueue};
+use crate::receiver::{QueueObject, SlotContext, VerbsQueue};
+use crate::srq::Srq;
 use crate::status::WcStatus;
 
 /// Bits of a `wr_id` that say what it names; a receive of the SRQ has none of them. The rest
@@ -56,72 +57,42 @@ impl VerbsTags {
         })
     }
 
-    fn cq(&self) -> *mut sys::ibv_cq_ex {
-        // An extended CQ begins with the plain one.
-        self.objects.cq.as_raw().cast()
-    }
-
     pub(super) fn poll(&mut self, arrived: &mut Vec<Arrived>) {
-        let cq = self.cq();
-        let mut attr = sys::ibv_poll_cq_attr::default();
-        // SAFETY: a live CQ that no other code polls, not in a batch.
-        if unsafe { sys::ibv_start_poll(cq, &mut attr) } != 0 {
-            return;
-        }
-        loop {
-            // SAFETY: in a batch, of a CQ that was created to report all that is read.
-            let reported = unsafe { self.current(cq) };
+        while arrived.len() < BATCH {
+            let Poller::Verbs(cq) = &mut self.objects.cq.poller else { return };
+            let Some(&wc) = cq.next() else { return };
+            let reported = self.read(&wc);
             arrived.extend(reported.and_then(|reported| self.look_up(reported)));
-            // SAFETY: in a batch.
-            if arrived.len() >= BATCH || unsafe { sys::ibv_next_poll(cq) } != 0 {
-                break;
-            }
         }
-        // SAFETY: in a batch, which ends here.
-        unsafe { sys::ibv_end_poll(cq) }
     }
 
-    /// # Safety
-    /// The CQ is in a batch.
-    unsafe fn current(&mut self, cq: *mut sys::ibv_cq_ex) -> Option<Reported> {
-        // SAFETY: the caller's CQ is in a batch, and was made with the flags of what is read.
-        unsafe {
-            let (wr_id, status) = ((*cq).wr_id, (*cq).status);
-            let qp_num = sys::ibv_wc_read_qp_num(cq);
-            let receive = Key::from_bits(wr_id);
-            if wr_id & OPERATION != 0 {
-                return self.executed(sys::ibv_wc_read_opcode(cq), receive, status);
-            }
-            if wr_id & TAGGED == 0 {
-                if status != sys::IBV_WC_SUCCESS {
-                    let status = WcStatus::from_raw(status);
-                    return Some(Reported::Failed { wr_id, status, qp_num });
-                }
-                let counted = sys::ibv_wc_read_opcode(cq) != sys::IBV_WC_TM_NO_TAG;
-                let len = sys::ibv_wc_read_byte_len(cq);
-                return Some(Reported::Slot { wr_id, len, counted, qp_num });
-            }
-            let flags = sys::ibv_wc_read_wc_flags(cq);
-            let (matched, whole) =
-                (flags & sys::IBV_WC_TM_MATCH != 0, flags & sys::IBV_WC_TM_DATA_VALID != 0);
-            let header = matched.then(|| {
-                let mut info = sys::ibv_wc_tm_info::default();
-                sys::ibv_wc_read_tm_info(cq, &mut info);
-                (info.tag, info.priv_)
-            });
-            let len = sys::ibv_wc_read_byte_len(cq);
-            let incomplete = status == sys::IBV_WC_TM_RNDV_INCOMPLETE;
-            Some(Reported::Arrived(match header {
-                Some(header) if !whole => Arrived::Matched { receive, header, incomplete },
-                // Without headers it is the end of a match whose data does not come.
-                _ if incomplete && (len as usize) < super::header::RENDEZVOUS => {
-                    Arrived::Canceled { receive }
-                }
-                header if incomplete => Arrived::Incomplete { receive, header, len, qp_num },
-                _ if status != sys::IBV_WC_SUCCESS => Arrived::Canceled { receive },
-                header => Arrived::Received { receive, header, len, qp_num },
-            }))
+    /// Says what a completion reports.
+    fn read(&mut self, wc: &Wc) -> Option<Reported> {
+        let sys::ibv_wc { wr_id, status, opcode, byte_len: len, wc_flags, qp_num, .. } = wc.wc;
+        let receive = Key::from_bits(wr_id);
+        if wr_id & OPERATION != 0 {
+            return self.executed(opcode, receive, status);
         }
+        if wr_id & TAGGED == 0 {
+            if status != sys::IBV_WC_SUCCESS {
+                let status = WcStatus::from_raw(status);
+                return Some(Reported::Failed { wr_id, status, qp_num });
+            }
+            let counted = opcode != sys::IBV_WC_TM_NO_TAG;
+            return Some(Reported::Slot { wr_id, len, counted, qp_num });
+        }
+        let whole = wc_flags & sys::IBV_WC_TM_DATA_VALID != 0;
+        let incomplete = status == sys::IBV_WC_TM_RNDV_INCOMPLETE;
+        Some(Reported::Arrived(match wc.tag {
+            Some(header) if !whole => Arrived::Matched { receive, header, incomplete },
+            // Without headers it is the end of a match whose data does not come.
+            _ if incomplete && (len as usize) < super::header::RENDEZVOUS => {
+                Arrived::Canceled { receive }
+            }
+            header if incomplete => Arrived::Incomplete { receive, header, len, qp_num },
+            _ if status != sys::IBV_WC_SUCCESS => Arrived::Canceled { receive },
+            header => Arrived::Received { receive, header, len, qp_num },
+        }))
     }
 
     /// A list operation was executed.
@@ -245,10 +216,14 @@ impl VerbsTags {
         config: &QpConfig,
         send: SendSide,
     ) -> Result<QueuePair> {
-        self.objects.create_qp(pd, config, None, send)
+        self.objects.create_qp(pd, config, send)
     }
 
-    pub(super) fn cq_object(&self) -> &Cq {
+    pub(super) fn arm(&mut self, events: u32) -> Result<()> {
+        self.objects.cq.arm_after(events, false)
+    }
+
+    pub(super) const fn core(&self) -> &CqCore {
         &self.objects.cq
     }
 

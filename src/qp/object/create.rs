@@ -6,32 +6,41 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
 
 use rdma_core_sys as sys;
-use sys::Mlx5dv;
 
-use super::{Parts, Qp, SendSide};
+use super::{Parts, Qp, ReceiveSide, SendSide};
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::memory::DeferredFree;
 use crate::pd::ProtectionDomain;
 use crate::qp::config::QpConfig;
-use crate::receiver::Srq;
 
 impl Parts {
     fn new(
         pd: &ProtectionDomain,
+        receive: ReceiveSide,
         send: SendSide,
-        recv_cq: Arc<Cq>,
-        srq: Option<Arc<Srq>>,
     ) -> ManuallyDrop<Self> {
         let SendSide { cq: send_cq, register: _register, .. } = send;
+        let ReceiveSide { cq: _recv_cq, srq, .. } = receive;
         ManuallyDrop::new(Self {
             pd: pd.clone(),
             send_cq,
             _register,
-            _recv_cq: recv_cq,
+            _recv_cq,
             srq,
             deferred: DeferredFree::default(),
         })
+    }
+}
+
+impl ReceiveSide {
+    /// Nothing is received.
+    pub(crate) fn idle(cq: Arc<Cq>) -> Self {
+        Self { cq, srq: None, own: (0, 0), mlx5dv: None }
+    }
+
+    pub(in crate::qp) fn is_idle(&self) -> bool {
+        self.srq.is_none() && self.own == (0, 0)
     }
 }
 
@@ -47,44 +56,16 @@ impl Qp {
     pub(in crate::qp) fn create(
         pd: &ProtectionDomain,
         config: &QpConfig,
-        recv_cq: Arc<Cq>,
-        srq: Option<Arc<Srq>>,
-        mlx5dv: Option<&'static Mlx5dv>,
+        receive: ReceiveSide,
         send: SendSide,
     ) -> Result<Self> {
         let context = pd.context();
         config.check(context.attr())?;
-        if !recv_cq.context().is_same(context) {
-            return Err(Error::Foreign { what: "the completion queue", domain: "device" });
-        }
-        Self::create_with(pd, config, send, recv_cq, srq, mlx5dv)
-    }
-
-    /// A queue pair in the RESET state whose sends complete where its receives do.
-    pub(in crate::qp) fn create_on(
-        pd: &ProtectionDomain,
-        config: &QpConfig,
-        cq: Arc<Cq>,
-        srq: Arc<Srq>,
-    ) -> Result<Self> {
-        config.check(pd.context().attr())?;
-        let send = SendSide::idle(Arc::clone(&cq));
-        Self::create_with(pd, config, send, cq, Some(srq), None)
-    }
-
-    fn create_with(
-        pd: &ProtectionDomain,
-        config: &QpConfig,
-        send: SendSide,
-        recv_cq: Arc<Cq>,
-        srq: Option<Arc<Srq>>,
-        mlx5dv: Option<&'static Mlx5dv>,
-    ) -> Result<Self> {
-        let context = pd.context();
+        config.check_receives(receive.own, receive.srq.is_some(), context.attr())?;
         let mut init = sys::ibv_qp_init_attr_ex {
             send_cq: send.cq.as_raw(),
-            recv_cq: recv_cq.as_raw(),
-            srq: srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_raw()),
+            recv_cq: receive.cq.as_raw(),
+            srq: receive.srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_raw()),
             qp_type: config.qp_type,
             comp_mask: sys::IBV_QP_INIT_ATTR_PD,
             pd: send.register.as_ref().map_or(pd.as_raw(), |register| register.as_raw()),
@@ -95,8 +76,7 @@ impl Qp {
             init.comp_mask |= sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
             init.send_ops_flags = operations(config.qp_type).into();
         }
-        init.cap.max_recv_wr = config.max_recv_wr();
-        init.cap.max_recv_sge = config.max_recv_sge();
+        (init.cap.max_recv_wr, init.cap.max_recv_sge) = receive.own;
         init.cap.max_send_wr = config.max_send_wr;
         init.cap.max_send_sge = config.max_send_sge;
         init.cap.max_inline_data = config.max_inline;
@@ -107,7 +87,7 @@ impl Qp {
             init.create_flags |= sys::IBV_QP_CREATE_CVLAN_STRIPPING;
         }
         // Frames are never scattered to the CQE.
-        let (qp, operation) = match mlx5dv.or(send.mlx5dv).filter(|_| !raw_packets) {
+        let (qp, operation) = match receive.mlx5dv.or(send.mlx5dv).filter(|_| !raw_packets) {
             Some(mlx5dv) => {
                 let mut mlx5 = sys::mlx5dv_qp_init_attr {
                     comp_mask: sys::MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS.into(),
@@ -131,7 +111,7 @@ impl Qp {
             return Err(error(operation, context.name()));
         }
         let has_sender = AtomicBool::new(send.has_sender);
-        let parts = Parts::new(pd, send, recv_cq, srq);
+        let parts = Parts::new(pd, receive, send);
         let this = Self {
             qp,
             state: AtomicU32::new(sys::IBV_QPS_RESET),
@@ -151,16 +131,15 @@ impl Qp {
     /// A queue pair that the caller made and will destroy. Also returns its attributes.
     ///
     /// # Safety
-    /// `qp` belongs to `pd`, sends as `send` says, receives on `recv_cq` and `srq`, and lives for as long as the value.
+    /// `qp` belongs to `pd`, receives and sends as these say, and lives for as long as the value.
     pub(in crate::qp) unsafe fn from_raw(
         pd: &ProtectionDomain,
         qp: *mut sys::ibv_qp,
+        receive: ReceiveSide,
         send: SendSide,
-        recv_cq: Arc<Cq>,
-        srq: Option<Arc<Srq>>,
     ) -> Result<(Self, sys::ibv_qp_attr)> {
         let has_sender = AtomicBool::new(send.has_sender);
-        let parts = Parts::new(pd, send, recv_cq, srq);
+        let parts = Parts::new(pd, receive, send);
         let mut this = Self {
             qp,
             state: AtomicU32::new(sys::IBV_QPS_UNKNOWN),

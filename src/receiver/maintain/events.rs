@@ -3,10 +3,10 @@
 use rdma_core_sys as sys;
 
 use super::super::Receiver;
-use super::super::id::SrqId;
+use crate::ids::SrqId;
 use crate::error::{Error, Result};
-use crate::events::{AsyncEvent, ObjectName};
-use crate::qp::QpState;
+use crate::async_event::{AsyncEvent, ObjectName};
+use crate::qp_state::QpState;
 
 impl Receiver {
     /// Makes the device report [`AsyncEvent::SrqLimitReached`] once the SRQ has fewer than `limit` receives; 0
@@ -90,7 +90,7 @@ impl Receiver {
             AsyncEvent::LastWqeReached { qp_num } => Ok(self.qps.qp_of(qp_num).is_some()),
             AsyncEvent::DeviceFatal => Ok(true),
             AsyncEvent::CqError { cq } => {
-                let ours = cq == ObjectName::of(self.cq.as_raw());
+                let ours = cq == ObjectName::of(self.cq.object.as_raw());
                 self.cq_failed |= ours;
                 Ok(ours)
             }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use super::handover::Handover;
 use super::wake_state::WakeState;
-use crate::memory::{Buffer, BufferError};
+use crate::memory::Buffer;
+use crate::refused::Refused;
 use crate::pd::ProtectionDomain;
-use crate::receiver::PostFailure;
+use crate::post_failure::PostFailure;
 
 /// Gives buffers to a queue from any thread. Clones share one handle.
 ///
@@ -46,9 +47,9 @@ impl SharedPoster {
     ///
     /// # Errors
     /// [`PostFailure::WrongDomain`] for a buffer of another protection domain.
-    pub fn post(&self, buffer: Buffer) -> Result<(), BufferError<PostFailure>> {
+    pub fn post(&self, buffer: Buffer) -> Result<(), Refused<Buffer, PostFailure>> {
         if !buffer.pool().pd().is_same(&self.0.pd) {
-            return Err(BufferError { reason: PostFailure::WrongDomain, buffer });
+            return Err(Refused { payload: buffer, reason: PostFailure::WrongDomain });
         }
         let Returned { buffers, wake, .. } = &*self.0;
         if buffers.give(&wake.wake_state, buffer) {

@@ -1,7 +1,7 @@
 //! Counters of a receiver.
 
 use super::super::Receiver;
-use crate::qp::QpEnd;
+use crate::qp_state::QpEnd;
 
 /// Counters of a [`Receiver`], from [`Receiver::statistics`].
 ///
@@ -69,7 +69,7 @@ impl Receiver {
     pub fn statistics(&self) -> Option<Statistics> {
         let work = self.maintenance.as_ref()?;
         let mut counted = work.counted;
-        counted.end_poll(self.completions_taken().wrapping_sub(work.seen));
+        counted.end_poll(self.cq.poller.taken().wrapping_sub(work.seen));
         let outstanding: u64 = self.ids().map(|queue| u64::from(self.outstanding(queue))).sum();
         counted.posted = counted.received + outstanding;
         Some(counted)

@@ -1,12 +1,50 @@
-//! Shared receive queue, the control object.
+//! Shared receive queue: its configuration and the control object.
 
 use rdma_core_sys as sys;
 
-use super::config::SrqConfig;
-use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::memory::DeferredFree;
 use crate::pd::ProtectionDomain;
+
+/// Size of a shared receive queue.
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// use doorbell::{CqConfig, Receiver, SrqConfig};
+///
+/// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// let mut receiver = Receiver::new(&pd, &CqConfig::new(1024))?;
+/// let srq = receiver.create_srq(&SrqConfig::new(1023).max_sge(2))?;
+/// assert_eq!(receiver.capacity(srq), 1023);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SrqConfig {
+    pub(crate) max_wr: u32,
+    pub(crate) max_sge: u32,
+}
+
+impl SrqConfig {
+    /// Describes an SRQ for `max_wr` outstanding receives of one buffer each. An mlx5 device rounds up to a power of
+    /// two minus one: see [`Receiver::capacity`](crate::Receiver::capacity).
+    pub const fn new(max_wr: u32) -> Self {
+        Self { max_wr, max_sge: 1 }
+    }
+
+    /// Sets the number of buffers that one receive can have, 1 by default.
+    pub const fn max_sge(mut self, max_sge: u32) -> Self {
+        self.max_sge = max_sge;
+        self
+    }
+
+    /// Checks the sizes against the limits of the device.
+    pub(crate) fn check(&self, attr: &sys::ibv_device_attr) -> Result<()> {
+        let max_wr = attr.max_srq_wr.max(0) as u64;
+        let max_sge = attr.max_srq_sge.max(0) as u64;
+        Error::check_range("max_wr of the SRQ", self.max_wr.into(), 1, max_wr)?;
+        Error::check_range("max_sge of the SRQ", self.max_sge.into(), 1, max_sge)
+    }
+}
 
 /// An SRQ of libibverbs. The ring posts to it on the direct path, `ibv_post_srq_recv` on the verbs path.
 pub(crate) struct Srq {
@@ -37,11 +75,11 @@ impl Srq {
     }
 
     /// An SRQ for tag matching (`ibv_create_srq_ex(3)`): `max_wr` receives for messages that match nothing, and
-    /// a list of `max_tags`, for which `max_ops` operations may be outstanding. All complete on `cq`, which is
-    /// of the extended form.
+    /// a list of `max_tags`, for which `max_ops` operations may be outstanding. All complete on `cq`, which is alive and of the
+    /// extended form.
     pub(crate) fn create_tagged(
         pd: &ProtectionDomain,
-        cq: &Cq,
+        cq: *mut sys::ibv_cq,
         max_wr: u32,
         max_tags: u32,
         max_ops: u32,
@@ -53,7 +91,7 @@ impl Srq {
                 | sys::IBV_SRQ_INIT_ATTR_TM,
             srq_type: sys::IBV_SRQT_TM,
             pd: pd.as_raw(),
-            cq: cq.as_raw(),
+            cq,
             tm_cap: sys::ibv_tm_cap { max_num_tags: max_tags, max_ops },
             ..Default::default()
         };

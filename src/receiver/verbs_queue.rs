@@ -1,19 +1,22 @@
 //! The verbs path: the same queues through libibverbs.
 
-mod extended;
-mod poll;
-
 use std::ptr;
+use std::sync::Arc;
 
 use mlx5_ring::receive::PostError as RingError;
 use mlx5_ring::sge::Sge;
 use rdma_core_sys as sys;
 
-use super::queue::QueueObject;
 use super::slot_context::SlotContext;
-use crate::qp::QpState;
+use crate::qp::Qp;
+use crate::qp_state::QpState;
+use crate::srq::Srq;
 
-pub(crate) use poll::{VerbsCq, Wc};
+/// The object that receives are posted to.
+pub(crate) enum QueueObject {
+    Srq(Arc<Srq>),
+    Rq(Arc<Qp>),
+}
 
 /// A queue that `ibv_post_recv` or `ibv_post_srq_recv` posts to.
 pub(crate) struct VerbsQueue {

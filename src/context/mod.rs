@@ -1,22 +1,24 @@
 //! An open device.
 
+mod event_file;
+
 use std::ffi::c_char;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mlx5_wire::mini_cqe::MiniCqeFormat;
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
-use crate::caps::query_mlx5;
 use crate::error::{Error, Result};
-use crate::events::EventFile;
 use crate::owner::{Owner, warn_leak};
 use crate::path::{NotDirect, Path};
-use crate::pd::ProtectionDomain;
 use crate::trace::trace_event;
+
+pub(crate) use event_file::{Patience, wait};
+
+use event_file::EventFile;
 
 /// Vendor identifier (OUI) that NVIDIA's adapters report.
 const VENDOR_MELLANOX: u32 = 0x02c9;
@@ -260,22 +262,6 @@ impl Context {
         }
     }
 
-    /// Returns `true` if the device compresses CQEs in this format.
-    pub(crate) fn compresses(&self, mlx5dv: &Mlx5dv, format: MiniCqeFormat) -> Result<bool> {
-        let sys::mlx5dv_cqe_comp_caps { max_num, supported_format } =
-            query_mlx5(self, mlx5dv)?.cqe_comp_caps;
-        Ok(max_num > 0 && supported_format & format as u32 != 0)
-    }
-
-    /// Returns `true` if the device has timestamps in real time.
-    pub(crate) fn has_real_time(&self) -> Result<bool> {
-        let real_time = u64::from(sys::MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS);
-        match self.mlx5dv() {
-            Some(mlx5dv) => Ok(query_mlx5(self, mlx5dv)?.flags & real_time != 0),
-            None => Ok(false),
-        }
-    }
-
     fn direct(&self) -> Result<&'static Mlx5dv, NotDirect> {
         let mlx5dv = self.0.direct.clone()?;
         // libmlx5 reads its environment when a queue is created, so this is not decided earlier.
@@ -292,22 +278,6 @@ impl Context {
 
     pub(crate) fn not_direct(&self, reason: NotDirect) -> Error {
         Error::NotDirect { device: self.name().to_owned(), reason }
-    }
-
-    /// Allocates a protection domain (`ibv_alloc_pd(3)`).
-    ///
-    /// ```
-    /// # let _device = doorbell_doc::device();
-    /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// let pool = doorbell::BufferPool::new(&pd, 16, 256)?;
-    /// assert_eq!(pool.available(), 16);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Verbs`].
-    pub fn alloc_pd(&self) -> Result<ProtectionDomain> {
-        ProtectionDomain::alloc(self)
     }
 
     /// Returns the handle of libibverbs.

@@ -12,11 +12,13 @@ use crate::error::{Error, Result};
 use crate::poll;
 
 /// A descriptor for `poll(2)` and `epoll(7)` that becomes readable when an armed receiver or sender has a completion.
-/// Programs do not read from it: [`Receiver::arm`](crate::Receiver::arm) consumes the events.
+/// Programs do not read from it: [`arm`](crate::Completions::arm) consumes the events.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
 /// use std::os::fd::AsRawFd;
+///
+/// use doorbell::Completions;
 ///
 /// # let receiver = &mut world.receiver;
 /// if !receiver.arm()? {

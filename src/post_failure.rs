@@ -1,8 +1,20 @@
 //! Why receives were not posted.
 
-use super::super::datagram::GRH_SIZE;
-use crate::error::debug_is_display;
-use crate::memory::Buffer;
+use crate::debug_is_display::debug_is_display;
+
+/// Bytes before the payload of each datagram in its buffer, for the GRH (InfiniBand specification, 8.3).
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// use doorbell::{BufferPool, GRH_SIZE, PoolConfig};
+///
+/// // For datagrams of up to 1,024 bytes.
+/// let pool = BufferPool::new(&pd, &PoolConfig::new(64, GRH_SIZE as u32 + 1024))?;
+/// # drop(pool);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub const GRH_SIZE: usize = 40;
 
 /// Why a receive was not posted.
 ///
@@ -52,47 +64,12 @@ pub enum PostFailure {
         /// Bytes of the first buffer of the receive.
         capacity: u32,
     },
+    /// The message is in several buffers, so it has no single buffer to take or replace.
+    #[error("the message is in several buffers: use into_buffers")]
+    Scattered,
     /// `ibv_post_recv` or `ibv_post_srq_recv` failed with this `errno` (verbs path only).
     #[error("ibv_post_recv or ibv_post_srq_recv failed: {}", std::io::Error::from_raw_os_error(*.0))]
     Verbs(i32),
 }
 
 debug_is_display!(PostFailure);
-
-/// Not all receives were posted: the first `posted` ones were. The error returns the other buffers.
-///
-/// [`Receiver::post_scatter`](crate::Receiver::post_scatter) posts one receive or none: `posted` is 0 then.
-///
-/// ```
-/// # let mut world = doorbell_doc::World::new();
-/// # let (receiver, srq, pool) = (&mut world.receiver, world.srq, &world.pool);
-/// use doorbell::PostFailure;
-///
-/// # receiver.post(srq, std::iter::from_fn(|| pool.take()).take(receiver.free_slots(srq) as usize)).expect("room");
-/// let mut buffers = Vec::new();
-/// buffers.extend(std::iter::from_fn(|| pool.take()).take(3));
-/// let error = receiver.post(srq, buffers).unwrap_err();
-/// assert_eq!((error.posted, error.reason), (0, PostFailure::Full));
-/// assert_eq!(error.buffers.len(), 3);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(thiserror::Error)]
-#[error("{reason}{}", after(*.posted))]
-pub struct PostError {
-    /// Receives posted before the failure. The last one may wait in the spare slot of
-    /// [`fill`](crate::Receiver::fill).
-    pub posted: usize,
-    /// The reason.
-    pub reason: PostFailure,
-    /// The buffers that were not posted, in order.
-    pub buffers: Vec<Buffer>,
-}
-
-debug_is_display!(PostError);
-
-fn after(posted: usize) -> String {
-    match posted {
-        0 => String::new(),
-        posted => format!(" ({posted} receives were posted before)"),
-    }
-}

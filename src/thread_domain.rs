@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use mlx5_ring::sq::BlueFlame;
 use rdma_core_sys as sys;
 
 use crate::pd::ProtectionDomain;
@@ -23,7 +22,7 @@ unsafe impl Sync for ThreadDomain {}
 
 impl ThreadDomain {
     /// Makes a thread domain; `None` where the device has no register left, or its driver none to give.
-    pub(super) fn create(pd: &ProtectionDomain) -> Option<Arc<Self>> {
+    pub(crate) fn create(pd: &ProtectionDomain) -> Option<Arc<Self>> {
         let context = pd.context();
         // SAFETY: an open context and initialised structures that name live objects.
         unsafe {
@@ -63,17 +62,4 @@ impl Drop for ThreadDomain {
             }
         }
     }
-}
-
-/// Decides which WQEs are copied to a register: as libmlx5 does, and none to one that others may have.
-pub(super) fn blue_flame(register: Option<&Arc<ThreadDomain>>) -> BlueFlame {
-    if register.is_none() || is_on("MLX5_SHUT_UP_BF", false) {
-        return BlueFlame::Never;
-    }
-    if is_on("MLX5_POST_SEND_PREFER_BF", true) { BlueFlame::Always } else { BlueFlame::Inline }
-}
-
-/// Reads a switch as libmlx5 does.
-fn is_on(name: &str, otherwise: bool) -> bool {
-    std::env::var_os(name).map_or(otherwise, |value| value != "0")
 }

@@ -1,15 +1,8 @@
 //! Asynchronous events of a device (`ibv_get_async_event(3)`).
 
-mod file;
-mod reader;
-
 use std::fmt;
 
 use rdma_core_sys as sys;
-
-pub use reader::AsyncEvents;
-
-pub(crate) use file::{EventFile, Patience};
 
 /// An asynchronous event of a device (`ibv_get_async_event(3)`).
 ///
@@ -144,7 +137,7 @@ impl fmt::Debug for ObjectName {
 
 impl AsyncEvent {
     /// The queue pair that it is about.
-    fn qp_num(&self) -> Option<u32> {
+    pub(crate) fn qp_num(&self) -> Option<u32> {
         match *self {
             Self::QpFatal { qp_num }
             | Self::QpRequestError { qp_num }
@@ -158,7 +151,7 @@ impl AsyncEvent {
 
     /// # Safety
     /// The event was taken and not acknowledged, so that its object exists.
-    unsafe fn new(event: &sys::ibv_async_event) -> Self {
+    pub(crate) unsafe fn new(event: &sys::ibv_async_event) -> Self {
         let element = &event.element;
         // SAFETY: an event of a queue pair, which cannot be destroyed before the acknowledgement.
         let qp_num = || unsafe { (*element.qp).qp_num };

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rdma_core_sys as sys;
 
-use super::AsyncEvent;
-use crate::context::Context;
+use super::Context;
+use crate::async_event::AsyncEvent;
 use crate::error::{Error, Result};
 use crate::poll;
 use crate::trace::trace_event;
@@ -76,7 +76,7 @@ impl EventFile {
     }
 
     /// Enters the program's reader; `false` while there is one. Returns what becomes readable with the next event.
-    pub(super) fn enter_reader(&self, context: &Context) -> Result<Option<OwnedFd>> {
+    pub(crate) fn enter_reader(&self, context: &Context) -> Result<Option<OwnedFd>> {
         if self.has_reader.swap(true, Ordering::Acquire) {
             return Ok(None);
         }
@@ -98,13 +98,13 @@ impl EventFile {
         }
     }
 
-    pub(super) fn leave_reader(&self) {
+    pub(crate) fn leave_reader(&self) {
         self.lock().wake = None;
         self.has_reader.store(false, Ordering::Release);
     }
 
     /// The next event for the program, if there is one.
-    pub(super) fn next(&self, context: &Context) -> Result<Option<AsyncEvent>> {
+    pub(crate) fn next(&self, context: &Context) -> Result<Option<AsyncEvent>> {
         let mut state = self.lock();
         let next = match state.waiting.pop_front() {
             Some(event) => Some(event),
@@ -115,7 +115,7 @@ impl EventFile {
     }
 
     /// Returns `true` if the file has ended, and with it the device.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.lock().ended
     }
 
@@ -264,7 +264,7 @@ fn file(context: &Context) -> BorrowedFd<'_> {
 }
 
 /// Waits until there is something to read. Returns `true` if there is.
-pub(super) fn wait(
+pub(crate) fn wait(
     context: &Context,
     fd: BorrowedFd<'_>,
     deadline: Option<Instant>,

@@ -1,10 +1,10 @@
-//! The program's reader of events.
+//! The program's reader of asynchronous events.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use super::{AsyncEvent, file};
-use crate::context::Context;
+use crate::async_event::AsyncEvent;
+use crate::context::{Context, wait};
 use crate::error::{Error, Result};
 
 /// The asynchronous events of a device. A device has one reader at a time.
@@ -103,7 +103,7 @@ impl AsyncEvents {
             if let Some(event) = file.next(&self.context)? {
                 return Ok(Some(event));
             }
-            if file.has_ended() || !file::wait(&self.context, self.as_fd(), deadline)? {
+            if file.has_ended() || !wait(&self.context, self.as_fd(), deadline)? {
                 return Ok(None);
             }
         }

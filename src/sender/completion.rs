@@ -1,0 +1,117 @@
+//! A request that is over.
+
+use super::request::Rest;
+use crate::debug_is_display::debug_is_display;
+use crate::ids::SqId;
+use crate::memory::Buffer;
+use crate::status::WcStatus;
+
+/// A request that succeeded.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # let (queue, pool) = (world.queue(), world.pool.clone());
+/// # let sender = &mut world.sender;
+/// sender.post(queue)?.token(7).send(pool.take().expect("a free buffer"))?;
+/// let mut buffer = None;
+/// while buffer.is_none() {
+///     let mut batch = sender.poll();
+///     while let Some(done) = batch.next() {
+///         let done = done?;
+///         assert_eq!(done.token, 7);
+///         // The buffer is the program's again.
+///         buffer = done.buffer;
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct SendCompletion<'a> {
+    /// The queue of the request.
+    pub queue: SqId,
+    /// The number set with [`Request::token`](crate::Request::token), or 0.
+    pub token: u64,
+    /// The buffer, or the first of several; `None` if the bytes were copied. A READ or an atomic has set its length.
+    pub buffer: Option<Buffer>,
+    pub(super) rest: Rest<'a>,
+}
+
+impl SendCompletion<'_> {
+    /// Takes the next buffer of a request with several buffers.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let (queue, pool) = (world.queue(), world.pool.clone());
+    /// # let sender = &mut world.sender;
+    /// let (header, payload) = (pool.take().expect("free"), pool.take().expect("free"));
+    /// sender.send(queue, [header, payload])?;
+    /// let mut back = 0;
+    /// while back == 0 {
+    ///     if let Some(done) = sender.poll().next() {
+    ///         let mut done = done?;
+    ///         let mut next = done.buffer.take();
+    ///         while let Some(_buffer) = next {
+    ///             back += 1;
+    ///             next = done.next_buffer();
+    ///         }
+    ///     }
+    /// }
+    /// assert_eq!(back, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Buffers that are not taken return to their pools with the next completion, or at the end of the batch.
+    pub fn next_buffer(&mut self) -> Option<Buffer> {
+        self.rest.take()
+    }
+}
+
+/// A request that failed, with its buffers.
+///
+/// [`WcStatus::WR_FLUSH_ERR`] is a consequence: the first failed completion of the queue pair has the cause, which may be one of
+/// its [`Receiver`](crate::Receiver). The queue pair is in state ERROR: see [`QueuePair`](crate::QueuePair).
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # let (queue, pool) = (world.queue(), world.pool.clone());
+/// # let doorbell_doc::World { sender, qp, peer, .. } = &mut world;
+/// use doorbell::Completions;
+///
+/// peer.to_error()?;
+/// sender.post(queue)?.token(7).send(pool.take().expect("a free buffer"))?;
+/// sender.wait(None)?;
+/// let failure = sender.poll().next().expect("one request").expect_err("no peer answers");
+/// println!("{failure}");
+/// assert_eq!((failure.token, failure.qp_num), (7, qp.qp_num()));
+/// // Nothing is lost.
+/// assert_eq!(failure.buffers.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+#[error("request {token} on QP {qp_num:#x}: {status}{}", vendor(*.vendor_err))]
+pub struct SendFailure {
+    /// The queue of the request.
+    pub queue: SqId,
+    /// Number of the queue pair.
+    pub qp_num: u32,
+    /// The number set with [`Request::token`](crate::Request::token), or 0.
+    pub token: u64,
+    /// The status of the request.
+    pub status: WcStatus,
+    /// The device's own error code; 0 for a reset.
+    pub vendor_err: u32,
+    /// The buffers of the request, in order; empty if its bytes were copied. A READ or an atomic has set the length, and the
+    /// device may have written some of the bytes or none.
+    pub buffers: Vec<Buffer>,
+}
+
+debug_is_display!(SendFailure);
+
+fn vendor(code: u32) -> String {
+    match code {
+        0 => String::new(),
+        code => format!(" (vendor error {code:#x})"),
+    }
+}

@@ -1,0 +1,141 @@
+//! One request, whose doorbell rings at once.
+
+use super::Sender;
+use super::error::NotSent;
+use super::payload::Payload;
+use super::posting::Posting;
+use crate::ids::SqId;
+use crate::memory::{Buffer, RemoteRegion};
+use crate::qp::AddressHandle;
+use crate::refused::Refused;
+
+impl Sender {
+    /// Sends one message: its doorbell has rung when the call returns.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let pool = world.pool.clone();
+    /// # let doorbell_doc::World { sender, qp, .. } = &mut world;
+    /// // A copy of bytes, and a buffer that the completion returns.
+    /// sender.send(&*qp, b"hello")?;
+    /// sender.send(&*qp, pool.take().expect("a free buffer"))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Refused`], which returns the payload.
+    #[inline(always)]
+    pub fn send<P: Payload>(
+        &mut self,
+        queue: impl Into<SqId>,
+        payload: P,
+    ) -> Result<(), Refused<P, NotSent>> {
+        match self.post(queue) {
+            Ok(request) => request.send(payload),
+            Err(reason) => Err(Refused { payload, reason }),
+        }
+    }
+
+    /// Starts posting one request of any kind: its doorbell has rung when the method of the [`Request`] returns.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let (queue, remote) = (world.queue(), world.remote());
+    /// # let sender = &mut world.sender;
+    /// sender.post(queue)?.token(7).write(b"a record", &remote.slice(64, 8)?)?;
+    /// # doorbell_doc::finish(sender, queue);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`NotSent::NoQueue`] for a queue of another sender or a destroyed queue pair; [`NotSent::State`] if the queue
+    /// pair is not connected, or has failed.
+    #[inline(always)]
+    pub fn post(&mut self, queue: impl Into<SqId>) -> Result<Request<'_>, NotSent> {
+        self.post_many(queue).map(Request)
+    }
+}
+
+/// One request, from [`Sender::post`]. Each method posts it and rings the doorbell, or refuses it with an error that returns
+/// its payload; [`Posting`] has the same methods for many.
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # let queue = world.queue();
+/// # let sender = &mut world.sender;
+/// // The doorbell has rung before the arms run.
+/// match sender.post(queue)?.token(1).solicited().send(b"hello") {
+///     Ok(()) => println!("on its way"),
+///     Err(refused) => println!("{refused}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a request is posted by one of its methods"]
+pub struct Request<'a>(Posting<'a>);
+
+/// Declares methods that call those of [`Posting`] of the same name.
+macro_rules! requests {
+    ($($name:ident$(<$generic:ident>)?($payload:ident: $type:ty $(, $argument:ident: $of:ty)*);)*) => {$(
+        #[doc = concat!("See [`Posting::", stringify!($name), "`].")]
+        ///
+        /// # Errors
+        /// [`Refused`], which returns the payload.
+        #[inline(always)]
+        pub fn $name$(<$generic: Payload>)?(
+            mut self,
+            $payload: $type,
+            $($argument: $of),*
+        ) -> Result<(), Refused<$type, NotSent>> {
+            self.0.$name($payload, $($argument),*)
+        }
+    )*};
+}
+
+impl Request<'_> {
+    /// Sets the number that the completion returns.
+    #[inline(always)]
+    pub fn token(mut self, token: u64) -> Self {
+        self.0.token(token);
+        self
+    }
+
+    /// Makes the request solicited at the peer, see [`Posting::solicited`].
+    #[inline(always)]
+    pub fn solicited(mut self) -> Self {
+        self.0.solicited();
+        self
+    }
+
+    /// Makes the request wait for all READs and atomics posted before.
+    #[inline(always)]
+    pub fn fence(mut self) -> Self {
+        self.0.fence();
+        self
+    }
+
+    /// See [`Posting::send_to`].
+    ///
+    /// # Errors
+    /// [`Refused`], which returns the payload.
+    #[inline(always)]
+    pub fn send_to<P: Payload>(
+        mut self,
+        to: &AddressHandle,
+        payload: P,
+        imm: impl Into<Option<u32>>,
+    ) -> Result<(), Refused<P, NotSent>> {
+        self.0.send_to(to, payload, imm)
+    }
+
+    requests! {
+        send<P>(payload: P);
+        send_with_imm<P>(payload: P, imm: u32);
+        send_with_invalidate<P>(payload: P, rkey: u32);
+        send_frame<P>(payload: P, checksums: bool);
+        write<P>(payload: P, to: &RemoteRegion);
+        write_with_imm<P>(payload: P, to: &RemoteRegion, imm: u32);
+        read(buffer: Buffer, from: &RemoteRegion);
+        fetch_add(buffer: Buffer, at: &RemoteRegion, add: u64);
+        compare_swap(buffer: Buffer, at: &RemoteRegion, compare: u64, swap: u64);
+    }
+}
