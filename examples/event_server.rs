@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use common::{Digest, MAX_MESSAGE, Report};
-use doorbell::{BufferPool, Path, QpConfig, QueuePair, Receiver, ReceiverConfig, SrqConfig};
+use doorbell::{BufferPool, Path, QpConfig, QueuePair, Receiver, CqConfig, SrqConfig};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -80,10 +80,10 @@ fn run(args: &Args) -> Result<()> {
         None => doorbell::devices()?[0].open()?,
     };
     let pd = context.alloc_pd()?;
-    let config = ReceiverConfig::new().cq_capacity(RECEIVES + 1).path(args.path);
+    let config = CqConfig::new(RECEIVES + 1).path(args.path);
     let mut receiver = Receiver::new(&pd, &config)?;
     let srq = receiver.create_srq(&SrqConfig::new(RECEIVES))?;
-    receiver.fill(srq, &BufferPool::new(&pd, RECEIVES + 1, MAX_MESSAGE)?)?;
+    receiver.fill(srq, &BufferPool::new(&pd, &PoolConfig::new(RECEIVES + 1, MAX_MESSAGE))?)?;
     let listener = TcpListener::bind(&args.listen).map_err(|e| format!("{}: {e}", args.listen))?;
     println!("listening on {}, path {}", listener.local_addr()?, receiver.path());
 
@@ -108,7 +108,7 @@ fn run(args: &Args) -> Result<()> {
                 Event::Listener => {
                     let (mut stream, peer) = listener.accept()?;
                     stream.set_read_timeout(Some(PATIENCE))?;
-                    let mut qp = receiver.create_qp(&QpConfig::rc().srq(srq).sends(1))?;
+                    let mut qp = QueuePair::builder(&QpConfig::rc().sends(1)).receive(&mut receiver, srq).build()?;
                     // A client that breaks off now is no reason to stop.
                     if let Err(error) = qp.connect_over(&mut stream) {
                         println!("{peer}: {error}");

@@ -7,22 +7,22 @@
 use std::io::Read;
 use std::net::TcpListener;
 
-use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig, SrqConfig};
+use doorbell::{BufferPool, QpConfig, Receiver, CqConfig, SrqConfig};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or("0.0.0.0:18515".into());
     let device = doorbell::devices()?.into_iter().next().ok_or("there is no RDMA device")?;
     let pd = device.open()?.alloc_pd()?;
-    let pool = BufferPool::new(&pd, 256, 4096)?;
+    let pool = BufferPool::new(&pd, &PoolConfig::new(256, 4096))?;
 
-    let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(256))?;
+    let mut receiver = Receiver::new(&pd, &CqConfig::new(256))?;
     let srq = receiver.create_srq(&SrqConfig::new(255))?;
     println!("{} receives posted, path {}", receiver.fill(srq, &pool)?, receiver.path());
 
     let listener = TcpListener::bind(address)?;
     println!("waiting for a sender on {}", listener.local_addr()?);
     let mut stream = listener.accept()?.0;
-    let mut qp = receiver.create_qp(&QpConfig::rc().srq(srq))?;
+    let mut qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).build()?;
     qp.connect_over(&mut stream)?;
 
     let (mut messages, mut bytes) = (0u64, 0u64);

@@ -6,24 +6,24 @@
 
 use std::net::TcpStream;
 
-use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig, Sender, SenderConfig};
+use doorbell::{BufferPool, QpConfig, Receiver, CqConfig, Sender, CqConfig};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or("127.0.0.1:18515".into());
     let device = doorbell::devices()?.into_iter().next().ok_or("there is no RDMA device")?;
     let pd = device.open()?.alloc_pd()?;
-    let pool = BufferPool::new(&pd, 16, 4096)?;
+    let pool = BufferPool::new(&pd, &PoolConfig::new(16, 4096))?;
     // It receives nothing, but a queue pair belongs to a receiver.
-    let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-    let mut sender = Sender::new(&pd, &SenderConfig::new())?;
-    let mut qp = receiver.create_qp_with_sender(&QpConfig::rc().sends(16), &mut sender)?;
+    let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;
+    let mut sender = Sender::new(&pd, &CqConfig::new(4096))?;
+    let mut qp = QueuePair::builder(&QpConfig::rc().sends(16)).receive(&mut receiver, RqConfig::new(128)).send(&mut sender).build()?;
     let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
     let mut stream = TcpStream::connect(address)?;
     qp.connect_over(&mut stream)?;
 
     let (mut sent, mut done) = (0, 0);
     while done < 1000 {
-        let mut posting = sender.post(queue)?;
+        let mut posting = sender.post_many(queue)?;
         while sent < 1000 {
             // `None` while all buffers are on their way.
             let Some(mut buffer) = pool.take() else { break };

@@ -158,10 +158,10 @@ struct Receiver {
 impl Receiver {
     fn new(pd: &ProtectionDomain, args: &Args) -> Result<Self> {
         let mut tags = TagMatchingSrq::new(pd, &config(args))?;
-        tags.fill(&BufferPool::new(pd, 1024, MAX_EAGER)?)?;
+        tags.fill(&BufferPool::new(pd, &PoolConfig::new(1024, MAX_EAGER))?)?;
         Ok(Self {
             tags,
-            pool: BufferPool::new(pd, 2 * u32::from(TAGS), MAX)?,
+            pool: BufferPool::new(pd, &PoolConfig::new(2 * u32::from(TAGS), MAX))?,
             random: Rng::with_seed(1),
             open: VecDeque::new(),
             posted: 0,
@@ -313,10 +313,10 @@ fn send(
 ) -> Result<u64> {
     let mut tags = TagMatchingSrq::new(pd, config)?;
     // For FINs.
-    tags.fill(&BufferPool::new(pd, 256, 64)?)?;
+    tags.fill(&BufferPool::new(pd, &PoolConfig::new(256, 64))?)?;
     let peer = tags.add_peer(&QpConfig::rc().sends(32).min_rnr_timer(1))?;
     tags.connect_over(peer, &mut stream)?;
-    let (eager, long) = (BufferPool::new(pd, 32, MAX_EAGER)?, BufferPool::readable(pd, 32, MAX)?);
+    let (eager, long) = (BufferPool::new(pd, &PoolConfig::new(32, MAX_EAGER))?, BufferPool::new(pd, &PoolConfig::new(32, MAX).readable(true))?);
     let mut random = Rng::with_seed(sender);
     let (mut outstanding, mut rendezvous) = (0, 0);
     let mut number = 0;

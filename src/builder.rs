@@ -13,14 +13,13 @@ use crate::trace::trace_event;
 /// Makes a queue pair, from [`QueuePair::builder`].
 #[must_use = "build or attach makes the queue pair"]
 pub struct QueuePairBuilder<'a> {
-    pd: &'a ProtectionDomain,
     config: QpConfig,
     receive: Option<(&'a mut Receiver, ReceiveFrom)>,
     send: Option<&'a mut Sender>,
 }
 
 impl QueuePair {
-    /// Starts to make a queue pair. Name where it receives, where it sends, or both.
+    /// Starts to make a queue pair. Name where it receives, where it sends, or both; it belongs to their protection domain.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -34,17 +33,17 @@ impl QueuePair {
     /// let config = QpConfig::rc().sends(64);
     /// // Receives from an SRQ and sends; only receives, in a queue of its own; only sends.
     /// let both =
-    ///     QueuePair::builder(&pd, &config).receive(&mut receiver, srq).send(&mut sender).build()?;
+    ///     QueuePair::builder(&config).receive(&mut receiver, srq).send(&mut sender).build()?;
     /// let sink =
-    ///     QueuePair::builder(&pd, &config).receive(&mut receiver, RqConfig::new(128)).build()?;
-    /// let source = QueuePair::builder(&pd, &config).send(&mut sender).build()?;
+    ///     QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(128)).build()?;
+    /// let source = QueuePair::builder(&config).send(&mut sender).build()?;
     /// assert_eq!(both.receive_queue(), None);
     /// assert_eq!(receiver.capacity(sink.receive_queue().expect("a queue of its own")), 128);
     /// assert_eq!(sender.capacity(&source), 64);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn builder<'a>(pd: &'a ProtectionDomain, config: &QpConfig) -> QueuePairBuilder<'a> {
-        QueuePairBuilder { pd, config: config.clone(), receive: None, send: None }
+    pub fn builder<'a>(config: &QpConfig) -> QueuePairBuilder<'a> {
+        QueuePairBuilder { config: config.clone(), receive: None, send: None }
     }
 }
 
@@ -65,15 +64,15 @@ impl<'a> QueuePairBuilder<'a> {
     ///
     /// # Errors
     /// [`Error::Unsupported`] if neither a receiver nor a sender was named, or if only one of the two CQs has real-time
-    /// timestamps; [`Error::Foreign`] for a receiver, an SRQ or a sender of another protection domain or receiver;
+    /// timestamps; [`Error::Foreign`] for a sender of another protection domain than the receiver, and for an SRQ of another receiver;
     /// [`Error::CqTooSmall`] if the CQ of the receiver or of the sender has too few entries; [`Error::NoRoomForHeader`] for
     /// datagrams into an SRQ whose posted buffers are too small for the GRH; [`Error::OutOfRange`]; [`Error::NotDirect`];
     /// [`Error::Verbs`].
     pub fn build(mut self) -> Result<QueuePair> {
-        let (receive, send) = self.sides()?;
-        let qp = QueuePair::create(self.pd, &self.config, receive, send)?;
+        let (pd, receive, send) = self.sides()?;
+        let qp = QueuePair::create(&pd, &self.config, receive, send)?;
         trace_event!(
-            device = self.pd.context().name(),
+            device = pd.context().name(),
             qp_num = qp.qp_num(),
             receives = self.receive.is_some(),
             sends = self.send.is_some(),
@@ -107,7 +106,7 @@ impl<'a> QueuePairBuilder<'a> {
     ///
     ///     let mut receiver = Receiver::from_raw_cq(&pd, recv_cq, &CqConfig::new(255))?;
     ///     let mut sender = Sender::from_raw_cq(&pd, send_cq, &CqConfig::new(255))?;
-    ///     let handle = QueuePair::builder(&pd, &QpConfig::rc())
+    ///     let handle = QueuePair::builder(&QpConfig::rc())
     ///         .receive(&mut receiver, RqConfig::new(4))
     ///         .send(&mut sender)
     ///         .attach(qp)?;
@@ -133,9 +132,9 @@ impl<'a> QueuePairBuilder<'a> {
     /// - With a sender, the queue pair was created with neither `sq_sig_all` nor `MLX5DV_QP_CREATE_ALLOW_SCATTER_TO_CQE`, or
     ///   with scatter to CQE disabled (`MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`). Its WQEs have no signature.
     pub unsafe fn attach(mut self, qp: *mut sys::ibv_qp) -> Result<QueuePair> {
-        let (receive, send) = self.sides()?;
+        let (pd, receive, send) = self.sides()?;
         // SAFETY: the caller's `qp` receives and sends as these say, and outlives the handle.
-        let qp = unsafe { QueuePair::from_raw(self.pd, qp, &self.config, receive, send)? };
+        let qp = unsafe { QueuePair::from_raw(&pd, qp, &self.config, receive, send)? };
         self.config = qp.config().clone();
         if let Some((_, ReceiveFrom::Own(own))) = &mut self.receive {
             let cap = *qp.object().cap();
@@ -145,18 +144,28 @@ impl<'a> QueuePairBuilder<'a> {
         unsafe { self.enter(qp) }
     }
 
-    /// Returns where the queue pair receives and sends.
-    fn sides(&mut self) -> Result<(ReceiveSide, SendSide)> {
-        self.config.check(self.pd.context().attr())?;
-        let receive = match &mut self.receive {
-            Some((receiver, from)) => Some(receiver.receive_side(self.pd, *from)?),
-            None => None,
+    /// Returns the domain of the queue pair, and where it receives and sends.
+    fn sides(&mut self) -> Result<(ProtectionDomain, ReceiveSide, SendSide)> {
+        let pd = match (&self.receive, &self.send) {
+            (Some((receiver, _)), _) => receiver.pd().clone(),
+            (None, Some(sender)) => sender.pd().clone(),
+            (None, None) => {
+                return Err(Error::Unsupported {
+                    operation: "a queue pair",
+                    when: "without receiver and sender: call `receive`, `send` or both",
+                });
+            }
         };
+        self.config.check(pd.context().attr())?;
         let send = match &mut self.send {
-            Some(sender) => Some(sender.send_side(self.pd)?),
+            Some(sender) => Some(sender.send_side(&pd)?),
             None => None,
         };
-        Ok(match (receive, send) {
+        let receive = match &mut self.receive {
+            Some((receiver, from)) => Some(receiver.receive_side(*from)?),
+            None => None,
+        };
+        let (receive, send) = match (receive, send) {
             (Some(receive), Some(send)) => {
                 if receive.cq.is_in_real_time() != send.cq.is_in_real_time() {
                     return Err(Error::Unsupported {
@@ -172,13 +181,9 @@ impl<'a> QueuePairBuilder<'a> {
                 (receive, send)
             }
             (None, Some(send)) => (ReceiveSide::idle(send.cq.clone()), send),
-            (None, None) => {
-                return Err(Error::Unsupported {
-                    operation: "a queue pair",
-                    when: "without receiver and sender: call `receive`, `send` or both",
-                });
-            }
-        })
+            (None, None) => unreachable!("a domain was found above"),
+        };
+        Ok((pd, receive, send))
     }
 
     /// Has receiver and sender take their queues in.

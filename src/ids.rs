@@ -20,11 +20,6 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SrqId(pub(crate) QueueId);
 
-impl SrqId {
-    /// An SRQ that is no receiver's.
-    pub(crate) const FOREIGN: Self = Self(QueueId { receiver: u32::MAX, index: 0, number: 0 });
-}
-
 /// Identifies the receive queue of a QP of a receiver.
 ///
 /// ```

@@ -19,7 +19,7 @@ pub enum ReceiveFrom {
 /// use doorbell::{CqConfig, QpConfig, QueuePair, Receiver, RqConfig};
 ///
 /// let mut receiver = Receiver::new(&pd, &CqConfig::new(128))?;
-/// let qp = QueuePair::builder(&pd, &QpConfig::rc())
+/// let qp = QueuePair::builder(&QpConfig::rc())
 ///     .receive(&mut receiver, RqConfig::new(128).max_sge(2))
 ///     .build()?;
 /// let queue = qp.receive_queue().expect("a queue of its own");

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use doorbell::frames::{Flow, FlowRule, FrameConfig, FrameReceiver};
-use doorbell::{BufferPool, Path, Sender, SenderConfig};
+use doorbell::{BufferPool, Path, Sender, CqConfig};
 use rdma_core_sys::*;
 use soft_mlx5::Device;
 
@@ -43,11 +43,11 @@ impl Feed {
     fn new(world: &World, mac: [u8; 6], addresses: u64) -> Self {
         let context = doorbell::open(world.device.name());
         let pd = context.and_then(|context| context.alloc_pd()).expect("a domain");
-        let with = SenderConfig::new().path(Path::Direct);
+        let with = CqConfig::new(4096).path(Path::Direct);
         let mut sender = Sender::new(&pd, &with).expect("a sender");
         let config = FrameConfig::new().plain(4, BUFFER).path(Path::Direct).sends(2 * BURST);
         let queue = FrameReceiver::with_sender(&pd, &config, &mut sender).expect("a queue pair");
-        let pool = BufferPool::new(&pd, BURST, BUFFER).expect("a pool");
+        let pool = BufferPool::new(&pd, &PoolConfig::new(BURST, BUFFER)).expect("a pool");
         Self { device: Arc::clone(&world.device), sender, queue, pool, mac, addresses, sent: 0 }
     }
 
@@ -55,7 +55,7 @@ impl Feed {
     fn send(&mut self, count: u32) -> u64 {
         let mut bytes = 0;
         let queue = self.queue.send_queue().expect("made with a sender");
-        let mut posting = self.sender.post(queue).expect("a queue");
+        let mut posting = self.sender.post_many(queue).expect("a queue");
         for _ in 0..count {
             let mut frame = self.pool.take().expect("a buffer of the burst before");
             frame.extend_from_slice(&self.mac);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use doorbell::frames::{FrameConfig, FrameReceiver};
-use doorbell::{Buffer, BufferPool, Sender, SenderConfig, SqId};
+use doorbell::{Buffer, BufferPool, Sender, CqConfig, SqId};
 
 use crate::capture::Capture;
 use crate::feed::{self, Gaps, SIZES, WINDOW};
@@ -120,13 +120,13 @@ impl Source {
 
 pub fn run(args: &Args, host: &str, mut source: Source) -> Result<()> {
     let pd = args.pd()?;
-    let config = SenderConfig::new().cq_capacity(SENDS).path(args.path);
+    let config = CqConfig::new(SENDS).path(args.path);
     let mut sender = Sender::new(&pd, &config)?;
     // It receives nothing: no rule leads to it.
     let config = FrameConfig::new().plain(4, 64).sends(SENDS).path(args.path);
     let queue_pair = FrameReceiver::with_sender(&pd, &config, &mut sender)?;
     let queue = queue_pair.send_queue().ok_or("made without a send queue")?;
-    let pool = BufferPool::new(&pd, SENDS, *SIZES.end() as u32)?;
+    let pool = BufferPool::new(&pd, &PoolConfig::new(SENDS, *SIZES.end() as u32))?;
 
     let mut stream = connect(host, args.port)?;
     for end in source.end() {
@@ -165,7 +165,7 @@ fn post(
 ) -> Result<(u64, bool)> {
     // Captured frames have their checksums.
     let checksums = matches!(source, Source::Feed(_));
-    let mut posting = sender.post(queue)?;
+    let mut posting = sender.post_many(queue)?;
     for posted in 0..u64::from(BATCH) {
         let Some(mut buffer) = pool.take() else { return Ok((posted, true)) };
         if !source.next(&mut buffer)? {

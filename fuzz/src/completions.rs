@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use doorbell::{
     Buffer, BufferPool, Compression, Context, Path, ProtectionDomain, QpConfig, QueueId, QueuePair,
-    Receiver, ReceiverConfig, SrqConfig,
+    Receiver, CqConfig, SrqConfig,
 };
 use rdma_core_sys as sys;
 use soft_mlx5::{Device, LinkLayer};
@@ -121,7 +121,7 @@ fn cq_128(context: &Context) -> MadeCq {
 
 impl Subject {
     fn new(target: &Target, kind: u8) -> Self {
-        let config = ReceiverConfig::new().cq_capacity(4 * RECEIVES - 1).path(Path::Direct);
+        let config = CqConfig::new(4 * RECEIVES - 1).path(Path::Direct);
         let made = (kind & 3 == 3).then(|| cq_128(&target.context));
         let mut receiver = match kind & 3 {
             0 => Receiver::new(&target.pd, &config),
@@ -131,7 +131,7 @@ impl Subject {
                 let cq = made.as_ref().expect("made above").0;
                 // SAFETY: a new CQ that no other code uses, destroyed after the receiver.
                 unsafe {
-                    Receiver::from_raw_cq(&target.pd, cq, &ReceiverConfig::new().path(Path::Direct))
+                    Receiver::from_raw_cq(&target.pd, cq, &CqConfig::new(4096).path(Path::Direct))
                 }
             }
         }
@@ -154,11 +154,11 @@ impl Subject {
             _ => vec![plain],
         };
         for config in configs {
-            let qp = receiver.create_qp(&config).expect("a queue pair");
+            let qp = QueuePair::builder(&config).receive(&mut receiver, FROM_TODO).build().expect("a queue pair");
             queues.extend(qp.receive_queue().map(QueueId::from));
             qps.push(qp);
         }
-        let pool = BufferPool::new(&target.pd, BUFFERS, BUFFER).expect("a pool");
+        let pool = BufferPool::new(&target.pd, &PoolConfig::new(BUFFERS, BUFFER)).expect("a pool");
         for &queue in &queues {
             receiver.fill(queue, &pool).unwrap();
         }

@@ -105,7 +105,7 @@ impl QpConfig {
     /// use doorbell::{CqConfig, QpConfig, QueuePair, Receiver, RqConfig};
     ///
     /// let mut receiver = Receiver::new(&pd, &CqConfig::new(512))?;
-    /// let mut qp = QueuePair::builder(&pd, &QpConfig::ud(0x1234))
+    /// let mut qp = QueuePair::builder(&QpConfig::ud(0x1234))
     ///     .receive(&mut receiver, RqConfig::new(512))
     ///     .build()?;
     /// qp.activate()?;

@@ -100,7 +100,7 @@ impl QueuePair {
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
     /// # use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig};
     /// # let mut receiver = Receiver::new(&pd, &CqConfig::new(512))?;
-    /// let mut qp = QueuePair::builder(&pd, &QpConfig::ud(0x1234))
+    /// let mut qp = QueuePair::builder(&QpConfig::ud(0x1234))
     ///     .receive(&mut receiver, RqConfig::new(64))
     ///     .build()?;
     /// // Receives are posted before the first datagram can come.

@@ -70,13 +70,13 @@ pub(crate) use object::{Qp, ReceiveSide, SendSide};
 /// let config = QpConfig::rc().sends(16).max_inline(64);
 /// let mut receiver = Receiver::new(&pd, &CqConfig::new(16))?;
 /// let mut sender = Sender::new(&pd, &CqConfig::new(32))?;
-/// let mut qp = QueuePair::builder(&pd, &config)
+/// let mut qp = QueuePair::builder(&config)
 ///     .receive(&mut receiver, RqConfig::new(16))
 ///     .send(&mut sender)
 ///     .build()?;
 /// # let mut other = Receiver::new(&pd, &CqConfig::new(16))?;
 /// # let mut peer =
-/// #     QueuePair::builder(&pd, &config).receive(&mut other, RqConfig::new(16)).build()?;
+/// #     QueuePair::builder(&config).receive(&mut other, RqConfig::new(16)).build()?;
 /// # let theirs = peer.address()?;
 /// // `theirs` is the address of the peer, which the program has exchanged. Post receives before.
 /// qp.connect(&theirs)?;

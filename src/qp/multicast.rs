@@ -25,7 +25,7 @@ impl QueuePair {
     /// # let mut receiver = Receiver::new(&pd, &CqConfig::new(512))?;
     /// let group = MulticastGroup::ip("239.1.2.3".parse().expect("an address"));
     /// # let group = MulticastGroup { lid: 0xc001, ..group };
-    /// let mut qp = QueuePair::builder(&pd, &QpConfig::ud(0x1234))
+    /// let mut qp = QueuePair::builder(&QpConfig::ud(0x1234))
     ///     .receive(&mut receiver, RqConfig::new(512))
     ///     .build()?;
     /// qp.activate()?;

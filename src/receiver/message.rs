@@ -125,9 +125,9 @@ impl Message<'_> {
     /// # let mut receiver = Receiver::new(&pd, &CqConfig::new(16))?;
     /// # let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(2))?;
     /// # let config = QpConfig::rc().max_inline(64);
-    /// # let mut qp = QueuePair::builder(&pd, &config).receive(&mut receiver, srq).build()?;
+    /// # let mut qp = QueuePair::builder(&config).receive(&mut receiver, srq).build()?;
     /// # let mut peer_sender = Sender::new(&pd, &CqConfig::new(512))?;
-    /// # let mut peer = QueuePair::builder(&pd, &config).send(&mut peer_sender).build()?;
+    /// # let mut peer = QueuePair::builder(&config).send(&mut peer_sender).build()?;
     /// # qp.connect(&peer.address()?)?;
     /// # peer.connect(&qp.address()?)?;
     /// // One message over a small buffer for the header and a larger one.

@@ -74,7 +74,7 @@ use queue::RecvQueue;
 /// let mut receiver = Receiver::new(&pd, &CqConfig::new(512))?;
 /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
 /// receiver.fill(srq, &pool)?;
-/// let mut qp = QueuePair::builder(&pd, &QpConfig::rc()).receive(&mut receiver, srq).build()?;
+/// let mut qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).build()?;
 /// qp.connect_over(&mut std::net::TcpStream::connect("server:18515")?)?;
 /// loop {
 ///     let mut batch = receiver.poll();

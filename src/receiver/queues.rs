@@ -7,7 +7,6 @@ use super::verbs_queue::QueueObject;
 use super::{QueueEntry, Receiver};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, RqId, SrqId};
-use crate::pd::ProtectionDomain;
 use crate::post_failure::GRH_SIZE;
 use crate::qp::{Qp, QueuePair, ReceiveSide};
 use crate::receive_from::{ReceiveFrom, RqConfig};
@@ -62,14 +61,7 @@ impl Receiver {
     }
 
     /// Returns where a queue pair receives that is about to be made.
-    pub(crate) fn receive_side(
-        &mut self,
-        pd: &ProtectionDomain,
-        from: ReceiveFrom,
-    ) -> Result<ReceiveSide> {
-        if !self.pd.is_same(pd) {
-            return Err(Error::Foreign { what: "the receiver", domain: "protection domain" });
-        }
+    pub(crate) fn receive_side(&mut self, from: ReceiveFrom) -> Result<ReceiveSide> {
         self.check_cq()?;
         self.end_dropped();
         let (srq, own) = match from {

@@ -44,7 +44,7 @@ impl Receiver {
     ///     let mut receiver = Receiver::from_raw_cq(&pd, cq, &CqConfig::new(63))?;
     ///     let shared = receiver.attach_srq(srq, &SrqConfig::new(15))?;
     ///     let handle =
-    ///         QueuePair::builder(&pd, &QpConfig::rc()).receive(&mut receiver, shared).attach(qp)?;
+    ///         QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, shared).attach(qp)?;
     ///     println!("QP {:#x} receives through doorbell", handle.qp_num());
     ///
     ///     drop((handle, receiver));
@@ -111,9 +111,9 @@ impl Receiver {
     /// # let mut receiver = Receiver::new(&pd, &CqConfig::new(16))?;
     /// # let srq = receiver.create_srq(&SrqConfig::new(15))?;
     /// # let config = QpConfig::rc().max_inline(64);
-    /// # let mut qp = QueuePair::builder(&pd, &config).receive(&mut receiver, srq).build()?;
+    /// # let mut qp = QueuePair::builder(&config).receive(&mut receiver, srq).build()?;
     /// # let mut peer_sender = doorbell::Sender::new(&pd, &CqConfig::new(512))?;
-    /// # let mut peer = QueuePair::builder(&pd, &config).send(&mut peer_sender).build()?;
+    /// # let mut peer = QueuePair::builder(&config).send(&mut peer_sender).build()?;
     /// # qp.connect(&peer.address()?)?;
     /// # peer.connect(&qp.address()?)?;
     /// use doorbell::raw::SlotContext;

@@ -95,7 +95,7 @@ use queue::Entry;
 ///         // Each client reserves 64 entries of the sender's CQ, which has 4,096. More clients are refused.
 ///         let config = QpConfig::rc().sends(64);
 ///         let made =
-///             QueuePair::builder(&pd, &config).receive(&mut receiver, srq).send(&mut sender).build();
+///             QueuePair::builder(&config).receive(&mut receiver, srq).send(&mut sender).build();
 ///         let mut qp = match made {
 ///             Err(Error::CqTooSmall { .. }) => continue,
 ///             made => made?,

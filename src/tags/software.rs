@@ -72,7 +72,7 @@ impl SoftwareTags {
         send: SendSide,
     ) -> Result<QueuePair> {
         let from = ReceiveFrom::Srq(self.srq);
-        let receive = self.receiver.receive_side(pd, from)?;
+        let receive = self.receiver.receive_side(from)?;
         let mut qp = QueuePair::create(pd, config, receive, send)?;
         // SAFETY: a fresh queue pair that no other code knows.
         unsafe { self.receiver.enter(&mut qp, from) }?;

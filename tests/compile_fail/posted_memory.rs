@@ -49,7 +49,7 @@ pub fn looked_at_while_a_read_writes(
 }
 
 pub fn polled_between_two_requests(sender: &mut Sender, queue: SqId) {
-    let mut posting = sender.post(queue).unwrap();
+    let mut posting = sender.post_many(queue).unwrap();
     posting.send(b"one").unwrap();
     sender.poll(); //~ E0499
     posting.send(b"two").unwrap();

@@ -20,7 +20,7 @@ pub fn by_index(memory: &RemoteMemory) -> u8 {
 
 pub fn borrowed(pd: &ProtectionDomain) {
     let mut array = [0u8; 4096];
-    let _ = BufferPool::from_memory(pd, &mut array[..], 64); //~ E0277
+    let _ = BufferPool::from_memory(pd, &mut array[..], &PoolConfig::new(u32::MAX, 64)); //~ E0277
 }
 
 pub struct Mine(Vec<u8>);

@@ -1,6 +1,6 @@
 //! The device under test.
 
-use doorbell::{Context, Path, ProtectionDomain, Receiver, ReceiverConfig, Sender, SenderConfig};
+use doorbell::{Context, Path, ProtectionDomain, Receiver, CqConfig, Sender, CqConfig};
 
 use crate::poison;
 
@@ -56,7 +56,7 @@ pub fn start(cq_capacity: u32) -> (ProtectionDomain, Receiver) {
 
 /// A receiver on the path under test.
 pub fn receiver(pd: &ProtectionDomain, cq_capacity: u32) -> Receiver {
-    let config = ReceiverConfig::new().cq_capacity(cq_capacity).path(path());
+    let config = CqConfig::new(cq_capacity).path(path());
     let receiver = Receiver::new(pd, &config).unwrap();
     let direct = drives_directly(pd.context());
     assert_eq!(receiver.path(), if direct { Path::Direct } else { Path::Verbs });
@@ -66,11 +66,11 @@ pub fn receiver(pd: &ProtectionDomain, cq_capacity: u32) -> Receiver {
 /// A sender on the path under test, with a CQ of at least `cq_capacity` entries. On the direct path nothing may be sent
 /// through the driver from now on.
 pub fn sender(pd: &ProtectionDomain, cq_capacity: u32) -> Sender {
-    sender_with(pd, &SenderConfig::new().cq_capacity(cq_capacity))
+    sender_with(pd, &CqConfig::new(cq_capacity))
 }
 
 /// The same, like `config`.
-pub fn sender_with(pd: &ProtectionDomain, config: &SenderConfig) -> Sender {
+pub fn sender_with(pd: &ProtectionDomain, config: &CqConfig) -> Sender {
     let sender = Sender::new(pd, &config.clone().path(path())).unwrap();
     let direct = drives_directly(pd.context());
     assert_eq!(sender.path(), if direct { Path::Direct } else { Path::Verbs });

@@ -34,13 +34,13 @@ impl Peers {
         let mut peers = Self {
             qps: Vec::new(),
             receiver: device::receiver(pd, 64 * count),
-            pool: BufferPool::new(pd, SENDS * count, max_len).unwrap(),
+            pool: BufferPool::new(pd, &PoolConfig::new(SENDS * count, max_len)).unwrap(),
             sent: vec![0; count as usize],
         };
         let far = QpConfig::rc().receives(1, 1).sends(SENDS).max_inline(64);
         let near = (0..count)
             .map(|_| {
-                let mut near = receiver.create_qp(near).unwrap();
+                let mut near = QueuePair::builder(near).receive(&mut receiver, FROM_TODO).build().unwrap();
                 let mut far = SendingQp::create(&mut peers.receiver, &far).unwrap();
                 join(&mut near, &mut far);
                 peers.qps.push(far);

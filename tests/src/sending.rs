@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use doorbell::{
     Buffer, BufferPool, ProtectionDomain, QpConfig, QueuePair, Receiver, RemoteAccess,
-    RemoteMemory, RemoteRegion, SendCompletion, Sender, SenderConfig, SqId, WcStatus,
+    RemoteMemory, RemoteRegion, SendCompletion, Sender, CqConfig, SqId, WcStatus,
 };
 
 use crate::peers::join;
@@ -50,23 +50,23 @@ pub struct Done {
 impl Sending {
     /// `qps` connections for `sends` requests each, with buffers of `len` bytes.
     pub fn new(qps: u32, sends: u32, len: u32) -> Self {
-        Self::with(qps, len, &QpConfig::rc().sends(sends), &SenderConfig::new())
+        Self::with(qps, len, &QpConfig::rc().sends(sends), &CqConfig::new(4096))
     }
 
     /// The same, with queue pairs and a sender like these.
-    pub fn with(qps: u32, len: u32, config: &QpConfig, sender: &SenderConfig) -> Self {
+    pub fn with(qps: u32, len: u32, config: &QpConfig, sender: &CqConfig) -> Self {
         let pd = device::pd();
         let config = config.clone().receives(RECEIVES, 1).min_rnr_timer(1);
         let config = config.remote_read(true).remote_write(true).remote_atomic(true);
         let mut sender = device::sender_with(&pd, sender);
         let mut near_receiver = device::receiver(&pd, RECEIVES * qps + 16);
         let mut far_receiver = device::receiver(&pd, RECEIVES * qps);
-        let pool = BufferPool::new(&pd, 256, len).unwrap();
-        let receives = BufferPool::new(&pd, RECEIVES * qps, len).unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(256, len)).unwrap();
+        let receives = BufferPool::new(&pd, &PoolConfig::new(RECEIVES * qps, len)).unwrap();
         let (mut near, mut far) = (Vec::new(), Vec::new());
         for _ in 0..qps {
-            let mut one = near_receiver.create_qp_with_sender(&config, &mut sender).unwrap();
-            let mut other = far_receiver.create_qp(&config).unwrap();
+            let mut one = QueuePair::builder(&config).receive(&mut near_receiver, FROM_TODO).send(&mut sender).build().unwrap();
+            let mut other = QueuePair::builder(&config).receive(&mut far_receiver, FROM_TODO).build().unwrap();
             far_receiver.fill(other.receive_queue().unwrap(), &receives).unwrap();
             join(&mut one, &mut other);
             near.push(one);

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use doorbell::{
     AddressHandle, Buffer, NotSent, Path, Payload, Posting, QpConfig, QpEnd, QueuePair, Receiver,
-    RemoteRegion, SendError, Sender, SenderConfig, SqId, WcStatus,
+    RemoteRegion, Refused, Sender, CqConfig, SqId, WcStatus,
 };
 
 /// A queue pair with a sender of its own, for nothing else. It dereferences to the queue pair.
@@ -36,9 +36,9 @@ impl SendingQp {
         config: &QpConfig,
         path: Path,
     ) -> doorbell::Result<Self> {
-        let config_of_sender = SenderConfig::new().cq_capacity(512).path(path);
+        let config_of_sender = CqConfig::new(512).path(path);
         let mut sender = Sender::new(receiver.pd(), &config_of_sender)?;
-        let qp = receiver.create_qp_with_sender(config, &mut sender)?;
+        let qp = QueuePair::builder(config).receive(&mut receiver, FROM_TODO).send(&mut sender).build()?;
         Ok(Self { qp, sender, outstanding: 0 })
     }
 
@@ -50,18 +50,18 @@ impl SendingQp {
     fn post<P: Payload>(
         &mut self,
         payload: P,
-        post: impl FnOnce(&mut Posting<'_>, P) -> Result<(), SendError<P>>,
-    ) -> Result<(), SendError<P>> {
+        post: impl FnOnce(&mut Posting<'_>, P) -> Result<(), Refused<P>>,
+    ) -> Result<(), Refused<P>> {
         match self.sender.post(self.queue()) {
             Ok(mut posting) => post(&mut posting, payload)?,
-            Err(reason) => return Err(SendError { payload, reason }),
+            Err(reason) => return Err(Refused { payload, reason }),
         }
         self.outstanding += 1;
         Ok(())
     }
 
     /// Sends a message, with immediate data or without.
-    pub fn send<P: Payload>(&mut self, payload: P, imm: Option<u32>) -> Result<(), SendError<P>> {
+    pub fn send<P: Payload>(&mut self, payload: P, imm: Option<u32>) -> Result<(), Refused<P>> {
         self.post(payload, |posting, payload| match imm {
             Some(imm) => posting.send_with_imm(payload, imm),
             None => posting.send(payload),
@@ -74,7 +74,7 @@ impl SendingQp {
     }
 
     /// Writes to memory of the peer.
-    pub fn write<P: Payload>(&mut self, payload: P, to: &RemoteRegion) -> Result<(), SendError<P>> {
+    pub fn write<P: Payload>(&mut self, payload: P, to: &RemoteRegion) -> Result<(), Refused<P>> {
         self.post(payload, |posting, payload| posting.write(payload, to))
     }
 
@@ -84,7 +84,7 @@ impl SendingQp {
         payload: P,
         to: &AddressHandle,
         imm: Option<u32>,
-    ) -> Result<(), SendError<P>> {
+    ) -> Result<(), Refused<P>> {
         self.post(payload, |posting, payload| posting.send_to(to, payload, imm))
     }
 

@@ -67,11 +67,11 @@ impl Side {
             config = config.manual_synchronization();
         }
         let mut tags = TagMatchingSrq::new(pd, &config).unwrap();
-        let slots = BufferPool::new(pd, shape.slots + shape.spare, shape.buffer_size + 64).unwrap();
+        let slots = BufferPool::new(pd, &PoolConfig::new(shape.slots + shape.spare, shape.buffer_size + 64)).unwrap();
         assert!(tags.fill(&slots).unwrap() >= shape.slots);
         let count = 4 * u32::from(shape.tags) + 4 * shape.sends * shape.peers as u32;
-        let pool = BufferPool::new(pd, count, shape.buffer_size).unwrap();
-        let readable = BufferPool::readable(pd, count, shape.buffer_size).unwrap();
+        let pool = BufferPool::new(pd, &PoolConfig::new(count, shape.buffer_size)).unwrap();
+        let readable = BufferPool::new(pd, &PoolConfig::new(count, shape.buffer_size).readable(true)).unwrap();
         let config = QpConfig::rc().sends(shape.sends).min_rnr_timer(1);
         Self { tags, pool, readable, peers: Vec::new(), config }
     }

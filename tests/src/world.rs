@@ -41,7 +41,7 @@ impl World<SrqId> {
         // As many as the SRQ has receives, and not one more.
         let mut receiver = device::receiver(&pd, (max_wr + 1).next_power_of_two() - 1);
         let queue = receiver.create_srq(&SrqConfig::new(max_wr).max_sge(max_sge)).unwrap();
-        let pool = BufferPool::new(&pd, 2 * receiver.capacity(queue), buffer_size).unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(2 * receiver.capacity(queue), buffer_size)).unwrap();
         let config = config.srq(queue).min_rnr_timer(QUICK);
         let (near, peers) = Peers::connect(&pd, &mut receiver, &config, qps, buffer_size);
         Self { receiver, queue, pool, near, peers, pd }
@@ -61,7 +61,7 @@ impl World<RqId> {
         let config = QpConfig::rc().receives(max_wr, 1).min_rnr_timer(QUICK);
         let (near, peers) = Peers::connect(&pd, &mut receiver, &config, 1, buffer_size);
         let queue = near[0].receive_queue().expect("a queue pair without SRQ has a queue");
-        let pool = BufferPool::new(&pd, 2 * receiver.capacity(queue), buffer_size).unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(2 * receiver.capacity(queue), buffer_size)).unwrap();
         Self { receiver, queue, pool, near, peers, pd }
     }
 }
@@ -134,7 +134,7 @@ impl TwoSrqs {
     pub fn new(max_wr: u32) -> Self {
         let (pd, mut receiver) = device::start(2 * max_wr);
         let srqs = [(); 2].map(|()| receiver.create_srq(&SrqConfig::new(max_wr)).unwrap());
-        let pool = BufferPool::new(&pd, 2 * max_wr, 64).unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(2 * max_wr, 64)).unwrap();
         let clients = srqs.map(|srq| {
             let buffers = std::iter::from_fn(|| pool.take()).take(max_wr as usize);
             assert_eq!(receiver.post(srq, buffers).unwrap(), max_wr as usize);

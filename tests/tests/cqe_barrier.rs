@@ -3,7 +3,7 @@
 //!
 //! loom has the memory model of C11, where relaxed loads may be reordered as on aarch64. An acquire fence stands for
 //! `dmb oshld`, and the release store for the device's write of the word with the owner bit. With the barrier no CQE has a
-//! wrong signature in any execution. Without it a CQE can have one: `ReceiverConfig::verify_cqes` looks for such CQEs on a
+//! wrong signature in any execution. Without it a CQE can have one: `CqConfig::verify_cqes` looks for such CQEs on a
 //! real machine.
 
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use doorbell::{Buffer, NotSent, Posting, QpConfig, RemoteRegion, SendError, SenderConfig};
+use doorbell::{Buffer, NotSent, Posting, QpConfig, RemoteRegion, Refused, CqConfig};
 use doorbell_tests::sending::Sending;
 use doorbell_tests::{message, receiving};
 use fastrand::Rng;
@@ -127,17 +127,17 @@ impl Connection {
     }
 
     /// Counts a request that needs a receive.
-    fn message<P>(&mut self, posted: Result<(), SendError<P>>) -> bool {
+    fn message<P>(&mut self, posted: Result<(), Refused<P>>) -> bool {
         let posted = is_posted(posted);
         self.sent += u64::from(posted);
         posted
     }
 }
 
-fn is_posted<P>(posted: Result<(), SendError<P>>) -> bool {
+fn is_posted<P>(posted: Result<(), Refused<P>>) -> bool {
     match posted {
         Ok(()) => true,
-        Err(SendError { reason: NotSent::Full, .. }) => false,
+        Err(Refused { reason: NotSent::Full, .. }) => false,
         Err(error) => panic!("{}", error.reason),
     }
 }
@@ -184,7 +184,7 @@ fn every_request_does_what_it_says_once() {
     let operations = std::env::var("SOAK_OPERATIONS").map_or(20_000, |n| n.parse().unwrap());
     let random = &mut Rng::with_seed(20);
     let config = QpConfig::rc().sends(BLOCKS).max_inline(INLINE as u32).timeout(10);
-    let sender = SenderConfig::new().max_unsignaled(5);
+    let sender = CqConfig::new(4096).max_unsignaled(5);
     let mut world = Sending::with(QPS as u32, LONGEST as u32, &config, &sender);
     let mut connections: Vec<_> = (0..QPS).map(|_| Connection::new()).collect();
     let (region, free) = (world.remote(), world.pool.available());
@@ -195,7 +195,7 @@ fn every_request_does_what_it_says_once() {
         receiving::wait("a request", || {
             let qp = random.usize(..QPS);
             let queue = world.queue(qp);
-            let mut posting = world.sender.post(queue).unwrap();
+            let mut posting = world.sender.post_many(queue).unwrap();
             let before = posted;
             for _ in 0..random.u64(..8).min(operations - posted) {
                 let buffer = world.pool.take().expect("there are more than requests");

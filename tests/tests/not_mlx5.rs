@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::mem::transmute;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use doorbell::{Error, NotDirect, Path, QpConfig, Receiver, ReceiverConfig, SrqConfig};
+use doorbell::{Error, NotDirect, Path, QpConfig, Receiver, CqConfig, SrqConfig};
 use doorbell_tests::{Peers, assert_matches, device, skip};
 use rdma_core_sys as sys;
 
@@ -47,7 +47,7 @@ fn the_direct_path_is_refused_and_the_verbs_path_works() {
     assert_eq!((path, reason), (Path::Verbs, Some(NotDirect::NotMlx5)));
 
     let pd = context.alloc_pd().unwrap();
-    let make = |path| Receiver::new(&pd, &ReceiverConfig::new().path(path));
+    let make = |path| Receiver::new(&pd, &CqConfig::new(4096).path(path));
     let error = make(Path::Direct).unwrap_err();
     assert_matches!(&error, Error::NotDirect { device, reason: NotDirect::NotMlx5 }
             if *device == context.name());
@@ -56,7 +56,7 @@ fn the_direct_path_is_refused_and_the_verbs_path_works() {
     let mut receiver = make(Path::Auto).unwrap();
     assert_eq!(receiver.path(), Path::Verbs);
     let srq = receiver.create_srq(&SrqConfig::new(15)).unwrap();
-    let pool = doorbell::BufferPool::new(&pd, 32, 64).unwrap();
+    let pool = doorbell::BufferPool::new(&pd, &PoolConfig::new(32, 64)).unwrap();
     let (_near, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64);
     receiver.fill(srq, &pool).unwrap();
     peers.exchange(&mut receiver, 0, 100);

@@ -32,8 +32,8 @@ impl World {
         let (mut receiver, mut sender) = (device::receiver(&pd, 64), device::sender(&pd, 64));
         let config = QpConfig::rc().receives(16, 1).sends(8).max_inline(16).mtu(Mtu::Mtu1024);
         let config = config.remote_read(true).remote_write(true).remote_atomic(true);
-        let mut qp = receiver.create_qp_with_sender(&config, &mut sender).unwrap();
-        let pool = BufferPool::new(&pd, 32, OPEN as u32).unwrap();
+        let mut qp = QueuePair::builder(&config).receive(&mut receiver, FROM_TODO).send(&mut sender).build().unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(32, OPEN as u32)).unwrap();
         receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
         let address = qp.address().unwrap();
         if address.gid != [0; 16] {
@@ -115,7 +115,7 @@ fn doorbell_writes_reads_and_changes_the_memory_of_a_c_program() {
     let number = at(6000, 8);
     let mut buffer = w.pool.take().unwrap();
     buffer.extend_from_slice(&filling(3000, 9));
-    let mut posting = w.sender.post(w.queue).unwrap();
+    let mut posting = w.sender.post_many(w.queue).unwrap();
     posting.write(buffer, &record).unwrap();
     posting.write_with_imm(b"told", &told, 0x1234_5678).unwrap();
     drop(posting);
@@ -127,7 +127,7 @@ fn doorbell_writes_reads_and_changes_the_memory_of_a_c_program() {
 
     assert_eq!(w.program.ask("fill 5000 300 3"), "filled");
     let buffers = [0; 4].map(|_| w.pool.take().unwrap());
-    let mut posting = w.sender.post(w.queue).unwrap();
+    let mut posting = w.sender.post_many(w.queue).unwrap();
     let [for_text, for_add, for_swap, for_nothing] = buffers;
     posting.read(for_text, &text).unwrap();
     posting.fetch_add(for_add, &number, 41).unwrap();

@@ -59,12 +59,12 @@ fn pools_are_registered_for_local_writes_and_on_request_for_reads_of_peers() {
     let pd = device::pd();
     let config = PoolConfig::new(4, 64);
     let pools = [
-        (region(|| BufferPool::new(&pd, 4, 64).unwrap()).1, LOCAL),
-        (region(|| BufferPool::with_pages(&pd, 4, 64, HugePages::Transparent).unwrap()).1, LOCAL),
-        (region(|| BufferPool::from_memory(&pd, vec![0; 4096], 64).unwrap()).1, LOCAL),
-        (region(|| BufferPool::with(&pd, &config.clone().headroom(9)).unwrap()).1, LOCAL),
-        (region(|| BufferPool::readable(&pd, 4, 64).unwrap()).1, READ),
-        (region(|| BufferPool::with(&pd, &config.readable(true)).unwrap()).1, READ),
+        (region(|| BufferPool::new(&pd, &PoolConfig::new(4, 64)).unwrap()).1, LOCAL),
+        (region(|| BufferPool::new(&pd, &PoolConfig::new(4, 64).pages(HugePages::Transparent)).unwrap()).1, LOCAL),
+        (region(|| BufferPool::from_memory(&pd, vec![0; 4096], &PoolConfig::new(u32::MAX, 64)).unwrap()).1, LOCAL),
+        (region(|| BufferPool::new(&pd, &config.clone().headroom(9)).unwrap()).1, LOCAL),
+        (region(|| BufferPool::new(&pd, &PoolConfig::new(4, 64).readable(true)).unwrap()).1, READ),
+        (region(|| BufferPool::new(&pd, &config.readable(true)).unwrap()).1, READ),
     ];
     for (at, (access, expected)) in pools.into_iter().enumerate() {
         assert_eq!(access, expected, "pool {at}");
@@ -82,7 +82,7 @@ fn a_peer_that_knows_the_key_of_a_pool_does_not_write_to_it() {
     for readable in [false, true] {
         let mut w = Shared::with(7, 1, 1, 64, QpConfig::rc().remote_write(true));
         let config = PoolConfig::new(1, 64).readable(readable);
-        let (pool, _, rkey) = region(|| BufferPool::with(&w.pd, &config).unwrap());
+        let (pool, _, rkey) = region(|| BufferPool::new(&w.pd, &config).unwrap());
         let (open, access, open_rkey) = region(|| RemoteMemory::new(&w.pd, 64).unwrap());
         assert_eq!((access, open_rkey), (LOCAL | sys::IBV_ACCESS_REMOTE_WRITE, open.rkey()));
         // Memory that is open to the peer takes the same write.

@@ -149,7 +149,7 @@ struct Sending {
 }
 
 fn doorbell(world: &World, objects: Objects) -> Sending {
-    let pool = BufferPool::new(&world.pd, objects.shape.slots, BUFFER).expect("a pool");
+    let pool = BufferPool::new(&world.pd, &PoolConfig::new(objects.shape.slots, BUFFER)).expect("a pool");
     let mut buffers: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
     buffers.iter_mut().for_each(|buffer| buffer.set_len(BUFFER as usize));
     let (_, qps, _) = objects.doorbell.as_ref().expect("objects of doorbell");

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    BufferPool, Context, QpConfig, Receiver, ReceiverConfig, Sender, SenderConfig, WcStatus,
+    BufferPool, Context, QpConfig, Receiver, CqConfig, Sender, CqConfig, WcStatus,
 };
 
 const MESSAGE: &[u8] = b"doorbell doctor";
@@ -14,22 +14,22 @@ const LONGEST: Duration = Duration::from_secs(60);
 pub fn send(context: &Context, port: u8, gid_index: u8) -> Result<(), String> {
     let text = |error: doorbell::Error| error.to_string();
     let pd = context.alloc_pd().map_err(text)?;
-    let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(8)).map_err(text)?;
+    let mut receiver = Receiver::new(&pd, &CqConfig::new(8)).map_err(text)?;
     // 67 ms for each of four tries.
     let config =
         QpConfig::rc().receives(2, 1).sends(2).max_inline(32).port(port).gid_index(gid_index);
     let config = config.timeout(14).retry_cnt(3).rnr_retry(3);
-    let sending = SenderConfig::new().cq_capacity(64);
+    let sending = CqConfig::new(64);
     let mut sender = Sender::new(&pd, &sending).map_err(text)?;
-    let mut near = receiver.create_qp_with_sender(&config, &mut sender).map_err(text)?;
+    let mut near = QueuePair::builder(&config).receive(&mut receiver, FROM_TODO).send(&mut sender).build().map_err(text)?;
     let from = near.send_queue().ok_or("the queue pair has no send queue")?;
-    let mut far = receiver.create_qp(&config).map_err(text)?;
+    let mut far = QueuePair::builder(&config).receive(&mut receiver, FROM_TODO).build().map_err(text)?;
     near.connect(&far.address().map_err(text)?).map_err(text)?;
     far.connect(&near.address().map_err(text)?).map_err(text)?;
     let queue = far.receive_queue().ok_or("the queue pair has no receive queue")?;
-    let pool = BufferPool::new(&pd, 2, 64).map_err(text)?;
+    let pool = BufferPool::new(&pd, &PoolConfig::new(2, 64)).map_err(text)?;
     receiver.fill(queue, &pool).map_err(|error| error.to_string())?;
-    let mut posting = sender.post(from).map_err(|error| error.to_string())?;
+    let mut posting = sender.post_many(from).map_err(|error| error.to_string())?;
     posting.send(MESSAGE).map_err(|error| error.to_string())?;
     drop(posting);
     let began = Instant::now();

@@ -1,7 +1,7 @@
 //! Memory that is registered on demand (ODP).
 
 use doorbell::Context;
-use doorbell::rdma_core_sys as sys;
+use doorbell::raw::rdma_core_sys as sys;
 
 use super::{Level, Patient};
 

@@ -134,7 +134,7 @@ fn opcodes(lab: &mut Lab) -> Result<String, Stop> {
 }
 
 fn timestamps(lab: &mut Lab) -> Result<String, Stop> {
-    let shape = Shape { receiver: |config| config.timestamps(true), ..Shape::new(lab) };
+    let shape = Shape { receiver: |config| config.timestamps(Timestamps::Ticks), ..Shape::new(lab) };
     let mut pair = Pair::new(lab, &shape)?;
     let Ok(clock) = lab.context.clock() else {
         return Err(Stop::Cannot("the device has no clock that can be read".into()));
@@ -179,7 +179,7 @@ fn compressed(lab: &mut Lab) -> Result<String, Stop> {
             caps.hash,
             "hash",
             (|config| config.compression(Compression::Hash))
-                as fn(doorbell::ReceiverConfig) -> doorbell::ReceiverConfig,
+                as fn(doorbell::CqConfig) -> doorbell::CqConfig,
         ),
         (caps.checksum, "checksum", |config| config.compression(Compression::Checksum)),
     ] {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use doorbell::mlx5_ring::receive::ReceiveRing;
-use doorbell::mlx5_ring::sge::Sge;
+use doorbell::raw::mlx5_ring::receive::ReceiveRing;
+use doorbell::raw::mlx5_ring::sge::Sge;
 use doorbell::raw::SlotContext;
 use doorbell::{AsyncEvent, Cause, WcStatus};
 use mlx5_wire::cqe::ErrorCqe;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use doorbell::{
     AddressHandle, BufferPool, NotSent, Path, Posting, ProtectionDomain, QpAddress, QpConfig,
-    QueuePair, Receiver, ReceiverConfig, RemoteRegion, SendError, Sender, SenderConfig, WcStatus,
+    QueuePair, Receiver, CqConfig, RemoteRegion, Refused, Sender, CqConfig, WcStatus,
 };
 use serde::{Deserialize, Serialize};
 
@@ -95,15 +95,15 @@ impl LocalFar {
     pub fn new(lab: &Lab, shape: &FarShape) -> Result<Self, Stop> {
         let path = if shape.verbs { Path::Verbs } else { lab.path() };
         let mut receiver =
-            Receiver::new(&lab.pd, &ReceiverConfig::new().cq_capacity(16 * shape.qps))?;
+            Receiver::new(&lab.pd, &CqConfig::new(16 * shape.qps))?;
         let mut queues = Vec::new();
         for _ in 0..shape.qps {
-            let sending = SenderConfig::new().cq_capacity(256).path(path);
+            let sending = CqConfig::new(256).path(path);
             let mut sender = Sender::new(&lab.pd, &sending)?;
             let config = config(lab, shape.datagrams).receives(1, 1).sends(64).max_inline(64);
             let config = config.timeout(shape.timeout).retry_cnt(shape.retries);
             let config = config.rnr_retry(shape.rnr_retry);
-            let qp = receiver.create_qp_with_sender(&config, &mut sender)?;
+            let qp = QueuePair::builder(&config).receive(&mut receiver, FROM_TODO).send(&mut sender).build()?;
             // SAFETY: a live queue pair.
             let cq = unsafe { (*qp.as_raw()).send_cq };
             let watched = lab.direct && shape.watched;
@@ -136,7 +136,7 @@ impl LocalFar {
     pub fn post(&mut self, qp: usize, request: &Request<'_>) -> Result<(), Stop> {
         let Some(queue) = self.queues.get_mut(qp) else { return fail("no such queue pair") };
         let at = queue.qp.send_queue().ok_or(NotSent::NoQueue)?;
-        let mut posting = queue.sender.post(at)?;
+        let mut posting = queue.sender.post_many(at)?;
         match request {
             Request::Send { bytes, imm, solicited } => {
                 if *solicited {
@@ -147,7 +147,7 @@ impl LocalFar {
             Request::Long(len) => {
                 let pool = match &mut self.long {
                     Some(pool) => pool,
-                    none => none.insert(BufferPool::new(&self.pd, 8, LONGEST)?),
+                    none => none.insert(BufferPool::new(&self.pd, &PoolConfig::new(8, LONGEST))?),
                 };
                 let mut buffer = pool.take().ok_or("no buffer")?;
                 buffer.set_len((*len).min(LONGEST) as usize);
@@ -185,16 +185,16 @@ fn send(
     to: Option<&AddressHandle>,
     bytes: &[u8],
     imm: Option<u32>,
-) -> Result<(), SendError<()>> {
+) -> Result<(), Refused<()>> {
     let done = match (to, imm) {
         (Some(to), imm) => posting.send_to(to, bytes, imm),
         (None, Some(imm)) => posting.send_with_imm(bytes, imm),
         (None, None) => posting.send(bytes),
     };
-    done.map_err(|error| SendError { reason: error.reason, payload: () })
+    done.map_err(|error| Refused { reason: error.reason, payload: () })
 }
 
-fn posted<P>(done: Result<(), SendError<P>>) -> Result<(), Stop> {
+fn posted<P>(done: Result<(), Refused<P>>) -> Result<(), Stop> {
     Ok(done.map_err(|error| error.reason)?)
 }
 

@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use doorbell::rdma_core_sys as sys;
+use doorbell::raw::rdma_core_sys as sys;
 use doorbell::{
-    BufferPool, Failure, Message, Path, QpConfig, QueueId, QueuePair, Receiver, ReceiverConfig,
+    BufferPool, Failure, Message, Path, QpConfig, QueueId, QueuePair, Receiver, CqConfig,
     SrqConfig, SrqId, WcStatus,
 };
 
@@ -35,7 +35,7 @@ pub struct Shape {
     /// The path that drives the queues.
     pub path: Path,
     /// Further wishes of the receiver.
-    pub receiver: fn(ReceiverConfig) -> ReceiverConfig,
+    pub receiver: fn(CqConfig) -> CqConfig,
     /// Code of the time that senders wait for an acknowledgement, and their retries.
     pub timeout: (u8, u8),
     /// Retries of senders where no receive is posted; 7 is without end.
@@ -104,7 +104,7 @@ impl Pair {
     pub fn new(lab: &Lab, shape: &Shape) -> Result<Self, Stop> {
         let queues = if shape.srq { 1 } else { shape.qps };
         let entries = shape.cq.unwrap_or(2 * (shape.receives * queues + shape.qps));
-        let receiving = ReceiverConfig::new().cq_capacity(entries).path(shape.path);
+        let receiving = CqConfig::new(entries).path(shape.path);
         let mut receiver = Receiver::new(&lab.pd, &(shape.receiver)(receiving))?;
         let srq = match shape.srq {
             true => Some(receiver.create_srq(&SrqConfig::new(shape.receives).max_sge(shape.sges))?),
@@ -117,7 +117,7 @@ impl Pair {
                 Some(srq) => base.srq(srq),
                 None => base.receives(shape.receives, shape.sges),
             };
-            near.push(receiver.create_qp(&(shape.receives_with)(config))?);
+            near.push(QueuePair::builder(&(shape.receives_with)(config)).receive(&mut receiver, FROM_TODO).build()?);
         }
         let (timeout, retries) = shape.timeout;
         let far = FarShape {
@@ -143,7 +143,7 @@ impl Pair {
         let cq = unsafe { (*near[0].as_raw()).recv_cq };
         let watched = lab.direct && shape.watched;
         let tap = if watched { Some(Tap::new(cq, &lab.witness)?) } else { None };
-        let pool = BufferPool::new(&lab.pd, shape.buffers, shape.buffer)?;
+        let pool = BufferPool::new(&lab.pd, &PoolConfig::new(shape.buffers, shape.buffer))?;
         let mut pair = Self {
             receiver,
             queues,

@@ -7,8 +7,8 @@ use std::mem;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use doorbell::mlx5_ring::barrier;
-use doorbell::rdma_core_sys::{self as sys, Mlx5dv};
+use doorbell::raw::mlx5_ring::barrier;
+use doorbell::raw::rdma_core_sys::{self as sys, Mlx5dv};
 use mlx5_wire::cqe::{Cqe64, CqeFormat};
 use mlx5_wire::mini_cqe::{MINI_CQES_PER_ARRAY, array_of};
 

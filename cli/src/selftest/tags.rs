@@ -70,7 +70,7 @@ impl Sides {
                 }
                 made => made?,
             };
-            side.fill(&BufferPool::new(&lab.pd, 128, 576)?)?;
+            side.fill(&BufferPool::new(&lab.pd, &PoolConfig::new(128, 576))?)?;
             Ok::<_, Stop>(side)
         };
         let (mut near, mut far) = (side(Offload::Required)?, side(Offload::Never)?);
@@ -79,7 +79,7 @@ impl Sides {
         let addresses = (near.address(from)?, far.address(to)?);
         near.connect(from, &addresses.1)?;
         far.connect(to, &addresses.0)?;
-        let pool = BufferPool::new(&lab.pd, 128, 512)?;
+        let pool = BufferPool::new(&lab.pd, &PoolConfig::new(128, 512))?;
         let watched = lab.direct.then(|| Tap::new(near.as_raw_cq(), &lab.witness));
         Ok(Self { near, far, pool, to, tap: watched.transpose()? })
     }

@@ -1,6 +1,6 @@
 //! Each dump in the CQ of a receiver: it is reported correctly and once, and no buffer is lost.
 
-use doorbell::{BufferPool, Cause, Path, QpConfig, Receiver, ReceiverConfig, WcStatus};
+use doorbell::{BufferPool, Cause, Path, QpConfig, Receiver, CqConfig, WcStatus};
 use doorbell_silicon::{Fields, cqes};
 use soft_mlx5::Device;
 use soft_mlx5::nic::objects::CqAttr;
@@ -19,13 +19,13 @@ fn write(cq: &CqAttr, mut cqe: [u8; 64]) {
 /// Returns the cause that a receiver reports for it, and how many buffers come back.
 fn poll(device: &Device, cqe: [u8; 64], fields: Option<&Fields>) -> (Cause, usize) {
     let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
-    let config = ReceiverConfig::new().path(Path::Direct).cq_capacity(RECEIVES);
+    let config = CqConfig::new(4096).path(Path::Direct).cq_capacity(RECEIVES);
     let mut receiver = Receiver::new(&pd, &config).unwrap();
     // The CQ of the sends comes with the queue pair.
     let cq = device.queues().cqs.last().expect("the CQ of the receiver").attr;
-    let qp = receiver.create_qp(&QpConfig::rc().receives(RECEIVES, 1)).unwrap();
+    let qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(RECEIVES)).build().unwrap();
     let rq = qp.receive_queue().unwrap();
-    let pool = BufferPool::new(&pd, RECEIVES, 64).unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(RECEIVES, 64)).unwrap();
     assert_eq!(receiver.fill(rq, &pool).unwrap(), RECEIVES as usize);
     let mut cqe = cqe;
     if fields.is_some() {

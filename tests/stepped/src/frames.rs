@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use doorbell::frames::{Flow, FlowRule, FrameConfig, FrameReceiver};
-use doorbell::{BufferPool, Path, ProtectionDomain, Sender, SenderConfig};
+use doorbell::{BufferPool, Path, ProtectionDomain, Sender, CqConfig};
 use soft_mlx5::{Builder, Device, LinkLayer};
 
 use crate::open;
@@ -60,16 +60,16 @@ impl Publisher {
     /// A publisher on a context of its own.
     pub fn new(device: &Device, path: Path) -> Self {
         let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
-        let mut sender = Sender::new(&pd, &SenderConfig::new().path(path)).unwrap();
+        let mut sender = Sender::new(&pd, &CqConfig::new(4096).path(path)).unwrap();
         let config = FrameConfig::new().plain(4, 64).path(path).sends(64).max_inline(128);
         let frames = FrameReceiver::with_sender(&pd, &config, &mut sender).unwrap();
-        Self { sender, frames, pool: BufferPool::new(&pd, 64, 9216).unwrap() }
+        Self { sender, frames, pool: BufferPool::new(&pd, &PoolConfig::new(64, 9216)).unwrap() }
     }
 
     /// Posts a frame without stepping the device. With `checksum` the device writes the checksums.
     pub fn post(&mut self, bytes: &[u8], checksums: bool) {
         let queue = self.frames.send_queue().unwrap();
-        let mut posting = self.sender.post(queue).unwrap();
+        let mut posting = self.sender.post_many(queue).unwrap();
         if bytes.len() <= 100 {
             posting.send_frame(bytes, checksums).unwrap();
         } else {

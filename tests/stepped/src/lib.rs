@@ -6,7 +6,7 @@ pub mod sending_qp;
 
 pub mod frames;
 
-use doorbell::{BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig};
+use doorbell::{BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, CqConfig};
 use doorbell::{RqId, WcStatus};
 use soft_mlx5::{Builder, Device};
 
@@ -43,7 +43,7 @@ pub fn connect(
     far_receiver: &mut Receiver,
     far: &QpConfig,
 ) -> (QueuePair, SendingQp) {
-    let mut near = receiver.create_qp(config).unwrap();
+    let mut near = QueuePair::builder(config).receive(&mut receiver, FROM_TODO).build().unwrap();
     let mut far = SendingQp::create(far_receiver, far).unwrap();
     near.connect(&far.address().unwrap()).unwrap();
     far.connect(&near.address().unwrap()).unwrap();
@@ -72,25 +72,25 @@ pub struct Stepped {
 impl Stepped {
     /// A connection with a full queue of `receives` receives, polled as `path` says.
     pub fn new(path: Path, receives: u32) -> Self {
-        Self::with(ReceiverConfig::new().cq_capacity(2 * receives).path(path), receives)
+        Self::with(CqConfig::new(2 * receives).path(path), receives)
     }
 
     /// The same, with receivers like `config`.
-    pub fn with(config: ReceiverConfig, receives: u32) -> Self {
+    pub fn with(config: CqConfig, receives: u32) -> Self {
         Self::on(Device::builder(), config, receives)
     }
 
     /// The same, on a device of its own kind.
-    pub fn on(builder: Builder, config: ReceiverConfig, receives: u32) -> Self {
+    pub fn on(builder: Builder, config: CqConfig, receives: u32) -> Self {
         let (device, pd) = open(builder.stepped());
         let mut receiver = Receiver::new(&pd, &config).unwrap();
-        let far = ReceiverConfig::new().cq_capacity(4).path(receiver.path());
+        let far = CqConfig::new(4).path(receiver.path());
         let mut far_receiver = Receiver::new(&pd, &far).unwrap();
         let near = QpConfig::rc().receives(receives, 1);
         let far = QpConfig::rc().receives(1, 1).max_inline(64);
         let (near, far) = connect(&mut receiver, &near, &mut far_receiver, &far);
         let rq = near.receive_queue().unwrap();
-        let pool = BufferPool::new(&pd, receiver.capacity(rq), 64).unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(receiver.capacity(rq), 64)).unwrap();
         receiver.fill(rq, &pool).unwrap();
         Self { receiver, rq, pool, near, far, _far_receiver: far_receiver, pd, device }
     }

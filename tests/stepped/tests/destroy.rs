@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
 use doorbell::{
     AddressHandle, Buffer, BufferPool, MulticastGroup, Path, ProtectionDomain, QpConfig, QueuePair,
-    Receiver, ReceiverConfig, SrqConfig, SrqId,
+    Receiver, CqConfig, SrqConfig, SrqId,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
 use doorbell_stepped_tests::{connect, open};
@@ -35,7 +35,7 @@ impl World {
 
     fn on(link: LinkLayer, path: Path, shared: bool) -> Self {
         let (device, pd) = open(Device::builder().stepped().link_layer(link));
-        let config = ReceiverConfig::new().cq_capacity(64).path(path);
+        let config = CqConfig::new(64).path(path);
         let mut receiver = Receiver::new(&pd, &config).unwrap();
         let mut far_receiver = Receiver::new(&pd, &config).unwrap();
         let srq = shared.then(|| receiver.create_srq(&SrqConfig::new(15)).unwrap());
@@ -45,7 +45,7 @@ impl World {
         };
         let far = QpConfig::rc().receives(1, 1).max_inline(SIZE);
         let (near, far) = connect(&mut receiver, &near, &mut far_receiver, &far);
-        let pool = BufferPool::new(&pd, 64, SIZE).unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(64, SIZE)).unwrap();
         let filled = match srq {
             Some(srq) => receiver.fill(srq, &pool).unwrap(),
             None => receiver.fill(near.receive_queue().unwrap(), &pool).unwrap(),
@@ -212,7 +212,7 @@ fn a_memory_region() {
         assert_leak(&printed(|| drop(w.pool)), "ibv_dereg_mr");
         assert!(is_mapped(addr), "memory was unmapped that the device can write");
         // The next pool does not get it.
-        let next = BufferPool::new(&w.pd, 64, SIZE).unwrap();
+        let next = BufferPool::new(&w.pd, &PoolConfig::new(64, SIZE)).unwrap();
         assert!(take_all(&next).iter().all(|buffer| buffer.as_ptr() as usize != addr));
     }
 }
@@ -305,9 +305,9 @@ fn each_command_in_turn() {
 fn a_queue_pair_that_has_joined_multicast_groups() {
     for path in PATHS {
         let (_device, pd) = open(Device::builder().stepped());
-        let config = ReceiverConfig::new().cq_capacity(64).path(path);
+        let config = CqConfig::new(64).path(path);
         let mut receiver = Receiver::new(&pd, &config).unwrap();
-        let mut qp = receiver.create_qp(&QpConfig::ud(7).receives(16, 1)).unwrap();
+        let mut qp = QueuePair::builder(&QpConfig::ud(7)).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
         qp.activate().unwrap();
         for last in [1, 2, 3] {
             let mut gid = [0xff; 16];
@@ -323,7 +323,7 @@ fn memory_goes_when_the_device_was_removed_and_the_program_knows_it() {
     for path in PATHS {
         for knows in [false, true] {
             let w = World::new(path, true);
-            let pool = BufferPool::new(&w.pd, 1024, 4096).unwrap();
+            let pool = BufferPool::new(&w.pd, &PoolConfig::new(1024, 4096)).unwrap();
             let addr = pool.take().unwrap().as_ptr() as usize;
             w.device.remove();
             if knows {
@@ -349,7 +349,7 @@ fn memory_goes_when_nothing_fails() {
     for path in PATHS {
         let w = World::new(path, true);
         // Larger than the free memory that malloc keeps, and alone on its pages.
-        let pool = BufferPool::new(&w.pd, 1024, 4096).unwrap();
+        let pool = BufferPool::new(&w.pd, &PoolConfig::new(1024, 4096)).unwrap();
         let addr = pool.take().unwrap().as_ptr() as usize;
         assert!(is_mapped(addr));
         assert_eq!(printed(|| drop(pool)), "");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use doorbell::{
     AsyncEvent, AsyncEvents, BufferPool, Cause, Error, Path, ProtectionDomain, QpConfig, QpEnd,
-    QueuePair, Receiver, ReceiverConfig, SrqConfig, WcStatus,
+    QueuePair, Receiver, CqConfig, SrqConfig, WcStatus,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
 use doorbell_stepped_tests::{Stepped, connect, open};
@@ -104,7 +104,7 @@ struct Ends {
 impl Ends {
     fn new(path: Path) -> Self {
         let (device, pd) = open(Device::builder().stepped());
-        let config = ReceiverConfig::new().cq_capacity(64).path(path);
+        let config = CqConfig::new(64).path(path);
         let [receiver, far_receiver] = [(); 2].map(|()| Receiver::new(&pd, &config).unwrap());
         Self { receiver, far_receiver, pd, device }
     }
@@ -146,7 +146,7 @@ fn a_removed_device_gives_every_posted_buffer_back_flagged() {
         let Ends { mut receiver, far_receiver: _far, pd, device } = ends;
         let rq = own.receive_queue().unwrap();
         // None is left in the pool.
-        let pool = BufferPool::new(&pd, 8 + 7 + 1, 64).unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(8 + 7 + 1, 64)).unwrap();
         receiver.fill(rq, &pool).unwrap();
         let two = vec![pool.take().unwrap(), pool.take().unwrap()];
         receiver.post_scatter(srq, two).unwrap();
@@ -210,7 +210,7 @@ fn an_srq_below_its_limit_is_refilled_and_armed_again() {
         let srq = ends.receiver.create_srq(&SrqConfig::new(15)).unwrap();
         let (_near, mut far) = ends.connect(&QpConfig::rc().srq(srq));
         let Ends { mut receiver, mut far_receiver, pd, device } = ends;
-        let pool = BufferPool::new(&pd, 64, 64).unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(64, 64)).unwrap();
         receiver.keep_filled(srq, &pool, 1).unwrap();
         receiver.refill();
         receiver.arm_srq_limit(srq, 8).unwrap();
@@ -353,7 +353,7 @@ fn an_overrun_cq_is_an_event_and_loses_no_buffer() {
         let failed =
             found.iter().find(|event| matches!(event, AsyncEvent::CqError { .. })).unwrap();
         assert!(found.contains(&AsyncEvent::QpFatal { qp_num }), "{path}: {found:?}");
-        let mut other = Receiver::new(&world.pd, &ReceiverConfig::new().path(path)).unwrap();
+        let mut other = Receiver::new(&world.pd, &CqConfig::new(4096).path(path)).unwrap();
         assert!(!other.handle_event(failed).unwrap());
         assert!(!other.arm().unwrap());
         for event in &found {
@@ -375,7 +375,7 @@ fn an_overrun_cq_is_an_event_and_loses_no_buffer() {
             world.receiver.arm().map(drop),
             world.receiver.wait(None).map(drop),
             world.receiver.create_srq(&SrqConfig::new(4)).map(drop),
-            world.receiver.create_qp(&QpConfig::rc().receives(4, 1)).map(drop),
+            QueuePair::builder(&QpConfig::rc()).receive(&mut world.receiver, RqConfig::new(4)).build().map(drop),
         ] {
             assert!(matches!(refused, Err(Error::CqFailed)), "{path}: {refused:?}");
         }

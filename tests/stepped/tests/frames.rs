@@ -118,7 +118,7 @@ fn bursts_fill_the_queue(config: &FrameConfig, path: Path, _: u32) {
 #[test]
 fn the_device_says_what_it_found() {
     for config in [PLAIN, STRIDING] {
-        let config = config.vlan_stripping(true).timestamps(true);
+        let config = config.vlan_stripping(true).timestamps(Timestamps::Ticks);
         let (device, pd) = ethernet();
         let mut receiver = FrameReceiver::new(&pd, &config).unwrap();
         let mut publisher = Publisher::new(&device, Path::Direct);
@@ -255,7 +255,7 @@ fn frames_are_not_messages() {
     let mut world = World::new(&PLAIN, Path::Direct);
     let Publisher { sender, frames, .. } = &mut world.publisher;
     let queue = frames.send_queue().unwrap();
-    let mut posting = sender.post(queue).unwrap();
+    let mut posting = sender.post_many(queue).unwrap();
     assert!(matches!(posting.send(b"hello").unwrap_err().reason, NotSent::Transport));
     let runt = posting.token(7).send_frame(&[0; 18], false).unwrap_err().reason;
     assert!(matches!(runt, NotSent::Runt { len: 18, min: 19 }), "{runt}");

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell::frames::{FrameConfig, FrameReceiver};
-use doorbell::{NotSent, Path, Sender, SenderConfig};
+use doorbell::{NotSent, Path, Sender, CqConfig};
 use doorbell_stepped_tests::frames::{
     ALL, GROUP, HEADERS, PLAIN, Publisher, STRIDING, World, datagram, ethernet, feed, is_datagram,
 };
@@ -227,7 +227,7 @@ fn everything_can_be_dropped_in_any_order() {
     for (config, path, each) in ALL {
         for number in 0..(1..=PARTS).product() {
             let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
-            let mut sender = Sender::new(&pd, &SenderConfig::new().path(path)).unwrap();
+            let mut sender = Sender::new(&pd, &CqConfig::new(4096).path(path)).unwrap();
             let config = config.clone().path(path).max_inline(64);
             let receiver = match each {
                 1 => FrameReceiver::with_sender(&pd, &config, &mut sender),

@@ -1,6 +1,6 @@
 //! A process that may not lock as much memory as it registers.
 
-use doorbell::{BufferPool, Receiver, ReceiverConfig};
+use doorbell::{BufferPool, Receiver, CqConfig};
 use doorbell_stepped_tests::open;
 use soft_mlx5::Device;
 
@@ -36,7 +36,7 @@ fn what_exceeds_the_limit_is_refused_in_words() {
     give_up_ipc_lock();
     set_limit(LIMIT);
     let (_device, pd) = open(Device::builder().stepped().memlock(true));
-    let pool = |count| BufferPool::new(&pd, count, 4096);
+    let pool = |count| BufferPool::new(&pd, &PoolConfig::new(count, 4096));
     let words = "RLIMIT_MEMLOCK allows 256 KiB of registered memory and queues: raise it";
     let refused = pool(65).unwrap_err().to_string();
     assert!(refused.contains("ibv_reg_mr") && refused.contains(words), "{refused}");
@@ -45,7 +45,7 @@ fn what_exceeds_the_limit_is_refused_in_words() {
     assert!(pool(40).is_err());
     drop(first);
     let _second = pool(40).unwrap();
-    let large = ReceiverConfig::new().cq_capacity(4095);
+    let large = CqConfig::new(4095);
     let refused = Receiver::new(&pd, &large).unwrap_err().to_string();
     assert!(refused.contains("_create_cq") && refused.contains(words), "{refused}");
 }

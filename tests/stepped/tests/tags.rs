@@ -69,7 +69,7 @@ impl World {
     fn on(device: Builder, path: Path, offload: Offload) -> Self {
         let (device, pd) = open(device.small_steps().strict(true));
         let config = TagMatchingConfig::new(8).path(path).offload(offload);
-        let slots = BufferPool::new(&pd, 256, 256).unwrap();
+        let slots = BufferPool::new(&pd, &PoolConfig::new(256, 256)).unwrap();
         let mut sides = [(); 2].map(|()| {
             let mut tags = TagMatchingSrq::new(&pd, &config).unwrap();
             tags.fill(&slots).unwrap();
@@ -81,7 +81,7 @@ impl World {
             tags.connect(*peer, there).unwrap();
         }
         let [(near, _), (far, to_near)] = sides;
-        let pool = BufferPool::new(&pd, 64, 256).unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(64, 256)).unwrap();
         Self { near, far, to_near, pool, sent: 0, device }
     }
 

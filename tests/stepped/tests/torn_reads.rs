@@ -4,7 +4,7 @@
 mod slot;
 
 use doorbell::{
-    Buffer, BufferPool, Mtu, Path, QpConfig, QueuePair, Receiver, ReceiverConfig, RemoteAccess,
+    Buffer, BufferPool, Mtu, Path, QpConfig, QueuePair, Receiver, CqConfig, RemoteAccess,
     RemoteMemory,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
@@ -21,7 +21,7 @@ const KEY: usize = 3;
 fn client(receiver: &mut Receiver) -> (SendingQp, QueuePair) {
     let config = QpConfig::rc().receives(1, 1).mtu(Mtu::Mtu1024);
     let server = config.clone().remote_read(true).remote_write(true);
-    let mut server = receiver.create_qp(&server).unwrap();
+    let mut server = QueuePair::builder(&server).receive(&mut receiver, FROM_TODO).build().unwrap();
     let mut client = SendingQp::create(receiver, &config.sends(4)).unwrap();
     client.connect(&server.address().unwrap()).unwrap();
     server.connect(&client.address().unwrap()).unwrap();
@@ -42,11 +42,11 @@ fn a_reader_sees_old_or_new_or_that_it_is_neither(path: Path) {
     let mut table = RemoteMemory::with_access(&pd, SLOT, access).unwrap();
     table.write(8, &content(KEY, 0));
     let (slot, value) = (table.region(), table.region().slice(8, SLOT - 8).unwrap());
-    let config = ReceiverConfig::new().cq_capacity(16).path(path);
+    let config = CqConfig::new(16).path(path);
     let mut receiver = Receiver::new(&pd, &config).unwrap();
     let (mut reader, _at_reader) = client(&mut receiver);
     let (mut writer, _at_writer) = client(&mut receiver);
-    let pool = BufferPool::new(&pd, 4, SLOT as u32).unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(4, SLOT as u32)).unwrap();
     let mut random = Rng::with_seed(0x20);
     let (mut old, mut new, mut torn) = (0, 0, 0);
     for version in 1..=500 {

@@ -1,6 +1,6 @@
 //! Checking the signatures of CQEs: a receiver that checks them meets torn CQEs, and CQEs of another index.
 
-use doorbell::{BufferPool, Compression, Error, Path, QpConfig, Receiver, ReceiverConfig};
+use doorbell::{BufferPool, Compression, Error, Path, QpConfig, Receiver, CqConfig};
 use doorbell_stepped_tests::{Stepped, connect};
 use soft_mlx5::Faults;
 use soft_mlx5::faults::Defect;
@@ -8,7 +8,7 @@ use soft_mlx5::faults::Defect;
 const RECEIVES: u32 = 16;
 
 fn world(verify: bool) -> Stepped {
-    let config = ReceiverConfig::new().cq_capacity(2 * RECEIVES).path(Path::Direct);
+    let config = CqConfig::new(2 * RECEIVES).path(Path::Direct);
     Stepped::with(config.verify_cqes(verify), RECEIVES)
 }
 
@@ -100,12 +100,12 @@ fn wrong_ones_are_counted_all_and_kept_in_part() {
 #[test]
 fn what_a_purge_has_moved_is_right_still() {
     let mut world = world(true);
-    let config = ReceiverConfig::new().cq_capacity(8).path(Path::Direct);
+    let config = CqConfig::new(8).path(Path::Direct);
     let mut far_receiver = Receiver::new(&world.pd, &config).unwrap();
     let far = QpConfig::rc().receives(1, 1).max_inline(64);
     let near = QpConfig::rc().receives(4, 1);
     let (other, mut peer) = connect(&mut world.receiver, &near, &mut far_receiver, &far);
-    let pool = BufferPool::new(&world.pd, 4, 64).unwrap();
+    let pool = BufferPool::new(&world.pd, &PoolConfig::new(4, 64)).unwrap();
     world.receiver.fill(other.receive_queue().unwrap(), &pool).unwrap();
     for number in 0..6u8 {
         world.send_bytes(&[number]);
@@ -129,7 +129,7 @@ fn what_a_purge_has_moved_is_right_still() {
 #[test]
 fn it_is_refused_where_there_is_nothing_to_check() {
     let world = world(true);
-    let config = ReceiverConfig::new().cq_capacity(8).verify_cqes(true);
+    let config = CqConfig::new(8).verify_cqes(true);
     for config in
         [config.clone().path(Path::Verbs), config.path(Path::Direct).compression(Compression::Hash)]
     {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    Buffer, BufferPool, Message, Path, QpConfig, QueueId, Receiver, SenderConfig, SrqConfig,
+    Buffer, BufferPool, Message, Path, QpConfig, QueueId, Receiver, CqConfig, SrqConfig,
 };
 use doorbell_tests::sending::Sending;
 use doorbell_tests::world::{Shared, World, both};
@@ -169,7 +169,7 @@ fn posting() {
 #[test]
 fn recycling_scattered_messages() {
     let mut w = Shared::with(15, 3, 1, 40, QpConfig::rc());
-    let pieces = BufferPool::new(&w.pd, 3 * w.receiver.capacity(w.queue), 16).unwrap();
+    let pieces = BufferPool::new(&w.pd, &PoolConfig::new(3 * w.receiver.capacity(w.queue), 16)).unwrap();
     while w.receiver.free_slots(w.queue) > 0 {
         let buffers = (0..3).map(|_| pieces.take().unwrap()).collect();
         w.receiver.post_scatter(w.queue, buffers).unwrap();
@@ -186,8 +186,8 @@ fn recycling_scattered_messages() {
 fn recycling_with_several_queues_on_the_cq() {
     let (pd, mut receiver) = device::start(256);
     let srq = receiver.create_srq(&SrqConfig::new(31)).unwrap();
-    let other = receiver.create_qp(&QpConfig::rc().receives(16, 1)).unwrap();
-    let pool = BufferPool::new(&pd, 128, 64).unwrap();
+    let other = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(128, 64)).unwrap();
     let config = QpConfig::rc().srq(srq);
     let (_near, peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
     receiver.fill(srq, &pool).unwrap();
@@ -204,7 +204,7 @@ fn recycling_with_several_queues_on_the_cq() {
 #[test]
 fn posting_requests_and_taking_their_buffers() {
     let config = QpConfig::rc().sends(16).max_inline(32).send_buffers(2);
-    let w = Sending::with(2, 64, &config, &SenderConfig::new());
+    let w = Sending::with(2, 64, &config, &CqConfig::new(4096));
     if w.pd.context().auto_path().0 != Path::Direct {
         skip!("the driver of Soft-RoCE sends by a system call");
     }
@@ -217,7 +217,7 @@ fn posting_requests_and_taking_their_buffers() {
     let mut rounds = |count: u32| {
         for round in 0..count {
             let take = || pool.take().expect("a free buffer");
-            let mut posting = sender.post(queues[round as usize % 2]).unwrap();
+            let mut posting = sender.post_many(queues[round as usize % 2]).unwrap();
             posting.send(take()).unwrap();
             posting.solicited().send([take(), take()]).unwrap();
             posting.write(b"inline", &remote).unwrap();

@@ -42,7 +42,7 @@ fn a_message_is_scattered_over_buffers_of_several_pools() {
     let (pd, mut receiver) = device::start(256);
     let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(3)).unwrap();
     let (small, large) =
-        (BufferPool::new(&pd, 8, 16).unwrap(), BufferPool::new(&pd, 8, 100).unwrap());
+        (BufferPool::new(&pd, &PoolConfig::new(8, 16)).unwrap(), BufferPool::new(&pd, &PoolConfig::new(8, 100)).unwrap());
     let config = QpConfig::rc().srq(srq);
     let (_near, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 256);
 
@@ -73,7 +73,7 @@ fn a_scattered_receive_is_recycled_with_all_its_buffers() {
     let qp = QpConfig::rc().receives(4, 2);
     let (near, mut peers) = Peers::connect(&pd, &mut receiver, &qp, 1, 128);
     let rq = near[0].receive_queue().unwrap();
-    let pool = BufferPool::new(&pd, 2, 64).unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(2, 64)).unwrap();
     let buffers = vec![pool.take().unwrap(), pool.take().unwrap()];
     receiver.post_scatter(rq, buffers).unwrap();
     for len in [128, 20, 127, 65, 64] {
@@ -113,7 +113,7 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
     let two = receiver.create_srq(&SrqConfig::new(31)).unwrap();
     // The buffers of each queue have another size.
     let sizes = [64, 128, 192, 256];
-    let pools = sizes.map(|size| BufferPool::new(&pd, 64, size).unwrap());
+    let pools = sizes.map(|size| BufferPool::new(&pd, &PoolConfig::new(64, size)).unwrap());
     let mut near = Vec::new();
     let mut far = Vec::new();
     let configs = [
@@ -198,7 +198,7 @@ fn what_waits_for_a_slot_is_rung_for_when_messages_of_several_queues_are_taken()
     let srqs = [1, 2].map(|receives| receiver.create_srq(&SrqConfig::new(receives)).unwrap());
     for srq in srqs {
         let (_qps, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64);
-        let pool = BufferPool::new(&pd, 64, 64).unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(64, 64)).unwrap();
         receiver.fill(srq, &pool).unwrap();
         let count = 64 - pool.available();
         let mut taken = Vec::new();
@@ -218,7 +218,7 @@ fn a_message_leaves_its_slot_to_another_buffer() {
     with_room.post(9);
     for mut w in both(8, 64).map(World::filled).chain([with_room]) {
         // Another size, so that a slot also gets a buffer of another pool.
-        let other = BufferPool::new(&w.pd, 3, 256).unwrap();
+        let other = BufferPool::new(&w.pd, &PoolConfig::new(3, 256)).unwrap();
         let mut kept: VecDeque<_> = (0..8)
             .map(|i| (if i % 3 == 0 { other.take() } else { w.pool.take() }.unwrap(), None))
             .collect();
@@ -245,7 +245,7 @@ fn a_message_leaves_its_slot_to_another_buffer() {
         }
         assert_eq!(w.pool.available() + other.available(), free);
         // One of another domain comes back, and the message is recycled.
-        let foreign = BufferPool::new(&device::pd(), 1, 64).unwrap();
+        let foreign = BufferPool::new(&device::pd(), &PoolConfig::new(1, 64)).unwrap();
         w.peers.send(0, 64);
         receiving::messages(&mut w.receiver, 1, |message| {
             let error = message.replace(foreign.take().unwrap()).unwrap_err();

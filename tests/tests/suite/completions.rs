@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use doorbell::{
     BufferPool, Compression, Error, Path, ProtectionDomain, QpConfig, QueuePair, Receiver,
-    ReceiverConfig, WcFlags,
+    CqConfig, WcFlags,
 };
 use doorbell_tests::world::Single;
 use doorbell_tests::{Peers, assert_matches, device, message, receiving, skip};
@@ -39,11 +39,11 @@ fn where_a_message_came_from() {
 
 /// A receiver of timestamps, with a connection. Its queue is full and has as many receives as the CQ has entries.
 fn timed(pd: &ProtectionDomain, receives: u32) -> (Receiver, Vec<QueuePair>, Peers) {
-    let config = ReceiverConfig::new().cq_capacity(receives).path(device::path()).timestamps(true);
+    let config = CqConfig::new(receives).path(device::path()).timestamps(Timestamps::Ticks);
     let mut receiver = Receiver::new(pd, &config).unwrap();
     let qp = QpConfig::rc().receives(receives, 1);
     let (near, peers) = Peers::connect(pd, &mut receiver, &qp, 1, 64);
-    let pool = BufferPool::new(pd, receives, 64).unwrap();
+    let pool = BufferPool::new(pd, &PoolConfig::new(receives, 64)).unwrap();
     receiver.fill(near[0].receive_queue().unwrap(), &pool).unwrap();
     (receiver, near, peers)
 }
@@ -78,8 +78,8 @@ fn timestamps_are_those_of_the_clock_and_in_order() {
 #[test]
 fn compression_is_refused_where_it_cannot_be_read() {
     let pd = device::pd();
-    let config = ReceiverConfig::new().cq_capacity(64).compression(Compression::Hash);
-    let refused = |config: &ReceiverConfig, reason: &str| match Receiver::new(&pd, config) {
+    let config = CqConfig::new(64).compression(Compression::Hash);
+    let refused = |config: &CqConfig, reason: &str| match Receiver::new(&pd, config) {
         Err(error @ Error::Unsupported { .. }) => {
             let text = error.to_string();
             assert!(text.contains("CQE compression") && text.contains(reason), "{text}");
@@ -87,7 +87,7 @@ fn compression_is_refused_where_it_cannot_be_read() {
         other => panic!("{other:?}"),
     };
     refused(&config.clone().path(Path::Verbs), "on the verbs path");
-    refused(&config.path(device::path()).timestamps(true), "together with timestamps");
+    refused(&config.path(device::path()).timestamps(Timestamps::Ticks), "together with timestamps");
 }
 
 #[test]

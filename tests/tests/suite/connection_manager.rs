@@ -45,7 +45,7 @@ impl Side {
     fn new() -> Self {
         let (pd, mut receiver) = device::start(64);
         let srq = receiver.create_srq(&SrqConfig::new(31)).unwrap();
-        let pool = BufferPool::new(&pd, 64, 64).unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(64, 64)).unwrap();
         receiver.fill(srq, &pool).unwrap();
         Self { receiver, srq, pool }
     }
@@ -219,7 +219,7 @@ fn one_listener_takes_many_connections_onto_one_srq() {
 fn receives_come_back_when_a_connection_ends() {
     let address = first_address!();
     let (mut near, mut far) = (Side::new(), Side::new());
-    let mut qp = near.receiver.create_qp(&QpConfig::rc().receives(4, 1)).unwrap();
+    let mut qp = QueuePair::builder(&QpConfig::rc()).receive(&mut near.receiver, RqConfig::new(4)).build().unwrap();
     let posted = near.receiver.fill(qp.receive_queue().unwrap(), &near.pool).unwrap();
     let mut far_qp = far.qp();
     let [client, _server] = join(address, &mut qp, &mut far_qp);

@@ -26,7 +26,7 @@ impl World {
     fn new() -> Self {
         let (pd, mut receiver) = device::start(SLOTS);
         let srq = receiver.create_srq(&SrqConfig::new(SLOTS)).unwrap();
-        let pool = BufferPool::new(&pd, SLOTS + 1, cut::LEN as u32).unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(SLOTS + 1, cut::LEN as u32)).unwrap();
         receiver.post(srq, std::iter::from_fn(|| pool.take()).take(SLOTS as usize)).unwrap();
         let far_receiver = device::receiver(&pd, 16);
         Self { receiver, srq, pool, far_receiver, cut: Cut::new(&pd) }
@@ -34,7 +34,7 @@ impl World {
 
     /// A connection; the second queue pair is the client's.
     fn connect(&mut self) -> (QueuePair, SendingQp) {
-        let mut near = self.receiver.create_qp(&QpConfig::rc().srq(self.srq)).unwrap();
+        let mut near = QueuePair::builder(&QpConfig::rc()).receive(&mut self.receiver, self.srq).build().unwrap();
         let far = QpConfig::rc().receives(1, 1).max_inline(64);
         let mut far = SendingQp::create(&mut self.far_receiver, &far).unwrap();
         join(&mut near, &mut far);

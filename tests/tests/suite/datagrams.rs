@@ -22,7 +22,7 @@ struct End {
 impl End {
     fn new(pd: &ProtectionDomain, config: QpConfig, shared: bool) -> Self {
         let mut receiver = device::receiver(pd, 64);
-        let pool = BufferPool::new(pd, 64, 512).unwrap();
+        let pool = BufferPool::new(pd, &PoolConfig::new(64, 512)).unwrap();
         let config = config.max_inline(64);
         let qp = if shared {
             let srq = receiver.create_srq(&SrqConfig::new(15)).unwrap();
@@ -161,7 +161,7 @@ fn what_datagrams_cannot_do_is_refused() {
     let refused = w.peers.qps[0].send_to(b"", &to, None).unwrap_err();
     assert!(matches!(refused.reason, NotSent::Transport), "{refused}");
 
-    let long = BufferPool::new(&pd, 1, 8192).unwrap();
+    let long = BufferPool::new(&pd, &PoolConfig::new(1, 8192)).unwrap();
     let mut buffer = long.take().unwrap();
     buffer.set_len(8192);
     let refused = end.qp.send_to(buffer, &to, None).unwrap_err();

@@ -58,7 +58,7 @@ fn a_full_queue_says_how_many_were_posted_and_gives_the_rest_back() {
 #[test]
 fn a_buffer_of_another_domain_ends_the_post_before_it() {
     let mut w = Shared::new(15, 1, 64);
-    let foreign = BufferPool::new(&device::pd(), 2, 64).unwrap();
+    let foreign = BufferPool::new(&device::pd(), &PoolConfig::new(2, 64)).unwrap();
     let mut buffers = numbered(&w.pool, 4);
     buffers.insert(2, foreign.take().unwrap());
     let error = w.receiver.post(w.queue, buffers).unwrap_err();
@@ -158,7 +158,7 @@ fn buffers_of_a_scatter_list_that_the_driver_refuses_keep_their_lengths() {
     let pd = context.alloc_pd().unwrap();
     let mut receiver = device::receiver(&pd, 7);
     let srq = receiver.create_srq(&SrqConfig::new(7).max_sge(3)).unwrap();
-    let pool = BufferPool::new(&pd, 3, 64).unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(3, 64)).unwrap();
     let mut buffers = numbered(&pool, 3);
     buffers[1].set_len(40);
     // SAFETY: an open context, which no other thread uses now.

@@ -21,7 +21,7 @@ fn beside_another(max_wr: u32) -> (Receiver, SrqId, Vec<QueuePair>, Peers, Buffe
     let [srq, _other] = [(); 2].map(|()| receiver.create_srq(&SrqConfig::new(max_wr)).unwrap());
     let config = QpConfig::rc().srq(srq);
     let (near, peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
-    (receiver, srq, near, peers, BufferPool::new(&pd, 64, 64).unwrap())
+    (receiver, srq, near, peers, BufferPool::new(&pd, &PoolConfig::new(64, 64)).unwrap())
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn a_forgotten_queue_pair_is_not_destroyed() {
 fn forgotten_parents_stay_for_their_children() {
     let context = device::open();
     let pd = context.alloc_pd().unwrap();
-    let pool = doorbell::BufferPool::new(&pd, 4, 64).unwrap();
+    let pool = doorbell::BufferPool::new(&pd, &PoolConfig::new(4, 64)).unwrap();
     let buffer = pool.take().unwrap();
     forget(context);
     forget(pd);

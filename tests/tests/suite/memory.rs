@@ -55,7 +55,7 @@ fn memory_of_the_program_is_used_and_dropped_after_everything() {
     let dropped = Arc::new(AtomicBool::new(false));
     let memory = Watched(vec![0; 100 * 128 + 63], dropped.clone());
     let inside = memory.0.as_ptr_range();
-    let pool = BufferPool::from_memory(&pd, memory, 100).unwrap();
+    let pool = BufferPool::from_memory(&pd, memory, &PoolConfig::new(u32::MAX, 100)).unwrap();
     assert!((100..=101).contains(&pool.count()), "{}", pool.count());
     receive_into(&pd, &pool);
     let all: Vec<_> = std::iter::from_fn(|| pool.take())
@@ -70,16 +70,16 @@ fn memory_of_the_program_is_used_and_dropped_after_everything() {
     assert!(!dropped.load(Ordering::Relaxed), "buffers are left");
     drop(all);
     assert!(dropped.load(Ordering::Relaxed));
-    receive_into(&pd, &BufferPool::from_memory(&pd, vec![0; 4096].into_boxed_slice(), 64).unwrap());
+    receive_into(&pd, &BufferPool::from_memory(&pd, vec![0; 4096].into_boxed_slice(), &PoolConfig::new(u32::MAX, 64)).unwrap());
 }
 
 #[test]
 fn memory_in_which_no_buffer_fits_comes_back() {
     let pd = device::pd();
-    let refused = BufferPool::from_memory(&pd, vec![7u8; 1000], 4096).unwrap_err();
+    let refused = BufferPool::from_memory(&pd, vec![7u8; 1000], &PoolConfig::new(u32::MAX, 4096)).unwrap_err();
     assert!(matches!(refused.error, Error::OutOfRange { .. }), "{refused}");
     assert_eq!(refused.memory, [7; 1000]);
-    let refused = BufferPool::from_memory(&pd, Vec::new(), 1).unwrap_err();
+    let refused = BufferPool::from_memory(&pd, Vec::new(), &PoolConfig::new(u32::MAX, 1)).unwrap_err();
     assert!(matches!(refused.error, Error::OutOfRange { .. }), "{refused}");
 }
 
@@ -95,13 +95,13 @@ fn pools_that_cannot_be_are_refused_and_their_memory_comes_back() {
         PoolConfig::new(most, most),
         PoolConfig::new(1, 64).headroom(most),
     ] {
-        let refused = BufferPool::with(&pd, &config).unwrap_err();
+        let refused = BufferPool::new(&pd, &config).unwrap_err();
         assert!(matches!(refused, Error::OutOfRange { .. }), "{config:?}: {refused}");
-        let refused = BufferPool::from_memory_with(&pd, vec![7u8; 4096], &config).unwrap_err();
+        let refused = BufferPool::from_memory(&pd, vec![7u8; 4096], &config).unwrap_err();
         assert!(matches!(refused.error, Error::OutOfRange { .. }), "{config:?}: {refused}");
         assert_eq!(refused.memory, [7; 4096]);
     }
-    let refused = BufferPool::new(&pd, most, (1 << 31) - 1).unwrap_err();
+    let refused = BufferPool::new(&pd, &PoolConfig::new(most, (1 << 31) - 1)).unwrap_err();
     assert_matches!(refused, Error::OutOfRange { .. } | Error::Verbs { .. });
 }
 
@@ -113,7 +113,7 @@ fn messages_are_received_into_a_file() {
     file.set_len(3 * 4096).unwrap();
     // SAFETY: the file is read through `file` only when nothing is posted.
     let mapping = unsafe { memmap2::MmapMut::map_mut(&file) }.unwrap();
-    let pool = BufferPool::from_memory(&pd, mapping, 4096).unwrap();
+    let pool = BufferPool::from_memory(&pd, mapping, &PoolConfig::new(u32::MAX, 4096)).unwrap();
     assert_eq!(pool.count(), 3);
     let mut receiver = device::receiver(&pd, 64);
     let srq = receiver.create_srq(&SrqConfig::new(7)).unwrap();
@@ -141,7 +141,7 @@ fn the_headroom_is_left_alone_and_sent_on_when_asked_for() {
     peers.reset(0);
     let mut near = SendingQp::create(&mut receiver, &config).unwrap();
     join(&mut near, &mut peers.qps[0]);
-    let pool = BufferPool::with(&pd, &PoolConfig::new(9, 100).headroom(20)).unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(9, 100).headroom(20)).unwrap();
     assert_eq!((pool.count(), pool.headroom(), pool.buffer_size()), (9, 20, 100));
     let marked: Vec<_> = std::iter::from_fn(|| pool.take())
         .map(|mut buffer| {
@@ -154,7 +154,7 @@ fn the_headroom_is_left_alone_and_sent_on_when_asked_for() {
     drop(marked);
     let posted = receiver.fill(srq, &pool).unwrap();
 
-    let answers = BufferPool::new(&pd, 1, 120).unwrap();
+    let answers = BufferPool::new(&pd, &PoolConfig::new(1, 120)).unwrap();
     let back = peers.qps[0].receive_queue().unwrap();
     for number in 0..30 {
         peers.receiver.fill(back, &answers).unwrap();
@@ -189,11 +189,11 @@ fn the_headroom_is_left_alone_and_sent_on_when_asked_for() {
 fn memory_of_the_program_has_headroom_too() {
     let pd = device::pd();
     let config = PoolConfig::new(4, 64).headroom(64);
-    let pool = BufferPool::from_memory_with(&pd, vec![3u8; 4096], &config).unwrap();
+    let pool = BufferPool::from_memory(&pd, vec![3u8; 4096], &config).unwrap();
     assert_eq!((pool.count(), pool.headroom()), (4, 64), "no more than were asked for");
     assert_eq!(pool.take().unwrap().headroom(), [3; 64]);
     receive_into(&pd, &pool);
-    let refused = BufferPool::from_memory_with(&pd, vec![7u8; 100], &config).unwrap_err();
+    let refused = BufferPool::from_memory(&pd, vec![7u8; 100], &config).unwrap_err();
     assert!(matches!(refused.error, Error::OutOfRange { .. }), "{refused}");
     assert_eq!(refused.memory, [7; 100]);
 }
@@ -201,7 +201,7 @@ fn memory_of_the_program_has_headroom_too() {
 #[test]
 #[should_panic(expected = "21 bytes of a headroom of 20")]
 fn nothing_is_read_before_the_headroom() {
-    let pool = BufferPool::with(&device::pd(), &PoolConfig::new(1, 64).headroom(20)).unwrap();
+    let pool = BufferPool::new(&device::pd(), &PoolConfig::new(1, 64).headroom(20)).unwrap();
     pool.take().unwrap().with_headroom(21);
 }
 
@@ -227,7 +227,7 @@ fn mapping(addr: usize) -> String {
 #[test]
 fn transparent_huge_pages_are_asked_for_where_the_kernel_can_give_them() {
     let pd = device::pd();
-    let pool = BufferPool::with_pages(&pd, 600, 4096, HugePages::Transparent).unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(600, 4096).pages(HugePages::Transparent)).unwrap();
     let addr = pool.take().unwrap().as_ptr().addr();
     assert_eq!(addr % (2 << 20), 0);
     if !fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap() {
@@ -249,7 +249,7 @@ fn reserved_huge_pages_are_used_or_the_error_says_how_to_reserve_them() {
         .lines()
         .find_map(|line| line.strip_prefix("HugePages_Free:")?.trim().parse().ok())
         .unwrap_or(0);
-    match BufferPool::with_pages(&pd, 16, 4096, HugePages::Reserved) {
+    match BufferPool::new(&pd, &PoolConfig::new(16, 4096).pages(HugePages::Reserved)) {
         Ok(pool) => {
             let of_pool = mapping(pool.take().unwrap().as_ptr().addr());
             let small = of_pool.lines().any(|line| line.starts_with("KernelPageSize:        4 kB"));
@@ -299,7 +299,7 @@ fn nothing_is_read_beyond_remote_memory() {
 fn the_memory_of_a_new_pool_is_zero() {
     let pd = device::pd();
     for pages in [HugePages::No, HugePages::Transparent] {
-        let pool = BufferPool::with_pages(&pd, 64, 1000, pages).unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(64, 1000).pages(pages)).unwrap();
         let all: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         for mut buffer in all {
             assert!(buffer.is_empty());

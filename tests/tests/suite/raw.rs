@@ -3,8 +3,8 @@
 use std::ptr;
 
 use doorbell::{
-    BufferPool, Compression, Error, ProtectionDomain, QpConfig, Receiver, ReceiverConfig, Sender,
-    SenderConfig, SrqConfig,
+    BufferPool, Compression, Error, ProtectionDomain, QpConfig, Receiver, CqConfig, Sender,
+    CqConfig, SrqConfig,
 };
 use doorbell_tests::by_hand::{Made, plain_cq, query};
 use doorbell_tests::{Peers, device, message, receiving, sending};
@@ -12,8 +12,8 @@ use rdma_core_sys as sys;
 
 const RECEIVES: u32 = 32;
 
-fn config() -> ReceiverConfig {
-    ReceiverConfig::new().path(device::path())
+fn config() -> CqConfig {
+    CqConfig::new(4096).path(device::path())
 }
 
 /// Attributes with which `ibv_create_cq_ex` and `mlx5dv_create_cq` make a CQ with timestamps, or a compressed one.
@@ -31,7 +31,7 @@ fn made_on(pd: &ProtectionDomain, recv_cq: *mut sys::ibv_cq, shared: bool) -> Ma
 }
 
 /// Wraps objects that were made by hand, connects them and receives through them.
-fn receive_through(pd: &ProtectionDomain, made: Made, config: &ReceiverConfig, timed: bool) {
+fn receive_through(pd: &ProtectionDomain, made: Made, config: &CqConfig, timed: bool) {
     // SAFETY: no other code uses the objects, and they are destroyed last.
     let mut receiver = unsafe { Receiver::from_raw_cq(pd, made.recv_cq, config) }.unwrap();
     let srq = (!made.srq.is_null()).then(|| {
@@ -44,7 +44,7 @@ fn receive_through(pd: &ProtectionDomain, made: Made, config: &ReceiverConfig, t
     };
     // SAFETY: as above.
     let mut near = unsafe { receiver.attach_raw_qp(made.qp, &qp) }.unwrap();
-    let pool = BufferPool::new(pd, 2 * RECEIVES + 2, 128).unwrap();
+    let pool = BufferPool::new(pd, &PoolConfig::new(2 * RECEIVES + 2, 128)).unwrap();
     let capacity = match srq {
         Some(srq) => receiver.fill(srq, &pool).unwrap(),
         None => receiver.fill(near.receive_queue().unwrap(), &pool).unwrap(),
@@ -79,7 +79,7 @@ fn receive_through(pd: &ProtectionDomain, made: Made, config: &ReceiverConfig, t
 fn a_sender_on_a_cq_made_by_hand() {
     let pd = device::pd();
     let made = made(&pd, false);
-    let with = SenderConfig::new().path(device::path());
+    let with = CqConfig::new(4096).path(device::path());
     // SAFETY: no other code uses the objects, and they are destroyed last.
     let (mut receiver, mut sender) = unsafe {
         let receiver = Receiver::from_raw_cq(&pd, made.recv_cq, &config()).unwrap();
@@ -92,10 +92,10 @@ fn a_sender_on_a_cq_made_by_hand() {
     let queue = near.send_queue().unwrap();
     assert_eq!(sender.path(), receiver.path());
     let mut far_receiver = device::receiver(&pd, 64);
-    let mut far = far_receiver.create_qp(&QpConfig::rc().receives(16, 1)).unwrap();
+    let mut far = QueuePair::builder(&QpConfig::rc()).receive(&mut far_receiver, RqConfig::new(16)).build().unwrap();
     doorbell_tests::peers::join(&mut near, &mut far);
     let (pool, arriving) =
-        (BufferPool::new(&pd, 4, 128).unwrap(), BufferPool::new(&pd, 32, 128).unwrap());
+        (BufferPool::new(&pd, &PoolConfig::new(4, 128)).unwrap(), BufferPool::new(&pd, &PoolConfig::new(32, 128)).unwrap());
     let rq = far.receive_queue().unwrap();
     for number in 0..sender.capacity(queue) + 16 {
         far_receiver.fill(rq, &arriving).unwrap();
@@ -139,7 +139,7 @@ fn a_cq_made_by_hand_with_timestamps() {
     // SAFETY: an open context and an initialised structure; `Made` destroys the CQ.
     let cq = unsafe { sys::ibv_create_cq_ex(pd.context().as_raw(), &mut init) };
     let made = made_on(&pd, sys::ibv_cq_ex_to_cq(cq), false);
-    receive_through(&pd, made, &config().timestamps(true), true);
+    receive_through(&pd, made, &config().timestamps(Timestamps::Ticks), true);
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn a_hand_made_srq_beside_one_of_the_library() {
     // SAFETY: no other code uses the SRQ, and it is destroyed last.
     let theirs = unsafe { receiver.attach_raw_srq(made.srq, RECEIVES, 1) }.unwrap();
     let ours = receiver.create_srq(&SrqConfig::new(RECEIVES)).unwrap();
-    let pool = BufferPool::new(&pd, 1024, 64).unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(1024, 64)).unwrap();
     let (near, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(theirs), 1, 64);
     let (near_ours, mut peers_ours) =
         Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(ours), 1, 64);
@@ -231,7 +231,7 @@ fn a_hand_made_queue_pair_is_kept_filled_as_long_as_its_handle_lives() {
     // SAFETY: as above; it was made with these sizes.
     let near = unsafe { receiver.attach_raw_qp(made.qp, &config) }.unwrap();
     let rq = near.receive_queue().unwrap();
-    let pool = BufferPool::new(&pd, 2 * RECEIVES, 64).unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(2 * RECEIVES, 64)).unwrap();
     receiver.keep_filled(rq, &pool, 1).unwrap();
     receiver.post(rq, pool.take()).unwrap();
     drop(near);

@@ -38,7 +38,7 @@ fn a_queue_is_refilled_when_it_is_below_its_watermark_and_not_before() {
 #[test]
 fn a_receive_queue_is_refilled_as_far_as_the_pool_goes() {
     let mut w = Single::new(16, 64);
-    let pool = BufferPool::new(&w.pd, 5, 64).unwrap();
+    let pool = BufferPool::new(&w.pd, &PoolConfig::new(5, 64)).unwrap();
     w.receiver.keep_filled(w.queue, &pool, 16).unwrap();
     w.receiver.refill();
     assert_eq!(w.receiver.capacity(w.queue) - w.receiver.free_slots(w.queue), 5);
@@ -65,7 +65,7 @@ fn watermarks_that_cannot_be() {
 #[test]
 fn a_pool_of_another_domain_keeps_and_fills_nothing() {
     let mut w = Shared::new(15, 1, 64);
-    let foreign = BufferPool::new(&device::pd(), 64, 64).unwrap();
+    let foreign = BufferPool::new(&device::pd(), &PoolConfig::new(64, 64)).unwrap();
     let refused = w.receiver.keep_filled(w.queue, &foreign, 4).unwrap_err();
     assert_matches!(refused, Error::Foreign { .. });
     w.receiver.refill();
@@ -78,7 +78,7 @@ fn a_pool_of_another_domain_keeps_and_fills_nothing() {
     drop(taken);
     assert_eq!((w.receiver.free_slots(w.queue), foreign.available()), (capacity, 64));
     // `fill` leaves a buffer in the spare slot when the queue is full, and only then.
-    let two = BufferPool::new(&w.pd, 2, 64).unwrap();
+    let two = BufferPool::new(&w.pd, &PoolConfig::new(2, 64)).unwrap();
     assert_eq!(w.receiver.fill(w.queue, &two).unwrap(), 2);
     assert_eq!(w.receiver.fill(w.queue, &two).unwrap(), 0);
     assert_eq!((w.fill(), w.fill()), (capacity as usize - 2, 0));
@@ -146,7 +146,7 @@ fn a_queue_that_was_kept_filled_ends_when_its_queue_pair_is_dropped() {
     let mut made = Vec::new();
     while left >= 8 {
         let count = 1 << left.ilog2();
-        made.push(receiver.create_qp(&QpConfig::rc().receives(count, 1)).unwrap());
+        made.push(QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(count)).build().unwrap());
         left -= count;
     }
     drop(peers);
@@ -256,7 +256,7 @@ fn buffers_for_a_closed_queue_return_while_its_receiver_lives() {
 fn a_buffer_of_another_domain_is_refused_to_the_thread_that_gives_it() {
     let mut w = Shared::new(7, 1, 64);
     let poster = w.receiver.shared_poster(w.queue).unwrap();
-    let foreign = BufferPool::new(&device::pd(), 1, 64).unwrap();
+    let foreign = BufferPool::new(&device::pd(), &PoolConfig::new(1, 64)).unwrap();
     let refused = poster.post(foreign.take().unwrap()).unwrap_err();
     assert_eq!(refused.buffer.capacity(), 64);
 }
@@ -309,7 +309,7 @@ fn refills_and_the_low_water_mark_are_counted() {
 #[test]
 fn a_sleeper_is_woken_by_buffers_that_another_thread_drops_into_the_pool() {
     let mut w = Shared::new(7, 1, 64);
-    let pool = BufferPool::new(&w.pd, 2, 64).unwrap();
+    let pool = BufferPool::new(&w.pd, &PoolConfig::new(2, 64)).unwrap();
     let away: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
     w.receiver.keep_filled(w.queue, &pool, 1).unwrap();
     let began = std::time::Instant::now();

@@ -1,6 +1,6 @@
 //! Sizes of queues: both paths round a size in the same way, and all slots can be used.
 
-use doorbell::{AsyncEvent, Context, Path, Receiver, ReceiverConfig};
+use doorbell::{AsyncEvent, Context, Path, Receiver, CqConfig};
 use doorbell_tests::device;
 use doorbell_tests::world::{Shared, Single};
 
@@ -34,7 +34,7 @@ fn queues_of_500_fit_a_cq_of_501_and_fill_it() {
 #[test]
 fn a_cq_is_as_large_as_was_asked_for_and_by_default_4096() {
     let pd = device::pd();
-    let config = ReceiverConfig::new().path(device::path());
+    let config = CqConfig::new(4096).path(device::path());
     let default = Receiver::new(&pd, &config).unwrap().cq_capacity();
     assert!(default == 4096 || default > 4096 && !is_mlx5(pd.context()), "{default}");
     let largest = pd.context().attr().max_cqe as u32;
@@ -46,7 +46,7 @@ fn a_cq_is_as_large_as_was_asked_for_and_by_default_4096() {
         }
     }
     assert!(Receiver::new(&pd, &config.clone().cq_capacity(largest)).is_ok());
-    let timestamps = config.clone().cq_capacity(512).timestamps(true);
+    let timestamps = config.clone().cq_capacity(512).timestamps(Timestamps::Ticks);
     let made = Receiver::new(&pd, &timestamps).unwrap().cq_capacity();
     assert!(made == 512 || made > 512 && !is_mlx5(pd.context()), "{made}");
 }

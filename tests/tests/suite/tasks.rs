@@ -47,7 +47,7 @@ fn sending(mut peers: Peers) -> (mpsc::Sender<()>, JoinHandle<Peers>) {
 fn a_task_is_woken_by_each_message() {
     run(async {
         let w = Shared::new(31, 1, 64).filled();
-        let mut receiver = AsyncReceiver::new(w.receiver).unwrap();
+        let mut receiver = Async::new(w.receiver).unwrap();
         let (send, thread) = sending(w.peers);
         let task = tokio::spawn(async move {
             for number in 0..share(2000) {
@@ -67,9 +67,9 @@ fn a_task_is_woken_by_the_end_of_each_request() {
         let mut w = Sending::new(2, 8, 64);
         let queues = [w.queue(0), w.queue(1)];
         let remote = w.remote().slice(0, 5).unwrap();
-        let mut sender = AsyncSender::new(w.sender).unwrap();
+        let mut sender = Async::new(w.sender).unwrap();
         for number in 0..share(1000) {
-            let mut posting = sender.post(queues[number as usize % 2]).unwrap();
+            let mut posting = sender.post_many(queues[number as usize % 2]).unwrap();
             posting.token(number).write(w.pool.take().unwrap(), &remote).unwrap();
             drop(posting);
             let mut over = None;
@@ -91,7 +91,7 @@ fn a_task_is_woken_by_the_end_of_each_request() {
 fn a_wait_that_is_given_up_loses_nothing() {
     run(async {
         let mut w = Shared::new(31, 1, 64).filled();
-        let mut receiver = AsyncReceiver::new(w.receiver).unwrap();
+        let mut receiver = Async::new(w.receiver).unwrap();
         for number in 0..5 {
             let given_up = timeout(Duration::from_millis(5), receiver.ready()).await;
             assert!(given_up.is_err(), "nothing was sent");
@@ -113,7 +113,7 @@ fn a_buffer_from_another_thread_wakes_a_task_whose_queue_is_dry() {
         let mut w = Shared::new(3, 1, 64);
         let poster = w.receiver.shared_poster(w.queue).unwrap();
         let buffer = w.pool.take().unwrap();
-        let mut receiver = AsyncReceiver::new(w.receiver).unwrap();
+        let mut receiver = Async::new(w.receiver).unwrap();
         w.peers.send(0, 64);
         let mut waiting = pin!(receive(&mut receiver));
         let early = poll_fn(|task| Poll::Ready(waiting.as_mut().poll(task))).await;

@@ -84,7 +84,7 @@ fn a_context_a_domain_and_a_pool() {
     in_every_order(|| {
         let context = device::open();
         let pd = context.alloc_pd().unwrap();
-        let pool = doorbell::BufferPool::new(&pd, 4, 64).unwrap();
+        let pool = doorbell::BufferPool::new(&pd, &PoolConfig::new(4, 64)).unwrap();
         let buffer = pool.take();
         vec![Box::new(context), Box::new(pd), Box::new(pool), Box::new(buffer)]
     });
@@ -112,7 +112,7 @@ fn buffers_left_in_a_queue_come_back_when_it_is_destroyed() {
 fn messages_of_a_destroyed_srq_are_not_the_next_ones() {
     const RECEIVES: u32 = 7;
     let (pd, mut receiver) = device::start(2 * RECEIVES);
-    let pool = BufferPool::new(&pd, 2 * RECEIVES + 2, 64).unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(2 * RECEIVES + 2, 64)).unwrap();
     let connect = |receiver: &mut Receiver| {
         let srq = receiver.create_srq(&SrqConfig::new(RECEIVES)).unwrap();
         let buffers = std::iter::from_fn(|| pool.take()).take(RECEIVES as usize);

@@ -3,7 +3,7 @@
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
 
-use doorbell::{BufferPool, Path, QpConfig, Receiver, ReceiverConfig, SrqConfig};
+use doorbell::{BufferPool, Path, QpConfig, Receiver, CqConfig, SrqConfig};
 use doorbell_tests::{Peers, device, receiving};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -99,7 +99,7 @@ fn each_control_path_step_is_traced_and_no_message() {
     reported(&connected, "receive queue created", &[format!("qp_num={there}")]);
     reported(&connected, "connected", &[qp_num.clone(), format!("peer_qp_num={there}")]);
 
-    let pool = BufferPool::new(&pd, 128, 64).unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(128, 64)).unwrap();
     let registered = ["count=128", "buffer_size=64"].map(str::to_owned);
     reported(&lines.take(), "pool registered", &registered);
 
@@ -131,7 +131,7 @@ fn the_reason_against_the_direct_path_is_traced() {
     // SAFETY: a test has a process of its own, and this one no other thread yet that reads the environment.
     unsafe { std::env::set_var("MLX5_SRQ_SIGNATURE", "1") };
     lines.take();
-    let receiver = Receiver::new(&pd, &ReceiverConfig::new()).unwrap();
+    let receiver = Receiver::new(&pd, &CqConfig::new(4096)).unwrap();
     assert_eq!(receiver.path(), Path::Verbs);
     let chosen = lines.take();
     let chosen =

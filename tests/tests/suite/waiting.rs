@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell::{CompletionChannel, Error, Receiver, ReceiverConfig};
+use doorbell::{CompletionChannel, Error, Receiver, CqConfig};
 use doorbell_tests::by_hand::plain_cq;
 use doorbell_tests::descriptor::is_readable;
 use doorbell_tests::receiving::PATIENCE;
@@ -65,7 +65,7 @@ fn an_armed_receiver_makes_its_channel_readable_once() {
 /// Sends an empty message with an event or without.
 fn send_empty(qp: &mut SendingQp, solicited: bool) {
     let queue = qp.send_queue().unwrap();
-    let mut posting = qp.sender.post(queue).unwrap();
+    let mut posting = qp.sender.post_many(queue).unwrap();
     if solicited {
         posting.solicited();
     }
@@ -119,7 +119,7 @@ fn a_message_at_any_time_ends_the_wait() {
 #[test]
 fn waiting_without_a_channel_is_an_error() {
     let pd = device::pd();
-    let (cq, config) = (plain_cq(&pd), ReceiverConfig::new().path(device::path()));
+    let (cq, config) = (plain_cq(&pd), CqConfig::new(4096).path(device::path()));
     // SAFETY: a fresh CQ that no other code uses, destroyed below, after the receiver.
     let mut receiver = unsafe { Receiver::from_raw_cq(&pd, cq, &config) }.unwrap();
     assert!(receiver.channel().is_none());

@@ -6,7 +6,7 @@ use std::{mem, slice};
 
 use doorbell::{
     BufferPool, Cause, Path, ProtectionDomain, QpConfig, QpState, QueuePair, Receiver,
-    ReceiverConfig, WcFlags, WcStatus,
+    CqConfig, WcFlags, WcStatus,
 };
 use doorbell_tests::by_hand::Made;
 use doorbell_tests::peers::known_state;
@@ -66,7 +66,7 @@ impl Witness {
 
     /// A receiver on both.
     fn wrap(&self, pd: &ProtectionDomain, qp: &QpConfig) -> (Receiver, QueuePair) {
-        let config = ReceiverConfig::new().path(Path::Direct);
+        let config = CqConfig::new(4096).path(Path::Direct);
         // SAFETY: no other code uses the objects, and they are destroyed last.
         unsafe {
             let mut receiver = Receiver::from_raw_cq(pd, self.made.recv_cq, &config).unwrap();
@@ -328,7 +328,7 @@ fn compare(pd: &ProtectionDomain, cqe_size: u16, qp_type: sys::ibv_qp_type) {
 
     let (mut receiver, near) = other.wrap(pd, &config);
     let rq = near.receive_queue().unwrap();
-    let pool = BufferPool::new(pd, RECEIVES, BUFFER as u32).unwrap();
+    let pool = BufferPool::new(pd, &PoolConfig::new(RECEIVES, BUFFER as u32)).unwrap();
     receiver.fill(rq, &pool).unwrap();
     for (i, form) in forms.iter().enumerate() {
         let mut cqe = form.cqe;
@@ -422,7 +422,7 @@ fn cqes_without_a_message_are_classified() {
     let made = Witness::new(&pd, 64, sys::IBV_QPT_RC);
     let (mut receiver, mut near) = made.wrap(&pd, &QpConfig::rc());
     let rq = near.receive_queue().unwrap();
-    let pool = BufferPool::new(&pd, RECEIVES, BUFFER as u32).unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(RECEIVES, BUFFER as u32)).unwrap();
     let posted = receiver.fill(rq, &pool).unwrap();
     let cqe = |opcode, counter: u16, syndromes: [u8; 2]| {
         let mut cqe = ErrorCqe::zeroed();
@@ -471,7 +471,7 @@ fn lengths_that_cannot_be_true_end_with_the_buffers() {
     let (mut receiver, near) = made.wrap(&pd, &QpConfig::rc());
     let rq = near.receive_queue().unwrap();
     let (large, small) =
-        (BufferPool::new(&pd, 8, BUFFER as u32).unwrap(), BufferPool::new(&pd, 8, 10).unwrap());
+        (BufferPool::new(&pd, &PoolConfig::new(8, BUFFER as u32)).unwrap(), BufferPool::new(&pd, &PoolConfig::new(8, 10)).unwrap());
     let complete = |index: u16, length: u32| {
         let mut cqe = Cqe64::zeroed();
         cqe.byte_cnt = length.into();

@@ -51,7 +51,7 @@ fn a_rendezvous_with_a_buffer_of_another_domain_is_refused() {
     for way in ways() {
         let (mut near, mut far) = pair(way, &SHAPE);
         let elsewhere = near.tags.pd().context().alloc_pd().unwrap();
-        let pool = BufferPool::readable(&elsewhere, 1, 64).unwrap();
+        let pool = BufferPool::new(&elsewhere, &PoolConfig::new(1, 64).readable(true)).unwrap();
         let mut buffer = pool.take().unwrap();
         buffer.set_len(64);
         let refused = near.tags.send_rendezvous(near.peers[0], 1, 0, buffer).unwrap_err();
@@ -72,13 +72,13 @@ fn buffers_without_room_for_headers_are_refused() {
     for way in ways() {
         let (mut near, mut far) = pair(way, &SHAPE);
         for size in [8, 31] {
-            let small = BufferPool::new(near.tags.pd(), 64, size).unwrap();
+            let small = BufferPool::new(near.tags.pd(), &PoolConfig::new(64, size)).unwrap();
             let refused = near.tags.fill(&small).unwrap_err();
             assert_matches!(refused, Error::OutOfRange { .. });
             assert!(refused.to_string().contains("32"), "{refused}");
             assert_eq!(small.available(), 64);
         }
-        near.tags.fill(&BufferPool::new(near.tags.pd(), 64, 32).unwrap()).unwrap();
+        near.tags.fill(&BufferPool::new(near.tags.pd(), &PoolConfig::new(64, 32)).unwrap()).unwrap();
         far.send(0, 1, 0, &[7]);
         near.post(1, ALL);
         assert_eq!(*near.received().buffer, [7]);

@@ -158,7 +158,7 @@ fn as_much_completes_at_once_as_there_is() {
     for way in ways() {
         let (mut near, mut far) = pair(way, &Shape { tags: 8, ..SHAPE });
         let mut events = near.tags.pd().context().events().unwrap();
-        let more = BufferPool::new(near.tags.pd(), 256, 64).unwrap();
+        let more = BufferPool::new(near.tags.pd(), &PoolConfig::new(256, 64)).unwrap();
         let posted = near.tags.fill(&more).unwrap();
         let receives: Vec<_> = (0..8).map(|tag| near.post(1000 + tag, ALL)).collect();
         for number in 0..posted {
@@ -182,7 +182,7 @@ fn as_much_completes_at_once_as_there_is() {
 fn unpolled_messages_outlive_the_removal_of_their_peer() {
     for way in ways() {
         let (mut near, mut far) = pair(way, &Shape { slots: 127, peers: 2, ..SHAPE });
-        let slots = BufferPool::new(near.tags.pd(), 256, 256).unwrap();
+        let slots = BufferPool::new(near.tags.pd(), &PoolConfig::new(256, 256)).unwrap();
         let full = near.tags.fill(&slots).unwrap();
         for round in 0..6 {
             // More messages than are taken at once.

@@ -24,10 +24,10 @@ fn receives_that_cannot_be_give_the_buffer_back() {
         };
         let wide = refused(0x11, 0x0f, near.pool.take().unwrap());
         assert_eq!(wide, TagFailure::Mask { tag: 0x11, mask: 0x0f });
-        let other = BufferPool::new(&device::pd(), 1, 64).unwrap();
+        let other = BufferPool::new(&device::pd(), &PoolConfig::new(1, 64)).unwrap();
         assert_eq!(refused(1, ALL, other.take().unwrap()), TagFailure::WrongDomain);
         // The last buffer of such a pool ends where the memory does.
-        let tight = BufferPool::from_memory(&pd, vec![0; 256], 10).unwrap();
+        let tight = BufferPool::from_memory(&pd, vec![0; 256], &PoolConfig::new(u32::MAX, 10)).unwrap();
         let small = refused(1, ALL, tight.take().unwrap());
         assert_eq!(small, TagFailure::TooSmall { min: 32 });
         assert_eq!((other.available(), near.tags.outstanding()), (1, 0));
@@ -77,7 +77,7 @@ fn sends_that_cannot_be_give_the_buffer_back() {
         let message = TaggedBuffer::new(error.buffer).unwrap();
         assert!(far.tags.send(foreign, 1, 0, message).is_err());
         assert_eq!(far.tags.offered(), 0);
-        let small = BufferPool::new(far.tags.pd(), 1, 15).unwrap();
+        let small = BufferPool::new(far.tags.pd(), &PoolConfig::new(1, 15)).unwrap();
         assert!(TaggedBuffer::new(small.take().unwrap()).is_err());
     }
 }
@@ -86,7 +86,7 @@ fn sends_that_cannot_be_give_the_buffer_back() {
 fn a_message_longer_than_its_receive_fails_it() {
     for way in ways() {
         let (mut near, mut far) = pair(way, &SHAPE);
-        let small = BufferPool::new(near.tags.pd(), 4, 10).unwrap();
+        let small = BufferPool::new(near.tags.pd(), &PoolConfig::new(4, 10)).unwrap();
         // By rendezvous: the connection lives on, and the sender gets its buffer.
         for early in [true, false] {
             let before = early.then(|| near.tags.post(7, ALL, small.take().unwrap()).unwrap());
@@ -168,7 +168,7 @@ fn an_offer_of_memory_that_is_not_the_senders_fails_the_receive() {
             let mut raw = Raw::connect(&mut near);
             let free = near.pool.available();
             // One buffer, so that the region ends with it.
-            let readable = BufferPool::readable(near.tags.pd(), 1, 4096).unwrap();
+            let readable = BufferPool::new(near.tags.pd(), &PoolConfig::new(1, 4096).readable(true)).unwrap();
             let offer = wild_offers(&readable)[at];
             if early {
                 near.post(1, ALL);
@@ -212,7 +212,7 @@ fn a_queue_that_cannot_be_is_refused_in_words() {
     let peer = tags.add_peer(&QpConfig::rc()).unwrap();
     let itself = tags.address(peer).unwrap();
     assert_matches!(tags.connect(peer, &itself), Err(Error::Unsupported { .. }));
-    let other = BufferPool::new(&device::pd(), 64, 64).unwrap();
+    let other = BufferPool::new(&device::pd(), &PoolConfig::new(64, 64)).unwrap();
     assert_matches!(tags.fill(&other), Err(Error::Foreign { .. }));
 }
 

@@ -95,7 +95,7 @@ fn the_failure_of_a_peer_wakes_a_sleeper_and_the_others_go_on() {
             let (mut near, mut far) = pair(way, &Shape { peers: 2, ..SHAPE });
             assert!(!near.tags.arm().unwrap());
             // A message longer than any buffer ends the connection at both sides.
-            let pool = BufferPool::new(far.tags.pd(), 1, 20_000).unwrap();
+            let pool = BufferPool::new(far.tags.pd(), &PoolConfig::new(1, 20_000)).unwrap();
             far.tags.send(far.peers[0], 5, 0, tagged(&pool, &[0; 19_000])).unwrap();
             let event = wait(&mut near);
             assert_matches!(event, TagEvent::PeerFailed { peer, .. } if peer == near.peers[0]);
@@ -164,7 +164,7 @@ fn a_task_is_woken_by_each_event() {
         near.post(0, ALL);
         let Side { tags, pool, peers, .. } = near;
         let task = runtime.block_on(async move {
-            let mut tags = AsyncTagMatchingSrq::new(tags).unwrap();
+            let mut tags = Async::new(tags).unwrap();
             let (go, start) = mpsc::channel();
             let sender = thread::spawn(move || {
                 for round in start {
@@ -214,7 +214,7 @@ fn unexpected_messages_that_hold_all_buffers_are_reported() {
         // Receives for the waiting messages give buffers back, and the message arrives; another pool does, too.
         let before = near.tags.unexpected();
         if way == doorbell::tags::Offload::Never {
-            let more = BufferPool::new(near.tags.pd(), 64, SHAPE.buffer_size + 64).unwrap();
+            let more = BufferPool::new(near.tags.pd(), &PoolConfig::new(64, SHAPE.buffer_size + 64)).unwrap();
             near.tags.fill(&more).unwrap();
             assert_matches!(slept(&mut near), TagEvent::Received(got) if got.receive == receive);
             assert!(near.tags.unexpected() > before);

@@ -9,7 +9,7 @@ mod safe;
 
 use crate::poison;
 use doorbell::{
-    Context, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig, SrqId,
+    Context, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, CqConfig, SrqId,
 };
 use mlx5_wire::syndrome::Syndrome;
 use rdma_core_sys as sys;
@@ -79,7 +79,7 @@ impl Wrapped {
         // and they were made with these sizes.
         unsafe {
             let mut receiver =
-                Receiver::from_raw_cq(pd, twin.cq, &ReceiverConfig::new().path(Path::Direct))
+                Receiver::from_raw_cq(pd, twin.cq, &CqConfig::new(4096).path(Path::Direct))
                     .expect("a fresh CQ");
             let srq = shape.shared.then(|| {
                 receiver

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use doorbell::raw::SlotContext;
-use doorbell::{Context, Path, ProtectionDomain, Receiver, ReceiverConfig, SrqId};
+use doorbell::{Context, Path, ProtectionDomain, Receiver, CqConfig, SrqId};
 use mlx5_ring::receive::{self, ReceiveRing};
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::BasicBlocks;
@@ -60,7 +60,7 @@ impl Subject {
             let mut receiver = Receiver::from_raw_cq(
                 &pd,
                 twin.cq.cast(),
-                &ReceiverConfig::new().path(Path::Direct),
+                &CqConfig::new(4096).path(Path::Direct),
             )
             .expect("a fresh CQ");
             let srq = receiver.attach_raw_srq(twin.srq, shape.slots, 1).expect("a fresh SRQ");

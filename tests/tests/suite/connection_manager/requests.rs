@@ -184,7 +184,7 @@ fn a_queue_pair_of_another_device_is_refused() {
     };
     let pd = other.open().unwrap().alloc_pd().unwrap();
     let mut elsewhere = device::receiver(&pd, 64);
-    let mut stranger = elsewhere.create_qp(&QpConfig::rc().receives(4, 1)).unwrap();
+    let mut stranger = QueuePair::builder(&QpConfig::rc()).receive(&mut elsewhere, RqConfig::new(4)).build().unwrap();
     let mut side = Side::new();
     let mut qp = side.qp();
     let (asking, answering) =

@@ -1,6 +1,6 @@
 //! Messages arrive whole and in order, and their buffers come back.
 
-use doorbell::{BufferPool, PoolConfig, QpConfig, SenderConfig, WcStatus};
+use doorbell::{BufferPool, PoolConfig, QpConfig, CqConfig, WcStatus};
 use doorbell_tests::message;
 use doorbell_tests::sending::{Done, RECEIVES, Sending};
 
@@ -29,12 +29,12 @@ fn messages_of_any_length_arrive_whole_and_their_buffers_come_back() {
 fn many_requests_of_one_posting_complete_in_order() {
     // The CQ is exactly as large as it must be.
     let config = QpConfig::rc().sends(16).max_inline(16);
-    let mut w = Sending::with(3, 64, &config, &SenderConfig::new().cq_capacity(3 * 32));
+    let mut w = Sending::with(3, 64, &config, &CqConfig::new(3 * 32));
     for round in 0..50_u64 {
         for qp in 0..3 {
             let buffers: Vec<_> = (0..8).map(|i| w.buffer(&[qp as u8, i, round as u8])).collect();
             let queue = w.queue(qp);
-            let mut posting = w.sender.post(queue).unwrap();
+            let mut posting = w.sender.post_many(queue).unwrap();
             for (i, buffer) in buffers.into_iter().enumerate() {
                 posting.token(round << 8 | i as u64).send(buffer).unwrap();
             }
@@ -59,7 +59,7 @@ fn many_requests_of_one_posting_complete_in_order() {
 #[test]
 fn inline_messages_have_exactly_the_bytes_given() {
     let config = QpConfig::rc().sends(4).max_inline(200);
-    let mut w = Sending::with(1, 256, &config, &SenderConfig::new());
+    let mut w = Sending::with(1, 256, &config, &CqConfig::new(4096));
     let queue = w.queue(0);
     let bytes: Vec<u8> = (0..200).map(|i| i as u8).collect();
     for len in (0..=200).chain([0, 0, 1]) {
@@ -74,10 +74,10 @@ fn inline_messages_have_exactly_the_bytes_given() {
 
 #[test]
 fn immediate_data_arrives_as_it_was_given() {
-    let mut w = Sending::with(1, 64, &QpConfig::rc().max_inline(8), &SenderConfig::new());
+    let mut w = Sending::with(1, 64, &QpConfig::rc().max_inline(8), &CqConfig::new(4096));
     let queue = w.queue(0);
     for imm in [0x0102_0304, 0, u32::MAX] {
-        let mut posting = w.sender.post(queue).unwrap();
+        let mut posting = w.sender.post_many(queue).unwrap();
         posting.send_with_imm(b"bytes", imm).unwrap();
         posting.send(b"").unwrap();
         drop(posting);
@@ -89,9 +89,9 @@ fn immediate_data_arrives_as_it_was_given() {
 
 #[test]
 fn what_is_said_in_front_of_a_request_holds_for_this_one() {
-    let mut w = Sending::with(1, 64, &QpConfig::rc().max_inline(8), &SenderConfig::new());
+    let mut w = Sending::with(1, 64, &QpConfig::rc().max_inline(8), &CqConfig::new(4096));
     let queue = w.queue(0);
-    let mut posting = w.sender.post(queue).unwrap();
+    let mut posting = w.sender.post_many(queue).unwrap();
     posting.token(5).signaled().send(b"1").unwrap();
     posting.send(b"2").unwrap();
     posting.token(6).fence().solicited().send(b"3").unwrap();
@@ -104,8 +104,8 @@ fn what_is_said_in_front_of_a_request_holds_for_this_one() {
 #[test]
 fn several_buffers_and_parts_make_one_message() {
     let config = QpConfig::rc().sends(4).send_buffers(4);
-    let mut w = Sending::with(1, 64, &config, &SenderConfig::new());
-    let pool = BufferPool::with(&w.pd, &PoolConfig::new(4, 64).headroom(16)).unwrap();
+    let mut w = Sending::with(1, 64, &config, &CqConfig::new(4096));
+    let pool = BufferPool::new(&w.pd, &PoolConfig::new(4, 64).headroom(16)).unwrap();
     let queue = w.queue(0);
     for _ in 0..20 {
         let all = [w.buffer(b"one "), w.buffer(b""), w.buffer(b"two "), w.buffer(b"three")];
@@ -114,7 +114,7 @@ fn several_buffers_and_parts_make_one_message() {
         let mut headed = pool.take().unwrap();
         headed.extend_from_slice(b"body");
         headed.headroom_mut()[12..].copy_from_slice(b"head");
-        let mut posting = w.sender.post(queue).unwrap();
+        let mut posting = w.sender.post_many(queue).unwrap();
         posting.send(all).unwrap();
         posting.send(parts).unwrap();
         posting.send(headed.part_with_headroom(4)).unwrap();
@@ -134,7 +134,7 @@ fn several_buffers_and_parts_make_one_message() {
 #[test]
 fn buffers_that_are_not_taken_go_back() {
     let config = QpConfig::rc().sends(4).send_buffers(3);
-    let mut w = Sending::with(1, 64, &config, &SenderConfig::new());
+    let mut w = Sending::with(1, 64, &config, &CqConfig::new(4096));
     let queue = w.queue(0);
     for forget in [false, true] {
         for name in [b"a", b"b"] {
@@ -165,13 +165,13 @@ fn buffers_that_are_not_taken_go_back() {
 #[test]
 fn the_ring_and_its_counters_wrap() {
     let config = QpConfig::rc().sends(4).max_inline(200).rnr_retry(7);
-    let mut w = Sending::with(2, 256, &config, &SenderConfig::new().cq_capacity(2 * 16));
+    let mut w = Sending::with(2, 256, &config, &CqConfig::new(2 * 16));
     let bytes: Vec<u8> = (0..200).map(|i| i as u8).collect();
     let (mut posted, mut over, mut number) = (0_usize, 0_usize, 0_usize);
     let count = doorbell_tests::share(60_000) as usize;
     while over < count {
         let queue = w.queue(number % 2);
-        let mut posting = w.sender.post(queue).unwrap();
+        let mut posting = w.sender.post_many(queue).unwrap();
         for _ in 0..3 {
             let len = number * 7 % 200;
             if posted == count || posted - over >= RECEIVES as usize / 2 {

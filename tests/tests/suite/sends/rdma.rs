@@ -1,11 +1,11 @@
 //! RDMA and atomic operations.
 
-use doorbell::{QpConfig, SenderConfig, WcStatus};
+use doorbell::{QpConfig, CqConfig, WcStatus};
 use doorbell_tests::sending::{Done, Sending, bytes_of};
 
 fn world() -> Sending {
     let config = QpConfig::rc().sends(8).max_inline(32).send_buffers(2);
-    Sending::with(2, 4096, &config, &SenderConfig::new())
+    Sending::with(2, 4096, &config, &CqConfig::new(4096))
 }
 
 #[test]
@@ -13,7 +13,7 @@ fn what_is_written_stands_in_the_memory_of_the_peer() {
     let mut w = world();
     let (queue, remote) = (w.queue(0), w.remote());
     let (record, header, tail) = (w.buffer(&[7; 3000]), w.buffer(b"header"), w.buffer(b"tail"));
-    let mut posting = w.sender.post(queue).unwrap();
+    let mut posting = w.sender.post_many(queue).unwrap();
     posting.write(record, &remote.slice(1000, 3000).unwrap()).unwrap();
     posting.write([header, tail], &remote.slice(0, 20).unwrap()).unwrap();
     posting.write(b"inline", &remote.slice(100, 6).unwrap()).unwrap();
@@ -38,7 +38,7 @@ fn what_is_read_is_what_the_peer_has() {
     w.memory.write(5, &bytes);
     let (queue, remote) = (w.queue(1), w.remote());
     let buffers = [0, 1, 2].map(|_| w.buffer(b"old"));
-    let mut posting = w.sender.post(queue).unwrap();
+    let mut posting = w.sender.post_many(queue).unwrap();
     for ((buffer, len), token) in buffers.into_iter().zip([4000, 1, 0]).zip(1..) {
         posting.token(token).read(buffer, &remote.slice(5, len).unwrap()).unwrap();
     }
@@ -56,7 +56,7 @@ fn atomic_operations_change_numbers_and_tell_what_was_there() {
     let number = remote.slice(64, 8).unwrap();
     w.memory.write(64, &40_u64.to_ne_bytes());
     let [one, two, three] = [0, 1, 2].map(|_| w.buffer(b""));
-    let mut posting = w.sender.post(queue).unwrap();
+    let mut posting = w.sender.post_many(queue).unwrap();
     posting.fetch_add(one, &number, 2).unwrap();
     posting.compare_swap(two, &number, 42, 1 << 40).unwrap();
     posting.compare_swap(three, &number, 42, 7).unwrap();
@@ -75,7 +75,7 @@ fn a_fenced_request_comes_after_the_reads_before_it() {
     let (queue, remote) = (w.queue(0), w.remote());
     for _ in 0..50 {
         let buffer = w.buffer(b"");
-        let mut posting = w.sender.post(queue).unwrap();
+        let mut posting = w.sender.post_many(queue).unwrap();
         posting.token(1).read(buffer, &remote.slice(0, 4096).unwrap()).unwrap();
         posting.token(2).fence().send(b"after").unwrap();
         drop(posting);
@@ -93,7 +93,7 @@ fn a_wrong_key_is_refused_by_the_peer() {
     let remote = w.remote();
     let wrong = doorbell::RemoteRegion::new(remote.addr(), 64, remote.rkey() ^ 0xff00);
     let (first, buffer, after) = (w.buffer(b"fine"), w.buffer(b"no"), w.buffer(b"after"));
-    let mut posting = w.sender.post(queue).unwrap();
+    let mut posting = w.sender.post_many(queue).unwrap();
     posting.token(1).write(first, &remote).unwrap();
     posting.token(2).write(buffer, &wrong).unwrap();
     posting.token(3).send(after).unwrap();
