@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    BufferPool, Device, QpConfig, QueuePair, Receiver, ReceiverConfig, Sender, SenderConfig, SqId,
+    BufferPool, Device, QpConfig, QueuePair, Receiver, CqConfig, Sender, CqConfig, SqId,
     SrqConfig,
 };
 
@@ -38,15 +38,15 @@ struct Station {
 impl Station {
     fn open(device: &Device) -> Result<Self, Box<dyn Error>> {
         let pd = device.open()?.alloc_pd()?;
-        let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(64))?;
+        let mut receiver = Receiver::new(&pd, &CqConfig::new(64))?;
         let srq = receiver.create_srq(&SrqConfig::new(63))?;
-        receiver.fill(srq, &BufferPool::new(&pd, 64, 64)?)?;
+        receiver.fill(srq, &BufferPool::new(&pd, &PoolConfig::new(64, 64))?)?;
 
-        let mut end = receiver.create_qp(&QpConfig::rc().srq(srq))?;
-        let mut other = Receiver::new(&pd, &ReceiverConfig::new())?;
-        let mut sender = Sender::new(&pd, &SenderConfig::new().cq_capacity(64))?;
-        let config = QpConfig::rc().receives(1, 1).sends(SENDS as u32).max_inline(8);
-        let mut from = other.create_qp_with_sender(&config, &mut sender)?;
+        let mut end = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).build()?;
+        let mut other = Receiver::new(&pd, &CqConfig::new(4096))?;
+        let mut sender = Sender::new(&pd, &CqConfig::new(64))?;
+        let config = QpConfig::rc().sends(SENDS as u32).max_inline(8);
+        let mut from = QueuePair::builder(&config).receive(&mut other, RqConfig::new(1)).send(&mut sender).build()?;
         let queue = from.send_queue().ok_or("the queue pair has no send queue")?;
         let (here, there) = (end.address()?, from.address()?);
         end.connect(&there)?;
@@ -77,7 +77,7 @@ impl Station {
             self.over += 1;
         }
         drop(batch);
-        let mut posting = self.sender.post(self.queue)?;
+        let mut posting = self.sender.post_many(self.queue)?;
         while self.sent < MESSAGES && self.sent - self.over < SENDS {
             posting.send(self.sent.to_be_bytes())?;
             self.sent += 1;

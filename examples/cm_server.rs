@@ -18,8 +18,8 @@ use std::time::Duration;
 use clap::Parser;
 use doorbell::rdmacm::{Connection, Listener, Request, Route};
 use doorbell::{
-    BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig, Sender,
-    SenderConfig, SrqConfig, SrqId,
+    BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, CqConfig, Sender,
+    CqConfig, SrqConfig, SrqId,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -118,10 +118,10 @@ impl Server {
 
     fn new(device: &str, path: Path) -> Result<Self> {
         let pd = doorbell::open(device)?.alloc_pd()?;
-        let config = ReceiverConfig::new().cq_capacity(RECEIVES + 1).path(path);
+        let config = CqConfig::new(RECEIVES + 1).path(path);
         let mut receiver = Receiver::new(&pd, &config)?;
         let srq = receiver.create_srq(&SrqConfig::new(RECEIVES))?;
-        receiver.fill(srq, &BufferPool::new(&pd, RECEIVES + 1, MESSAGE)?)?;
+        receiver.fill(srq, &BufferPool::new(&pd, &PoolConfig::new(RECEIVES + 1, MESSAGE))?)?;
         Ok(Self { pd, receiver, srq, clients: HashMap::new() })
     }
 
@@ -130,7 +130,7 @@ impl Server {
         let mut accept = |request: Request| -> doorbell::Result<Client> {
             let promised =
                 request.private_data().first_chunk().map_or(0, |n| u64::from_be_bytes(*n));
-            let mut qp = self.receiver.create_qp(&QpConfig::rc().srq(self.srq).sends(1))?;
+            let mut qp = QueuePair::builder(&QpConfig::rc().sends(1)).receive(&mut self.receiver, self.srq).build()?;
             let connection = request.accept(&mut qp, b"", PATIENCE)?;
             Ok(Client { qp, connection, promised, received: 0 })
         };
@@ -196,10 +196,10 @@ impl Server {
 fn client(args: &Args) -> Result<()> {
     let route = Route::resolve(args.address, PATIENCE)?;
     let pd = doorbell::open(route.device_name())?.alloc_pd()?;
-    let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().path(args.path))?;
-    let mut sender = Sender::new(&pd, &SenderConfig::new().path(args.path))?;
-    let config = QpConfig::rc().receives(1, 1).max_inline(MESSAGE);
-    let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
+    let mut receiver = Receiver::new(&pd, &CqConfig::new(4096).path(args.path))?;
+    let mut sender = Sender::new(&pd, &CqConfig::new(4096).path(args.path))?;
+    let config = QpConfig::rc().max_inline(MESSAGE);
+    let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build()?;
     let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
     let mut route = Some(route);
     for time in 1..=args.times {

@@ -16,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    BufferPool, Context, Path, ProtectionDomain, QpConfig, Receiver, ReceiverConfig, Sender,
-    SenderConfig,
+    BufferPool, Context, Path, ProtectionDomain, QpConfig, Receiver, CqConfig, Sender,
+    CqConfig,
 };
 use rdma_core_sys::*;
 
@@ -64,19 +64,19 @@ unsafe fn receive(objects: &Objects, path: Path) -> Result<(), Box<dyn Error>> {
         let context = Context::from_raw(objects.context)?;
         let pd = ProtectionDomain::from_raw(&context, objects.pd);
         let mut receiver =
-            Receiver::from_raw_cq(&pd, objects.recv_cq, &ReceiverConfig::new().path(path))?;
+            Receiver::from_raw_cq(&pd, objects.recv_cq, &CqConfig::new(4096).path(path))?;
         let srq = receiver.attach_raw_srq(objects.srq, RECEIVES, 1)?;
         let qp = receiver.attach_raw_qp(objects.qp, &QpConfig::rc().srq(srq))?;
         (pd, receiver, srq, qp)
     };
-    let pool = BufferPool::new(&pd, RECEIVES + 1, 4096)?;
+    let pool = BufferPool::new(&pd, &PoolConfig::new(RECEIVES + 1, 4096))?;
     println!("{} receives posted, path {}", receiver.fill(srq, &pool)?, receiver.path());
 
     // Another queue pair, of doorbell's own, to have something to receive.
-    let mut far_receiver = Receiver::new(&pd, &ReceiverConfig::new().path(path))?;
-    let mut sender = Sender::new(&pd, &SenderConfig::new().path(path))?;
-    let config = QpConfig::rc().receives(1, 1).sends(RECEIVES).max_inline(32);
-    let mut far = far_receiver.create_qp_with_sender(&config, &mut sender)?;
+    let mut far_receiver = Receiver::new(&pd, &CqConfig::new(4096).path(path))?;
+    let mut sender = Sender::new(&pd, &CqConfig::new(4096).path(path))?;
+    let config = QpConfig::rc().sends(RECEIVES).max_inline(32);
+    let mut far = QueuePair::builder(&config).receive(&mut far_receiver, RqConfig::new(1)).send(&mut sender).build()?;
     let queue = far.send_queue().ok_or("the queue pair has no send queue")?;
     let (here, there) = (qp.address()?, far.address()?);
     qp.connect(&there)?;

@@ -20,7 +20,7 @@ use std::thread;
 
 use doorbell::{
     Buffer, BufferPool, NotSent, Path, ProtectionDomain, QpConfig, QueuePair, Receiver,
-    ReceiverConfig, SendError, Sender, SenderConfig, SqId, SrqConfig, SrqId,
+    CqConfig, Refused, Sender, CqConfig, SqId, SrqConfig, SrqId,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -65,19 +65,19 @@ fn answer(request: &[u8]) -> [u8; 8] {
 
 /// Sends requests, and checks and counts the replies. The last client dies in the middle.
 fn client(pd: &ProtectionDomain, path: Path, id: u32, mut stream: UnixStream) -> Result<u64> {
-    let mut receiver = Receiver::new(pd, &ReceiverConfig::new().cq_capacity(64).path(path))?;
-    let mut sender = Sender::new(pd, &SenderConfig::new().cq_capacity(128).path(path))?;
-    let config = QpConfig::rc().receives(WINDOW as u32, 1).sends(WINDOW as u32).max_inline(16);
-    let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
+    let mut receiver = Receiver::new(pd, &CqConfig::new(64).path(path))?;
+    let mut sender = Sender::new(pd, &CqConfig::new(128).path(path))?;
+    let config = QpConfig::rc().sends(WINDOW as u32).max_inline(16);
+    let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(WINDOW as u32)).send(&mut sender).build()?;
     let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
-    let pool = BufferPool::new(pd, WINDOW as u32, 64)?;
+    let pool = BufferPool::new(pd, &PoolConfig::new(WINDOW as u32, 64))?;
     receiver.fill(qp.receive_queue().ok_or("the queue pair has no receive queue")?, &pool)?;
     qp.connect_over(&mut stream)?;
 
     let request = |number: u64| (u128::from(id) << 64 | u128::from(number)).to_be_bytes();
     let (mut asked, mut got) = (0, 0);
     while got < REQUESTS {
-        let mut posting = sender.post(queue)?;
+        let mut posting = sender.post_many(queue)?;
         while asked < REQUESTS && asked - got < WINDOW {
             posting.send(request(asked)).map_err(|error| error.reason)?;
             asked += 1;
@@ -128,11 +128,11 @@ struct Server {
 
 impl Server {
     fn new(pd: &ProtectionDomain, path: Path) -> Result<Self> {
-        let mut receiver = Receiver::new(pd, &ReceiverConfig::new().cq_capacity(256).path(path))?;
-        let sending = SenderConfig::new().cq_capacity((CLIENTS + 1) * REPLIES).path(path);
+        let mut receiver = Receiver::new(pd, &CqConfig::new(256).path(path))?;
+        let sending = CqConfig::new((CLIENTS + 1) * REPLIES).path(path);
         let sender = Sender::new(pd, &sending)?;
         let srq = receiver.create_srq(&SrqConfig::new(255))?;
-        let pool = BufferPool::new(pd, 512, 64)?;
+        let pool = BufferPool::new(pd, &PoolConfig::new(512, 64))?;
         receiver.fill(srq, &pool)?;
         let (clients, answered, doorbells, full) = (HashMap::new(), 0, 0, 0);
         Ok(Self { clients, receiver, sender, srq, pool, answered, doorbells, full })
@@ -140,8 +140,8 @@ impl Server {
 
     fn take(&mut self, mut stream: UnixStream) -> Result<()> {
         // A client that does not answer is given up after 4 tries of 4 ms.
-        let config = QpConfig::rc().srq(self.srq).sends(REPLIES).timeout(10).retry_cnt(3);
-        let mut qp = self.receiver.create_qp_with_sender(&config, &mut self.sender)?;
+        let config = QpConfig::rc().sends(REPLIES).timeout(10).retry_cnt(3);
+        let mut qp = QueuePair::builder(&config).receive(&mut self.receiver, self.srq).send(&mut self.sender).build()?;
         qp.connect_over(&mut stream)?;
         let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
         self.clients.insert(qp.qp_num(), Client { qp, queue, stream, replies: VecDeque::new() });
@@ -199,7 +199,7 @@ impl Server {
             while let Some(reply) = client.replies.pop_front() {
                 match posting.send(reply) {
                     Ok(()) => self.answered += 1,
-                    Err(SendError { payload, reason: NotSent::Full, .. }) => {
+                    Err(Refused { payload, reason: NotSent::Full, .. }) => {
                         client.replies.push_front(payload);
                         break;
                     }

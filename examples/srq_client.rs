@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, value_parser};
 use common::{Digest, MAX_MESSAGE};
 use doorbell::{
-    BufferPool, QpConfig, QueuePair, Receiver, ReceiverConfig, Sender, SenderConfig, SqId,
+    BufferPool, QpConfig, QueuePair, Receiver, CqConfig, Sender, CqConfig, SqId,
 };
 use fastrand::Rng;
 
@@ -79,11 +79,11 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         None => doorbell::devices()?[0].open()?,
     };
     let pd = context.alloc_pd()?;
-    let pool = BufferPool::new(&pd, SENDS * args.connections, MAX_MESSAGE)?;
+    let pool = BufferPool::new(&pd, &PoolConfig::new(SENDS * args.connections, MAX_MESSAGE))?;
     // The server sends nothing back, so nothing is posted to the receive queues.
-    let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-    let mut sender = Sender::new(&pd, &SenderConfig::new().cq_capacity(SENDS * args.connections))?;
-    let mut config = QpConfig::rc().receives(1, 1).sends(SENDS);
+    let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;
+    let mut sender = Sender::new(&pd, &CqConfig::new(SENDS * args.connections))?;
+    let mut config = QpConfig::rc().sends(SENDS);
     if let Some(index) = args.gid_index {
         config = config.gid_index(index);
     }
@@ -91,7 +91,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let mut connections = Vec::new();
     for i in 0..u64::from(args.connections) {
         let mut stream = connect(&args.server)?;
-        let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
+        let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build()?;
         qp.connect_over(&mut stream)?;
         let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
         let share = args.messages / u64::from(args.connections);
@@ -157,7 +157,7 @@ fn send_all(
         for (index, connection) in connections.iter_mut().enumerate() {
             let Connection { queue, digest, to_send, outstanding, .. } = connection;
             // The doorbell rings once for all messages that there is room for.
-            let mut posting = sender.post(*queue)?;
+            let mut posting = sender.post_many(*queue)?;
             while *to_send > 0 && *outstanding < SENDS {
                 let mut buffer = pool.take().expect("there are as many buffers as sends");
                 buffer.set_len(random_len(random));

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, value_parser};
 use common::{Digest, MAX_MESSAGE, Report};
 use doorbell::{
-    Buffer, BufferPool, Path, QpConfig, QueuePair, Receiver, ReceiverConfig, SrqConfig, SrqId,
+    Buffer, BufferPool, Path, QpConfig, QueuePair, Receiver, CqConfig, SrqConfig, SrqId,
 };
 
 /// Receives that are posted. One less than a power of two fits an SRQ best.
@@ -87,10 +87,10 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     };
     let device = describe(context.name());
     let pd = context.alloc_pd()?;
-    let large = BufferPool::new(&pd, RECEIVES + KEPT as u32, MAX_MESSAGE)?;
-    let small = BufferPool::new(&pd, RECEIVES.div_ceil(SCATTERED), SMALL)?;
+    let large = BufferPool::new(&pd, &PoolConfig::new(RECEIVES + KEPT as u32, MAX_MESSAGE))?;
+    let small = BufferPool::new(&pd, &PoolConfig::new(RECEIVES.div_ceil(SCATTERED), SMALL))?;
 
-    let config = ReceiverConfig::new().cq_capacity(1024).path(args.path);
+    let config = CqConfig::new(1024).path(args.path);
     let mut receiver = Receiver::new(&pd, &config)?;
     let srq = receiver.create_srq(&SrqConfig::new(RECEIVES).max_sge(2))?;
     for i in 0..RECEIVES {
@@ -106,14 +106,14 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let listener = TcpListener::bind(&args.listen).map_err(|e| format!("{}: {e}", args.listen))?;
     println!("{} receives posted on {device}, path {}", RECEIVES, receiver.path());
     println!("waiting for {} connections on {}", args.connections, listener.local_addr()?);
-    let mut config = QpConfig::rc().srq(srq).sends(1);
+    let mut config = QpConfig::rc().sends(1);
     if let Some(index) = args.gid_index {
         config = config.gid_index(index);
     }
     let mut connections = Vec::new();
     for i in 1..=args.connections {
         let (mut stream, peer) = listener.accept()?;
-        let mut qp = receiver.create_qp(&config)?;
+        let mut qp = QueuePair::builder(&config).receive(&mut receiver, srq).build()?;
         qp.connect_over(&mut stream).map_err(|e| format!("{peer}: {e}"))?;
         println!("connection {i} from {peer} on QP {:#x}", qp.qp_num());
         connections.push(Connection { qp, stream, digest: Digest::default(), reported: None });

@@ -91,12 +91,12 @@ pub struct CqeCompressionCaps {
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
-/// use doorbell::ReceiverConfig;
+/// use doorbell::CqConfig;
 ///
 /// let config = match doorbell::open("mlx5_0")?.capabilities()?.timestamps {
-///     Some(caps) if caps.real_time => ReceiverConfig::new().real_time_timestamps(),
-///     Some(_) => ReceiverConfig::new().timestamps(true),
-///     None => ReceiverConfig::new(),
+///     Some(caps) if caps.real_time => CqConfig::new(4096).timestamps(Timestamps::RealTime),
+///     Some(_) => CqConfig::new(4096).timestamps(Timestamps::Ticks),
+///     None => CqConfig::new(4096),
 /// };
 /// # let _ = config;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -109,7 +109,7 @@ pub struct TimestampCaps {
     /// Frequency of the free-running clock in kHz; 0 if the driver does not report it.
     pub clock_khz: u64,
     /// `true` if timestamps can be in real time (`MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS`) instead of ticks of the
-    /// free-running clock: see [`ReceiverConfig::real_time_timestamps`](crate::ReceiverConfig::real_time_timestamps).
+    /// free-running clock: see [`CqConfig::real_time_timestamps`](crate::CqConfig::real_time_timestamps).
     pub real_time: bool,
 }
 

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 /// clock or real time. [`Clock::nanoseconds`] converts both.
 ///
 /// ```
-/// # let config = doorbell::ReceiverConfig::new().timestamps(true);
+/// # let config = doorbell::CqConfig::new(4096).timestamps(Timestamps::Ticks);
 /// # let mut world = doorbell_doc::World::with(&config);
 /// # world.send(b"hello");
 /// # let receiver = &mut world.receiver;
@@ -50,7 +50,7 @@ impl Timestamp {
     }
 
     /// Returns the time since 1970 by the adapter's PTP clock if the timestamp is in [real
-    /// time](crate::ReceiverConfig::real_time_timestamps), or `None` if it is in ticks.
+    /// time](crate::CqConfig::real_time_timestamps), or `None` if it is in ticks.
     pub const fn real_time(self) -> Option<Duration> {
         match self.clock {
             // 32 bits of nanoseconds may be more than a second: nothing overflows.
@@ -92,7 +92,7 @@ debug_is_display!(WrongClock);
 /// reading; any `Clock` converts them.
 ///
 /// ```
-/// # let config = doorbell::ReceiverConfig::new().timestamps(true);
+/// # let config = doorbell::CqConfig::new(4096).timestamps(Timestamps::Ticks);
 /// # let mut world = doorbell_doc::World::with(&config);
 /// # world.send(b"hello");
 /// # let receiver = &mut world.receiver;

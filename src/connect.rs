@@ -47,11 +47,11 @@ impl QueuePair {
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
     /// use std::net::{TcpListener, TcpStream};
     ///
-    /// # use doorbell::{QpConfig, Receiver, ReceiverConfig};
-    /// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-    /// # let mut qp = receiver.create_qp(&QpConfig::rc())?;
-    /// # let mut other = Receiver::new(&pd, &ReceiverConfig::new())?;
-    /// # let mut peer = other.create_qp(&QpConfig::rc())?;
+    /// # use doorbell::{QpConfig, Receiver, CqConfig};
+    /// # let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;
+    /// # let mut qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(128)).build()?;
+    /// # let mut other = Receiver::new(&pd, &CqConfig::new(4096))?;
+    /// # let mut peer = QueuePair::builder(&QpConfig::rc()).receive(&mut other, RqConfig::new(128)).build()?;
     /// let listener = TcpListener::bind("127.0.0.1:0")?;
     /// let address = listener.local_addr()?;
     /// // The other side, here a thread.
@@ -91,15 +91,15 @@ impl QueuePair {
     /// ```
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, Sender, SenderConfig};
+    /// # use doorbell::{QpConfig, Receiver, CqConfig, Sender, CqConfig};
     /// use std::os::unix::net::UnixStream;
     ///
     /// let config = QpConfig::ud(0x1234).max_inline(64);
-    /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-    /// let mut sender = Sender::new(&pd, &SenderConfig::new())?;
-    /// let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
-    /// # let mut other = Receiver::new(&pd, &ReceiverConfig::new())?;
-    /// # let mut peer = other.create_qp(&config)?;
+    /// let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;
+    /// let mut sender = Sender::new(&pd, &CqConfig::new(4096))?;
+    /// let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(128)).send(&mut sender).build()?;
+    /// # let mut other = Receiver::new(&pd, &CqConfig::new(4096))?;
+    /// # let mut peer = QueuePair::builder(&config).receive(&mut other, RqConfig::new(128)).build()?;
     /// let (mut here, mut there) = UnixStream::pair()?;
     /// // The other side, here a thread.
     /// let side = std::thread::spawn(move || peer.address_handle_over(&mut there).map(|_| peer));

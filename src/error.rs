@@ -20,10 +20,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
-/// use doorbell::{Error, Receiver, ReceiverConfig};
+/// use doorbell::{Error, Receiver, CqConfig};
 ///
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// match Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(1 << 30)) {
+/// match Receiver::new(&pd, &CqConfig::new(1 << 30)) {
 ///     Err(Error::OutOfRange { what, max, .. }) => println!("{what}: at most {max}"),
 ///     Err(error) => println!("{error}"),
 ///     Ok(_) => println!("a large device"),

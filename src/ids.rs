@@ -27,9 +27,9 @@ pub struct SrqId(pub(crate) QueueId);
 /// # let doorbell_doc::World { peer_receiver, pd, qp, .. } = &mut world;
 /// use doorbell::{BufferPool, QpConfig};
 ///
-/// let own = peer_receiver.create_qp(&QpConfig::rc().receives(16, 1))?;
+/// let own = QueuePair::builder(&QpConfig::rc()).receive(&mut peer_receiver, RqConfig::new(16)).build()?;
 /// let queue = own.receive_queue().expect("a queue of its own");
-/// let pool = BufferPool::new(pd, 16, 256)?;
+/// let pool = BufferPool::new(pd, &PoolConfig::new(16, 256))?;
 /// assert_eq!(peer_receiver.fill(queue, &pool)?, 16);
 /// // A queue pair on an SRQ has none to post to.
 /// assert!(qp.receive_queue().is_none());
@@ -42,7 +42,7 @@ pub struct RqId(pub(crate) QueueId);
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
-/// # let own = world.receiver.create_qp(&doorbell::QpConfig::rc().receives(8, 1))?;
+/// # let own = QueuePair::builder(&doorbell::QpConfig::rc()).receive(&mut world.receiver, RqConfig::new(8)).build()?;
 /// # let (receiver, srq) = (&world.receiver, world.srq);
 /// # let rq = own.receive_queue().expect("a queue of its own");
 /// use doorbell::QueueId;

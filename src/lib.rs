@@ -25,15 +25,15 @@
 //! that refuses a buffer returns it in its error. [`Error`] names the function, the device and what to do.
 //!
 //! ```no_run
-//! use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig, SrqConfig};
+//! use doorbell::{BufferPool, QpConfig, Receiver, CqConfig, SrqConfig};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-//! let pool = BufferPool::new(&pd, 512, 4096)?;
-//! let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+//! let pool = BufferPool::new(&pd, &PoolConfig::new(512, 4096))?;
+//! let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;
 //! let srq = receiver.create_srq(&SrqConfig::new(511))?;
 //! receiver.fill(srq, &pool)?;
-//! let mut qp = receiver.create_qp(&QpConfig::rc().srq(srq))?;
+//! let mut qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).build()?;
 //! qp.connect_over(&mut std::net::TcpStream::connect("server:18515")?)?;
 //! loop {
 //!     let mut batch = receiver.poll();

@@ -8,12 +8,12 @@ use crate::debug_is_display::debug_is_display;
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
-/// use doorbell::{Path, Receiver, ReceiverConfig};
+/// use doorbell::{Path, Receiver, CqConfig};
 ///
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// let direct = Receiver::new(&pd, &ReceiverConfig::new())?;
+/// let direct = Receiver::new(&pd, &CqConfig::new(4096))?;
 /// assert_eq!(direct.path(), Path::Direct);
-/// let config = ReceiverConfig::new().path("verbs".parse()?);
+/// let config = CqConfig::new(4096).path("verbs".parse()?);
 /// assert_eq!(Receiver::new(&pd, &config)?.path(), Path::Verbs);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -71,10 +71,10 @@ debug_is_display!(UnknownPath);
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
-/// use doorbell::{Error, Path, Receiver, ReceiverConfig};
+/// use doorbell::{Error, Path, Receiver, CqConfig};
 ///
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// match Receiver::new(&pd, &ReceiverConfig::new().path(Path::Direct)) {
+/// match Receiver::new(&pd, &CqConfig::new(4096).path(Path::Direct)) {
 ///     Ok(receiver) => assert_eq!(receiver.path(), Path::Direct),
 ///     // Only `Path::Direct` returns this error; `Path::Auto` takes the verbs path.
 ///     Err(Error::NotDirect { reason, .. }) => println!("{reason}"),

@@ -13,12 +13,12 @@ use crate::error::{Error, Result};
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
-/// use doorbell::{BufferPool, Receiver, ReceiverConfig};
+/// use doorbell::{BufferPool, Receiver, CqConfig};
 ///
 /// // Buffers, receivers and queue pairs that are to meet are of one domain.
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// let pool = BufferPool::new(&pd, 16, 256)?;
-/// let receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+/// let pool = BufferPool::new(&pd, &PoolConfig::new(16, 256))?;
+/// let receiver = Receiver::new(&pd, &CqConfig::new(4096))?;
 /// assert_eq!(receiver.pd().as_raw(), pool.pd().as_raw());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -49,7 +49,7 @@ impl Context {
     /// ```
     /// # let _device = doorbell_doc::device();
     /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// let pool = doorbell::BufferPool::new(&pd, 16, 256)?;
+    /// let pool = doorbell::BufferPool::new(&pd, &PoolConfig::new(16, 256))?;
     /// assert_eq!(pool.available(), 16);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
 
 use doorbell::{
-    AddressHandle, Path, QpConfig, QueuePair, Receiver, ReceiverConfig, Sender, SenderConfig,
+    AddressHandle, Path, QpConfig, QueuePair, Receiver, CqConfig, Sender, CqConfig,
 };
 use mlx5_ring::cq;
 use mlx5_wire::cqe::{self, Cqe64, CqeFormat};
@@ -56,14 +56,14 @@ impl Objects {
         let config = if request == Request::Datagram { QpConfig::ud(QKEY) } else { QpConfig::rc() };
         let inline = if request == Request::Inline { INLINE as u32 } else { 0 };
         let sends = shape.slots / shape.qps;
-        let config = config.receives(1, 1).sends(sends).max_inline(inline);
-        let receiver = ReceiverConfig::new().cq_capacity(8 * shape.qps).path(Path::Direct);
+        let config = config.sends(sends).max_inline(inline);
+        let receiver = CqConfig::new(8 * shape.qps).path(Path::Direct);
         let mut receiver = Receiver::new(&world.pd, &receiver).expect("a receiver");
-        let sender = SenderConfig::new().cq_capacity(2 * cq_capacity).path(Path::Direct);
+        let sender = CqConfig::new(2 * cq_capacity).path(Path::Direct);
         let mut sender = Sender::new(&world.pd, &sender).expect("a sender");
         let mut made_by_doorbell: Vec<_> = (0..shape.qps)
             .map(|_| {
-                let mut qp = receiver.create_qp_with_sender(&config, &mut sender).expect("a QP");
+                let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build().expect("a QP");
                 let itself = qp.address().expect("an address");
                 match request {
                     Request::Datagram => qp.activate(),
@@ -77,8 +77,7 @@ impl Objects {
         let itself = first.address().expect("an address");
         let to = match request {
             Request::Datagram => first.address_handle(&itself, QKEY),
-            _ => receiver
-                .create_qp(&QpConfig::ud(QKEY).receives(1, 1))
+            _ => QueuePair::builder(&QpConfig::ud(QKEY)).receive(&mut receiver, RqConfig::new(1)).build()
                 .and_then(|qp| qp.address_handle(&itself, QKEY)),
         };
         let to = ManuallyDrop::new(to.expect("an address handle"));

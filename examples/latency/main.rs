@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, value_parser};
 use doorbell::{
-    Buffer, BufferPool, Path, QpConfig, QueuePair, Receiver, ReceiverConfig, Sender, SenderConfig,
+    Buffer, BufferPool, Path, QpConfig, QueuePair, Receiver, CqConfig, Sender, CqConfig,
     SqId,
 };
 use hdrhistogram::Histogram;
@@ -164,15 +164,15 @@ impl Side {
             None => doorbell::devices()?[0].open()?,
         };
         let pd = context.alloc_pd()?;
-        let pool = BufferPool::new(&pd, RECEIVES + 1, size)?;
+        let pool = BufferPool::new(&pd, &PoolConfig::new(RECEIVES + 1, size))?;
         let mut buffer = pool.take().ok_or("the pool is too small")?;
         buffer.set_len(size as usize);
 
-        let config = ReceiverConfig::new().cq_capacity(RECEIVES).path(args.path);
+        let config = CqConfig::new(RECEIVES).path(args.path);
         let mut receiver = Receiver::new(&pd, &config)?;
-        let mut sender = Sender::new(&pd, &SenderConfig::new().cq_capacity(16).path(args.path))?;
-        let config = QpConfig::rc().receives(RECEIVES, 1).sends(1);
-        let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
+        let mut sender = Sender::new(&pd, &CqConfig::new(16).path(args.path))?;
+        let config = QpConfig::rc().sends(1);
+        let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(RECEIVES)).send(&mut sender).build()?;
         let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
         receiver.fill(qp.receive_queue().ok_or("the queue pair has no receive queue")?, &pool)?;
         qp.connect_over(stream)?;

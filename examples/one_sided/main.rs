@@ -22,7 +22,7 @@ use std::thread;
 
 use doorbell::{
     Buffer, BufferPool, Mtu, Path, Posting, ProtectionDomain, QpConfig, QueuePair, Receiver,
-    ReceiverConfig, RemoteAccess, RemoteMemory, RemoteRegion, SendError, Sender, SenderConfig,
+    CqConfig, RemoteAccess, RemoteMemory, RemoteRegion, Refused, Sender, CqConfig,
     SqId,
 };
 
@@ -46,7 +46,7 @@ fn main() -> Result<()> {
     for key in 0..SLOTS {
         table.write(key * SLOT + 8, &content(key, 0));
     }
-    let mut receiver = Receiver::new(pd, &ReceiverConfig::new().path(path))?;
+    let mut receiver = Receiver::new(pd, &CqConfig::new(4096).path(path))?;
     let config = QpConfig::rc().receives(1, 1).mtu(Mtu::Mtu1024);
     let config = config.remote_read(true).remote_write(true).remote_atomic(true);
     let (mut reads, mut torn, mut writes, mut waited) = (0, 0, 0, 0);
@@ -59,7 +59,7 @@ fn main() -> Result<()> {
                 true => readers.push(scope.spawn(move || connect()?.read_all())),
                 false => writers.push(scope.spawn(move || connect()?.write_all(id))),
             }
-            let mut qp = receiver.create_qp(&config)?;
+            let mut qp = QueuePair::builder(&config).receive(&mut receiver, FROM_TODO).build()?;
             qp.connect_over(&mut here)?;
             here.write_all(&table.region().to_bytes())?;
             ends.push((qp, here));
@@ -98,23 +98,23 @@ struct Client {
 impl Client {
     fn connect(pd: &ProtectionDomain, path: Path, mut stream: UnixStream) -> Result<Self> {
         // It receives nothing, but a queue pair belongs to a receiver.
-        let mut receiver = Receiver::new(pd, &ReceiverConfig::new().path(path))?;
-        let mut sender = Sender::new(pd, &SenderConfig::new().cq_capacity(64).path(path))?;
-        let config = QpConfig::rc().receives(1, 1).sends(4).max_inline(8).mtu(Mtu::Mtu1024);
-        let mut qp = receiver.create_qp_with_sender(&config, &mut sender)?;
+        let mut receiver = Receiver::new(pd, &CqConfig::new(4096).path(path))?;
+        let mut sender = Sender::new(pd, &CqConfig::new(64).path(path))?;
+        let config = QpConfig::rc().sends(4).max_inline(8).mtu(Mtu::Mtu1024);
+        let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build()?;
         let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
         qp.connect_over(&mut stream)?;
         let mut bytes = [0; RemoteRegion::BYTES];
         stream.read_exact(&mut bytes)?;
         let (pool, table) =
-            (BufferPool::new(pd, 4, SLOT as u32)?, RemoteRegion::from_bytes(&bytes));
+            (BufferPool::new(pd, &PoolConfig::new(4, SLOT as u32))?, RemoteRegion::from_bytes(&bytes));
         Ok(Self { _qp: qp, _receiver: receiver, sender, queue, pool, table })
     }
 
     /// Posts requests with one doorbell, and waits for all; returns the buffer of the last request that has a buffer.
     fn execute(
         &mut self,
-        requests: impl FnOnce(&mut Posting<'_>, Buffer) -> std::result::Result<(), SendError>,
+        requests: impl FnOnce(&mut Posting<'_>, Buffer) -> std::result::Result<(), Refused>,
     ) -> Result<Buffer> {
         let buffer = self.pool.take().ok_or("no buffer")?;
         requests(&mut self.sender.post(self.queue)?, buffer)?;

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, value_parser};
 use doorbell::{
-    Buffer, BufferPool, Mtu, Path, QpConfig, QueuePair, Receiver, ReceiverConfig, Sender,
-    SenderConfig, SrqConfig, SrqId,
+    Buffer, BufferPool, Mtu, Path, QpConfig, QueuePair, Receiver, CqConfig, Sender,
+    CqConfig, SrqConfig, SrqId,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -137,20 +137,20 @@ impl<'a> PingPong<'a> {
         };
         let pd = context.alloc_pd()?;
         // A buffer for each receive, and one for the message that each queue pair sends.
-        let pool = BufferPool::new(&pd, args.rx_depth + args.num_qp, args.size)?;
+        let pool = BufferPool::new(&pd, &PoolConfig::new(args.rx_depth + args.num_qp, args.size))?;
         let cq_capacity = (args.rx_depth + args.num_qp).next_power_of_two();
-        let config = ReceiverConfig::new().cq_capacity(cq_capacity).path(args.path);
+        let config = CqConfig::new(cq_capacity).path(args.path);
         let mut receiver = Receiver::new(&pd, &config)?;
         let srq = receiver.create_srq(&SrqConfig::new(args.rx_depth))?;
 
-        let mut config = QpConfig::rc().srq(srq).sends(1).port(args.ib_port).mtu(args.mtu);
+        let mut config = QpConfig::rc().sends(1).port(args.ib_port).mtu(args.mtu);
         config = config.service_level(args.sl);
         if let Some(index) = args.gid_idx {
             config = config.gid_index(index);
         }
-        let sending = SenderConfig::new().cq_capacity(4 * args.num_qp).path(args.path);
+        let sending = CqConfig::new(4 * args.num_qp).path(args.path);
         let mut sender = Sender::new(&pd, &sending)?;
-        let create = |_| receiver.create_qp_with_sender(&config, &mut sender);
+        let create = |_| QueuePair::builder(&config).receive(&mut receiver, srq).send(&mut sender).build();
         let qps = (0..args.num_qp).map(create);
         let qps = qps.collect::<doorbell::Result<Vec<_>>>()?;
 

@@ -7,8 +7,8 @@
 use std::collections::HashSet;
 
 use doorbell::{
-    Buffer, BufferPool, QpConfig, QueuePair, Receiver, ReceiverConfig, RemoteRegion, Sender,
-    SenderConfig,
+    Buffer, BufferPool, QpConfig, QueuePair, Receiver, CqConfig, RemoteRegion, Sender,
+    CqConfig,
 };
 use soft_mlx5::LinkLayer;
 
@@ -55,19 +55,19 @@ struct Subject {
 
 impl Subject {
     fn new(target: &Target, kind: u8) -> Self {
-        let config = SenderConfig::new().cq_capacity(64).max_unsignaled(1 << (kind & 3));
+        let config = CqConfig::new(64).max_unsignaled(1 << (kind & 3));
         let mut sender = Sender::new(&target.pd, &config).expect("a sender");
         let cq = CqWriter::of_last(&target.device);
         let mut receiver =
-            Receiver::new(&target.pd, &ReceiverConfig::new().cq_capacity(8)).expect("a receiver");
+            Receiver::new(&target.pd, &CqConfig::new(8)).expect("a receiver");
         // They are connected to each other, and each is ready to send.
-        let config = QpConfig::rc().receives(1, 1).sends(SENDS).send_buffers(2).max_inline(100);
+        let config = QpConfig::rc().sends(SENDS).send_buffers(2).max_inline(100);
         let mut qps = [(); 2]
-            .map(|()| receiver.create_qp_with_sender(&config, &mut sender).expect("a queue pair"));
+            .map(|()| QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build().expect("a queue pair"));
         let addresses = qps.each_ref().map(|qp| qp.address().expect("an address"));
         qps[0].connect(&addresses[1]).expect("RTS");
         qps[1].connect(&addresses[0]).expect("RTS");
-        let pool = BufferPool::new(&target.pd, BUFFERS, BUFFER).expect("a pool");
+        let pool = BufferPool::new(&target.pd, &PoolConfig::new(BUFFERS, BUFFER)).expect("a pool");
         let numbers = qps.each_ref().map(QueuePair::qp_num);
         let (qps, kept) = (qps.map(Some), Vec::new());
         Self { qps, receiver, sender, pool, numbers, cq, last: [0; 64], kept }

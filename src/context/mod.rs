@@ -73,7 +73,7 @@ impl Context {
     /// ```
     /// # let _device = doorbell_doc::device();
     /// use doorbell::Context;
-    /// use doorbell::rdma_core_sys as sys;
+    /// use doorbell::raw::rdma_core_sys as sys;
     ///
     /// // A program that has opened the device itself.
     /// let mut count = 0;
@@ -83,7 +83,7 @@ impl Context {
     ///     let opened = sys::ibv_open_device(*list);
     ///     sys::ibv_free_device_list(list);
     ///     let context = Context::from_raw(opened)?;
-    ///     let pool = doorbell::BufferPool::new(&context.alloc_pd()?, 16, 256)?;
+    ///     let pool = doorbell::BufferPool::new(&context.alloc_pd()?, &PoolConfig::new(16, 256))?;
     ///     drop((pool, context));
     ///     sys::ibv_close_device(opened);
     /// }
@@ -147,17 +147,17 @@ impl Context {
     }
 
     /// Returns how many completion vectors this process can use on the device, see
-    /// [`ReceiverConfig::comp_vector`](crate::ReceiverConfig::comp_vector).
+    /// [`CqConfig::comp_vector`](crate::CqConfig::comp_vector).
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
-    /// use doorbell::{Receiver, ReceiverConfig};
+    /// use doorbell::{Receiver, CqConfig};
     ///
     /// let context = doorbell::open("mlx5_0")?;
     /// let pd = context.alloc_pd()?;
     /// // Four receivers share the vectors in turn.
     /// let receivers = (0..4)
-    ///     .map(|thread| ReceiverConfig::new().comp_vector(thread % context.num_comp_vectors()))
+    ///     .map(|thread| CqConfig::new(4096).comp_vector(thread % context.num_comp_vectors()))
     ///     .map(|config| Receiver::new(&pd, &config))
     ///     .collect::<doorbell::Result<Vec<_>>>()?;
     /// # assert_eq!(receivers.len(), 4);

@@ -24,7 +24,7 @@ use super::mapping::Mapping;
 /// }
 ///
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// let pool = BufferPool::from_memory(&pd, Part(vec![0; 1 << 20].into()), 4096)?;
+/// let pool = BufferPool::from_memory(&pd, Part(vec![0; 1 << 20].into()), &PoolConfig::new(u32::MAX, 4096))?;
 /// assert!(pool.count() >= 255);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

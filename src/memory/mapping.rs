@@ -10,9 +10,9 @@ use std::ptr::{self, NonNull};
 /// use doorbell::{BufferPool, HugePages};
 ///
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// let pool = BufferPool::with_pages(&pd, 256, 4096, HugePages::Transparent)?;
+/// let pool = BufferPool::new(&pd, &PoolConfig::new(256, 4096).pages(HugePages::Transparent))?;
 /// // An error says how to reserve huge pages.
-/// if let Err(error) = BufferPool::with_pages(&pd, 256, 4096, HugePages::Reserved) {
+/// if let Err(error) = BufferPool::new(&pd, &PoolConfig::new(256, 4096).pages(HugePages::Reserved)) {
 ///     println!("{error}");
 /// }
 /// # drop(pool);

@@ -10,7 +10,7 @@
 //! use std::time::Duration;
 //!
 //! use doorbell::rdmacm::{Listener, Route};
-//! use doorbell::{QpConfig, Receiver, ReceiverConfig};
+//! use doorbell::{QpConfig, Receiver, CqConfig};
 //!
 //! const PATIENCE: Duration = Duration::from_secs(5);
 //!
@@ -18,8 +18,8 @@
 //!     let mut listener = Listener::bind("0.0.0.0:18515".parse()?)?;
 //!     let request = listener.accept(None)?.ok_or("no time-out was given")?;
 //!     let pd = doorbell::open(request.device_name())?.alloc_pd()?;
-//!     let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-//!     let mut qp = receiver.create_qp(&QpConfig::rc())?;
+//!     let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;
+//!     let mut qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(128)).build()?;
 //!     let connection = request.accept(&mut qp, b"welcome", PATIENCE)?;
 //!     // Receive and send here.
 //!     connection.disconnect(&qp)?;
@@ -29,8 +29,8 @@
 //! fn client() -> Result<(), Box<dyn std::error::Error>> {
 //!     let route = Route::resolve("192.0.2.1:18515".parse()?, PATIENCE)?;
 //!     let pd = doorbell::open(route.device_name())?.alloc_pd()?;
-//!     let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-//!     let mut qp = receiver.create_qp(&QpConfig::rc())?;
+//!     let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;
+//!     let mut qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(128)).build()?;
 //!     let connection = route.connect(&mut qp, b"hello", PATIENCE)?;
 //!     assert!(connection.private_data().starts_with(b"welcome"));
 //!     Ok(())

@@ -21,7 +21,7 @@ const MAX_PRIVATE_DATA: usize = 56;
 /// use std::time::Duration;
 ///
 /// use doorbell::rdmacm::Route;
-/// use doorbell::{QpConfig, Receiver, ReceiverConfig};
+/// use doorbell::{QpConfig, Receiver, CqConfig};
 ///
 /// const PATIENCE: Duration = Duration::from_secs(5);
 ///
@@ -29,8 +29,8 @@ const MAX_PRIVATE_DATA: usize = 56;
 /// let route = Route::resolve("192.0.2.1:18515".parse()?, PATIENCE)?;
 /// // The system has found out which device leads there.
 /// let pd = doorbell::open(route.device_name())?.alloc_pd()?;
-/// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-/// let mut qp = receiver.create_qp(&QpConfig::rc())?;
+/// let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;
+/// let mut qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(128)).build()?;
 /// let connection = route.connect(&mut qp, b"hello", PATIENCE)?;
 /// println!("the server says {:?}", connection.private_data());
 /// # Ok(())

@@ -10,12 +10,12 @@ use crate::status::WcStatus;
 /// it in `buffers`, because the QP takes no more receives until it is reset.
 ///
 /// ```
-/// # use doorbell::{BufferPool, QpConfig, Receiver, ReceiverConfig};
+/// # use doorbell::{BufferPool, QpConfig, Receiver, CqConfig};
 /// # let _device = doorbell_doc::device();
 /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
-/// # let pool = BufferPool::new(&pd, 4, 64)?;
-/// # let qp = receiver.create_qp(&QpConfig::rc().receives(4, 1))?;
+/// # let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;
+/// # let pool = BufferPool::new(&pd, &PoolConfig::new(4, 64))?;
+/// # let qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(4)).build()?;
 /// # receiver.fill(qp.receive_queue().expect("a queue of its own"), &pool)?;
 /// use doorbell::{Cause, WcStatus};
 ///

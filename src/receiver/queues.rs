@@ -17,10 +17,10 @@ impl Receiver {
     /// Creates a shared receive queue.
     ///
     /// ```
-    /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, SrqConfig};
+    /// # use doorbell::{QpConfig, Receiver, CqConfig, SrqConfig};
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(1024))?;
+    /// let mut receiver = Receiver::new(&pd, &CqConfig::new(1024))?;
     /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
     /// // The CQ must have an entry for each receive that can complete on it.
     /// let refused = receiver.create_srq(&SrqConfig::new(2047)).unwrap_err();
@@ -207,12 +207,12 @@ impl Receiver {
     /// Returns how many receives can be outstanding on a queue, or 0 if the queue does not exist.
     ///
     /// ```
-    /// # use doorbell::{QpConfig, Receiver, ReceiverConfig, SrqConfig};
+    /// # use doorbell::{QpConfig, Receiver, CqConfig, SrqConfig};
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// # let mut receiver = Receiver::new(&pd, &ReceiverConfig::new())?;
+    /// # let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;
     /// # let srq = receiver.create_srq(&SrqConfig::new(511))?;
-    /// # let pool = doorbell::BufferPool::new(&pd, 1, 64)?;
+    /// # let pool = doorbell::BufferPool::new(&pd, &PoolConfig::new(1, 64))?;
     /// let all = receiver.capacity(srq);
     /// assert_eq!(receiver.free_slots(srq), all);
     /// receiver.post(srq, pool.take())?;

@@ -21,7 +21,7 @@ pub(super) const RENDEZVOUS: usize = Tmh::SIZE + Rvh::SIZE;
 /// }
 /// # let _device = doorbell_doc::device();
 /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// # let pool = doorbell::BufferPool::readable(&pd, 1, 1024)?;
+/// # let pool = doorbell::BufferPool::new(&pd, &PoolConfig::new(1, 1024).readable(true))?;
 /// # let mut buffer = pool.take().expect("a new pool is full");
 /// # buffer.set_len(1000);
 /// # let message = doorbell::tags::Offers::new().offer(buffer, 7, 0, ())?;

@@ -131,9 +131,9 @@ impl Side {
         let (pd, mut receiver) = device::start(4 * RECEIVES);
         let mut sender = device::sender(&pd, 64);
         let config = program.qkey.map_or_else(QpConfig::rc, QpConfig::ud).mtu(MTU).sends(2);
-        let pool = BufferPool::new(&pd, 4 * RECEIVES, (GRH_SIZE + SIZE) as u32 + 1).unwrap();
-        let config = config.receives(RECEIVES, 1);
-        let qp = receiver.create_qp_with_sender(&config, &mut sender).unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(4 * RECEIVES, (GRH_SIZE + SIZE) as u32 + 1)).unwrap();
+        let config = config;
+        let qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(RECEIVES)).send(&mut sender).build().unwrap();
         receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
         Some(Self {
             program,
@@ -189,7 +189,7 @@ impl Side {
         let mut buffer = self.pool.take().expect("there are more buffers than receives and sends");
         buffer.set_len(self.program.size);
         message::write(&mut buffer, 0, self.sent);
-        let mut posting = self.sender.post(self.qp.send_queue().unwrap()).unwrap();
+        let mut posting = self.sender.post_many(self.qp.send_queue().unwrap()).unwrap();
         match &self.to {
             Some(to) => posting.send_to(to, buffer, None).unwrap(),
             None => posting.send(buffer).unwrap(),

@@ -2,7 +2,7 @@
 
 use doorbell::{
     Buffer, BufferPool, Compression, Failure, Path, QpConfig, QueueId, QueuePair, Receiver,
-    ReceiverConfig, SrqConfig,
+    CqConfig, SrqConfig,
 };
 use rdma_core_sys::ibv_cq_ex_to_cq;
 
@@ -45,7 +45,7 @@ pub(super) fn receiver(
     unsafe {
         let cq = ibv_cq_ex_to_cq(objects.cq);
         let mut receiver =
-            Receiver::from_raw_cq(&world.pd, cq, &ReceiverConfig::new().path(Path::Direct))
+            Receiver::from_raw_cq(&world.pd, cq, &CqConfig::new(4096).path(Path::Direct))
                 .expect("a receiver");
         let attach = |&srq| receiver.attach_raw_srq(srq, shape.receives(), 1).expect("an SRQ");
         let srqs: Vec<_> = objects.srqs.iter().map(attach).collect();
@@ -69,12 +69,12 @@ pub(super) fn make_compressed(
 ) -> (Objects, Box<dyn Subject>) {
     assert_eq!(Shape { slots: SLOTS, ..shape }, Shape::new(Kind::Srq, SLOTS));
     let receives = shape.receives();
-    let config = ReceiverConfig::new().cq_capacity(receives).path(Path::Direct);
+    let config = CqConfig::new(receives).path(Path::Direct);
     let config = config.compression(Compression::Checksum);
     let mut receiver = Receiver::new(&world.pd, &config).expect("a receiver");
     let srq = receiver.create_srq(&SrqConfig::new(receives)).expect("an SRQ");
-    let config = QpConfig::rc().srq(srq).sends(1);
-    let mut qp = receiver.create_qp(&config).expect("a QP");
+    let config = QpConfig::rc().sends(1);
+    let mut qp = QueuePair::builder(&config).receive(&mut receiver, srq).build().expect("a QP");
     let itself = qp.address().expect("an address");
     qp.connect(&itself).expect("connected");
     // SAFETY: the objects are alive, and an extended CQ begins with the fields of a CQ.
@@ -87,7 +87,7 @@ pub(super) fn make_compressed(
 
 /// Buffers for all slots and one more.
 pub(super) fn pool(world: &World, shape: Shape) -> BufferPool {
-    BufferPool::new(&world.pd, shape.queues * shape.slots + 1, BUFFER).expect("a pool")
+    BufferPool::new(&world.pd, &PoolConfig::new(shape.queues * shape.slots + 1, BUFFER)).expect("a pool")
 }
 
 pub(super) fn make(world: &World, objects: &Objects, way: Way) -> Box<dyn Subject> {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use doorbell::{
-    BufferPool, NotSent, Path, QpAddress, QueuePair, Receiver, ReceiverConfig, Sender, SenderConfig,
+    BufferPool, NotSent, Path, QpAddress, QueuePair, Receiver, CqConfig, Sender, CqConfig,
 };
 
 use super::check::{Stop, fail};
@@ -28,12 +28,12 @@ pub struct TwoWay {
 impl TwoWay {
     /// Makes an end, with receives posted.
     pub fn new(lab: &Lab, path: Path) -> Result<Self, Stop> {
-        let receiving = ReceiverConfig::new().cq_capacity(RECEIVES).path(path);
+        let receiving = CqConfig::new(RECEIVES).path(path);
         let mut receiver = Receiver::new(&lab.pd, &receiving)?;
-        let mut sender = Sender::new(&lab.pd, &SenderConfig::new().cq_capacity(256).path(path))?;
-        let config = config(lab, false).receives(RECEIVES, 1).sends(2 * BATCH).max_inline(32);
-        let qp = receiver.create_qp_with_sender(&config, &mut sender)?;
-        let pool = BufferPool::new(&lab.pd, RECEIVES, 64)?;
+        let mut sender = Sender::new(&lab.pd, &CqConfig::new(256).path(path))?;
+        let config = config(lab, false).sends(2 * BATCH).max_inline(32);
+        let qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(RECEIVES)).send(&mut sender).build()?;
+        let pool = BufferPool::new(&lab.pd, &PoolConfig::new(RECEIVES, 64))?;
         receiver.fill(qp.receive_queue().ok_or("no receive queue")?, &pool)?;
         Ok(Self { receiver, sender, qp, _pool: pool, outstanding: 0 })
     }
@@ -51,7 +51,7 @@ impl TwoWay {
     /// Sends messages, with one doorbell.
     fn send(&mut self, count: u32) -> Result<(), Stop> {
         self.completed(2 * BATCH - count)?;
-        let mut posting = self.sender.post(self.qp.send_queue().ok_or(NotSent::NoQueue)?)?;
+        let mut posting = self.sender.post_many(self.qp.send_queue().ok_or(NotSent::NoQueue)?)?;
         for _ in 0..count {
             posting.send(MESSAGE).map_err(|error| error.reason)?;
         }

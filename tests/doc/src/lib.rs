@@ -4,7 +4,7 @@
 use doorbell::tags::{PeerId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer};
 use doorbell::{
     AddressHandle, Buffer, BufferPool, Payload, ProtectionDomain, QpConfig, QueuePair, Receiver,
-    ReceiverConfig, RemoteAccess, RemoteMemory, RemoteRegion, Sender, SenderConfig, SqId,
+    CqConfig, RemoteAccess, RemoteMemory, RemoteRegion, Sender, CqConfig, SqId,
     SrqConfig, SrqId,
 };
 use soft_mlx5::Device;
@@ -46,11 +46,11 @@ impl World {
     /// A connection, with receives of 256 bytes, of up to two buffers.
     #[expect(clippy::new_without_default, reason = "it is no value like another")]
     pub fn new() -> Self {
-        Self::with(&ReceiverConfig::new().cq_capacity(64))
+        Self::with(&CqConfig::new(64))
     }
 
     /// The same, with a receiver like `config`.
-    pub fn with(config: &ReceiverConfig) -> Self {
+    pub fn with(config: &CqConfig) -> Self {
         let all = QpConfig::rc().remote_write(true).remote_read(true).remote_atomic(true);
         let mut world = Self::ends(config, &all);
         world.qp.connect(&world.peer.address().unwrap()).unwrap();
@@ -60,7 +60,7 @@ impl World {
 
     /// Queue pairs for datagrams, with queue key 0x1234.
     pub fn datagrams() -> Self {
-        let mut world = Self::ends(&ReceiverConfig::new(), &QpConfig::ud(0x1234));
+        let mut world = Self::ends(&CqConfig::new(4096), &QpConfig::ud(0x1234));
         world.qp.activate().unwrap();
         world.peer.activate().unwrap();
         let address = world.qp.address().unwrap();
@@ -68,22 +68,22 @@ impl World {
         world
     }
 
-    fn ends(receiver: &ReceiverConfig, config: &QpConfig) -> Self {
+    fn ends(receiver: &CqConfig, config: &QpConfig) -> Self {
         let device = device();
         let pd = doorbell::open("mlx5_0").unwrap().alloc_pd().unwrap();
         let mut receiver = Receiver::new(&pd, receiver).unwrap();
         let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(2)).unwrap();
-        let pool = BufferPool::new(&pd, 64, 256).unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(64, 256)).unwrap();
         receiver.fill(srq, &pool).unwrap();
-        let mut peer_receiver = Receiver::new(&pd, &ReceiverConfig::new()).unwrap();
+        let mut peer_receiver = Receiver::new(&pd, &CqConfig::new(4096)).unwrap();
         let config = config.clone().max_inline(64).send_buffers(4);
-        let new_sender = || Sender::new(&pd, &SenderConfig::new()).unwrap();
+        let new_sender = || Sender::new(&pd, &CqConfig::new(4096)).unwrap();
         let (mut sender, mut peer_sender) = (new_sender(), new_sender());
-        let shared = config.clone().srq(srq);
-        let qp = receiver.create_qp_with_sender(&shared, &mut sender).unwrap();
-        let config = config.receives(16, 1);
-        let peer = peer_receiver.create_qp_with_sender(&config, &mut peer_sender).unwrap();
-        let for_peer = BufferPool::new(&pd, 16, 256).unwrap();
+        let shared = config.clone();
+        let qp = QueuePair::builder(&shared).receive(&mut receiver, srq).send(&mut sender).build().unwrap();
+        let config = config;
+        let peer = QueuePair::builder(&config).receive(&mut peer_receiver, RqConfig::new(16)).send(&mut peer_sender).build().unwrap();
+        let for_peer = BufferPool::new(&pd, &PoolConfig::new(16, 256)).unwrap();
         peer_receiver.fill(peer.receive_queue().unwrap(), &for_peer).unwrap();
         let access = RemoteAccess::READ | RemoteAccess::WRITE | RemoteAccess::ATOMIC;
         let memory = RemoteMemory::with_access(&pd, 4096, access).unwrap();
@@ -178,14 +178,14 @@ impl Tags {
         let pd = doorbell::open("mlx5_0").unwrap().alloc_pd().unwrap();
         let side = || {
             let mut tags = TagMatchingSrq::new(&pd, config).unwrap();
-            tags.fill(&BufferPool::new(&pd, 128, 2048).unwrap()).unwrap();
+            tags.fill(&BufferPool::new(&pd, &PoolConfig::new(128, 2048)).unwrap()).unwrap();
             let peer = tags.add_peer(&QpConfig::rc()).unwrap();
             (tags, peer)
         };
         let ((mut tags, peer), (mut other, other_peer)) = (side(), side());
         tags.connect(peer, &other.address(other_peer).unwrap()).unwrap();
         other.connect(other_peer, &tags.address(peer).unwrap()).unwrap();
-        let pool = BufferPool::readable(&pd, 32, 1024).unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(32, 1024).readable(true)).unwrap();
         Self { tags, peer, other, other_peer, pool, pd, device }
     }
 
@@ -216,7 +216,7 @@ pub fn event(tags: &mut TagMatchingSrq, other: &mut TagMatchingSrq) -> TagEvent 
 /// Sends a message; it has arrived when this returns.
 pub fn send(sender: &mut Sender, qp: &QueuePair, payload: impl Payload, imm: Option<u32>) {
     let queue = qp.send_queue().unwrap();
-    let mut posting = sender.post(queue).unwrap();
+    let mut posting = sender.post_many(queue).unwrap();
     match imm {
         Some(imm) => posting.send_with_imm(payload, imm).unwrap(),
         None => posting.send(payload).unwrap(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use doorbell::{BufferPool, Error, Path, QpConfig, Receiver, ReceiverConfig, Sender, SenderConfig};
+use doorbell::{BufferPool, Error, Path, QpConfig, Receiver, CqConfig, Sender, CqConfig};
 use doorbell_stepped_tests::{Stepped, on_each_path, open};
 use soft_mlx5::{Builder, Device};
 
@@ -11,13 +11,13 @@ const PAUSE: Duration = Duration::from_nanos(1_700_000_001);
 
 on_each_path! { real_time ticks a_sender_has_the_clock_of_the_receiver }
 
-fn config(path: Path) -> ReceiverConfig {
-    ReceiverConfig::new().cq_capacity(64).path(path)
+fn config(path: Path) -> CqConfig {
+    CqConfig::new(64).path(path)
 }
 
 /// Sends a message after each pause, and takes them all: each timestamp in nanoseconds is the time at which the device
 /// completed the message. Returns the timestamps as they came.
-fn run(builder: Builder, config: ReceiverConfig) -> Vec<u64> {
+fn run(builder: Builder, config: CqConfig) -> Vec<u64> {
     let mut s = Stepped::on(builder, config, 16);
     let mut sent = Vec::new();
     for _ in 0..5 {
@@ -41,7 +41,7 @@ fn run(builder: Builder, config: ReceiverConfig) -> Vec<u64> {
 }
 
 fn real_time(path: Path) {
-    let raw = run(Device::builder().real_time(true), config(path).real_time_timestamps());
+    let raw = run(Device::builder().real_time(true), config(path).timestamps(Timestamps::RealTime));
     // Seconds above, nanoseconds below.
     assert_eq!(raw[..2], [1 << 32 | 700_000_001, 3 << 32 | 400_000_002]);
 }
@@ -49,20 +49,20 @@ fn real_time(path: Path) {
 /// The driver makes no queue pair on CQs of two clocks.
 fn a_sender_has_the_clock_of_the_receiver(path: Path) {
     let (device, pd) = open(Device::builder().stepped().real_time(true));
-    let mut receiver = Receiver::new(&pd, &config(path).real_time_timestamps()).unwrap();
-    let with = QpConfig::rc().receives(1, 1).sends(1).max_inline(8);
-    let sender = SenderConfig::new().cq_capacity(64).path(path);
+    let mut receiver = Receiver::new(&pd, &config(path).timestamps(Timestamps::RealTime)).unwrap();
+    let with = QpConfig::rc().sends(1).max_inline(8);
+    let sender = CqConfig::new(64).path(path);
     let mut other = Sender::new(&pd, &sender).unwrap();
-    match receiver.create_qp_with_sender(&with, &mut other) {
+    match QueuePair::builder(&with).receive(&mut receiver, RqConfig::new(1)).send(&mut other).build() {
         Err(Error::Unsupported { operation, .. }) => {
             assert_eq!(operation, "create_qp_with_sender");
         }
         other => panic!("{other:?}"),
     }
-    let mut sender = Sender::new(&pd, &sender.real_time_timestamps()).unwrap();
-    let mut qp = receiver.create_qp_with_sender(&with, &mut sender).unwrap();
+    let mut sender = Sender::new(&pd, &sender.timestamps(Timestamps::RealTime)).unwrap();
+    let mut qp = QueuePair::builder(&with).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build().unwrap();
     qp.connect(&qp.address().unwrap()).unwrap();
-    let pool = BufferPool::new(&pd, 1, 64).unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(1, 64)).unwrap();
     receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
     sender.post(qp.send_queue().unwrap()).unwrap().send(b"itself").unwrap();
     device.settle();
@@ -73,7 +73,7 @@ fn a_sender_has_the_clock_of_the_receiver(path: Path) {
 
 /// A device with real time gives ticks to a receiver that asks for ticks.
 fn ticks(path: Path) {
-    let raw = run(Device::builder().real_time(true), config(path).timestamps(true));
+    let raw = run(Device::builder().real_time(true), config(path).timestamps(Timestamps::Ticks));
     assert_eq!(raw[..2], [PAUSE.as_nanos() as u64, 2 * PAUSE.as_nanos() as u64]);
 }
 
@@ -82,13 +82,13 @@ fn real_time_is_refused_where_there_is_none() {
     let (_device, pd) = open(Device::builder().stepped());
     assert!(!pd.context().capabilities().unwrap().timestamps.unwrap().real_time);
     for path in [Path::Direct, Path::Verbs] {
-        match Receiver::new(&pd, &config(path).real_time_timestamps()) {
+        match Receiver::new(&pd, &config(path).timestamps(Timestamps::RealTime)) {
             Err(Error::Unsupported { operation, .. }) => {
                 assert_eq!(operation, "timestamps in real time");
             }
             other => panic!("{other:?}"),
         }
         // Ticks are there.
-        Receiver::new(&pd, &config(path).timestamps(true)).unwrap();
+        Receiver::new(&pd, &config(path).timestamps(Timestamps::Ticks)).unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! Compressed CQEs as the device writes them, read through the receiver.
 
-use doorbell::mlx5_ring::completion::CqeKind;
-use doorbell::{Compression, Path, QpConfig, ReceiverConfig};
+use doorbell::raw::mlx5_ring::completion::CqeKind;
+use doorbell::{Compression, Path, QpConfig, CqConfig};
 use doorbell_stepped_tests::Stepped;
 
 /// Whether the next CQE is the title of a block.
@@ -27,10 +27,10 @@ fn every_message_of_every_block_comes_once_beside_another_queue() {
 /// Blocks of every length, at every place of the queue, taken in batches of every size.
 fn take_blocks(beside: bool) {
     for compression in [Compression::Hash, Compression::Checksum] {
-        let config = ReceiverConfig::new().cq_capacity(127).path(Path::Direct);
+        let config = CqConfig::new(127).path(Path::Direct);
         let mut world = Stepped::with(config.compression(compression), 64);
-        let other = QpConfig::rc().receives(8, 1);
-        let _other = beside.then(|| world.receiver.create_qp(&other).unwrap());
+        let other = QpConfig::rc();
+        let _other = beside.then(|| QueuePair::builder(&other).receive(&mut world.receiver, RqConfig::new(8)).build().unwrap());
         let (mut sent, mut taken) = (0u32, 0u32);
         let mut compressed = 0;
         for round in 0..1500u32 {

@@ -5,8 +5,8 @@ use std::ptr;
 use std::thread;
 
 use doorbell::{
-    BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, ReceiverConfig, Sender,
-    SenderConfig, SqId,
+    BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, CqConfig, Sender,
+    CqConfig, SqId,
 };
 use doorbell_stepped_tests::open;
 use rdma_core_sys as sys;
@@ -33,11 +33,11 @@ const WQE: usize = 36;
 #[test]
 fn a_sender_copies_to_a_register_of_its_own() {
     let (device, pd) = open(Device::builder().stepped());
-    let mut receiver = Receiver::new(&pd, &ReceiverConfig::new().cq_capacity(32)).unwrap();
-    let mut sender = Sender::new(&pd, &SenderConfig::new()).unwrap();
-    let config = QpConfig::rc().receives(16, 1).sends(SENDS).max_inline(16);
-    let mut near = receiver.create_qp_with_sender(&config, &mut sender).unwrap();
-    let mut far = receiver.create_qp(&config).unwrap();
+    let mut receiver = Receiver::new(&pd, &CqConfig::new(32)).unwrap();
+    let mut sender = Sender::new(&pd, &CqConfig::new(4096)).unwrap();
+    let config = QpConfig::rc().sends(SENDS).max_inline(16);
+    let mut near = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).send(&mut sender).build().unwrap();
+    let mut far = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
     near.connect(&far.address().unwrap()).unwrap();
     far.connect(&near.address().unwrap()).unwrap();
     let queue = near.send_queue().unwrap();
@@ -60,8 +60,8 @@ fn with_raw(
         let cq = || sys::ibv_create_cq(context, 288, ptr::null_mut(), ptr::null_mut(), 0);
         let (send_cq, recv_cq) = (cq(), cq());
         let mut raw =
-            Receiver::from_raw_cq(pd, recv_cq, &ReceiverConfig::new().path(Path::Direct)).unwrap();
-        let mut sender = Sender::from_raw_cq(pd, send_cq, &SenderConfig::new()).unwrap();
+            Receiver::from_raw_cq(pd, recv_cq, &CqConfig::new(4096).path(Path::Direct)).unwrap();
+        let mut sender = Sender::from_raw_cq(pd, send_cq, &CqConfig::new(4096)).unwrap();
         let cap = sys::ibv_qp_cap {
             max_send_wr: SENDS,
             max_send_sge: 1,
@@ -93,7 +93,7 @@ fn with_raw(
 #[test]
 fn a_sender_copies_nothing_to_the_register_of_a_queue_pair_made_elsewhere() {
     let (device, pd) = open(Device::builder().stepped());
-    let pool = BufferPool::new(&pd, 4, 64).unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(4, 64)).unwrap();
     with_raw(&pd, 1, |qps, receiver, sender| {
         receiver.fill(qps[0].receive_queue().unwrap(), &pool).unwrap();
         let queue = qps[0].send_queue().unwrap();
@@ -108,7 +108,7 @@ fn a_sender_copies_nothing_to_the_register_of_a_queue_pair_made_elsewhere() {
 #[test]
 fn two_threads_share_registers_and_each_wqe_is_executed_whole() {
     let (device, pd) = open(Device::builder().stepped().strict(true).blue_flame(true));
-    let pool = BufferPool::new(&pd, 4 * 32, 512).unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(4 * 32, 512)).unwrap();
     with_raw(&pd, 16, |near, near_receiver, near_sender| {
         with_raw(&pd, 16, |far, far_receiver, far_sender| {
             let threads = [
@@ -120,7 +120,7 @@ fn two_threads_share_registers_and_each_wqe_is_executed_whole() {
                     scope.spawn(|| {
                         for qp in qps {
                             receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
-                            let mut posting = sender.post(qp.send_queue().unwrap()).unwrap();
+                            let mut posting = sender.post_many(qp.send_queue().unwrap()).unwrap();
                             posting.send(&[byte; LONG][..length]).unwrap();
                         }
                     });

@@ -92,7 +92,7 @@ impl Clients {
         let (pd, mut receiver) = device::start(RECEIVES);
         let config = SrqConfig::new(RECEIVES).max_sge(2);
         let srq = shared.then(|| receiver.create_srq(&config).unwrap());
-        let pool = BufferPool::new(&pd, RECEIVES + 2, 64).unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(RECEIVES + 2, 64)).unwrap();
         let far_receiver = device::receiver(&pd, 4);
         Self { receiver, far_receiver, sender: device::sender(&pd, SENDS), srq, pool, pd }
     }
@@ -100,12 +100,12 @@ impl Clients {
     fn connect(&mut self) -> (QueuePair, QueuePair) {
         let config = QpConfig::rc().min_rnr_timer(1);
         let config = match self.srq {
-            Some(srq) => config.srq(srq),
+            Some(srq) => config,
             None => config.receives(RECEIVES, 1),
         };
-        let mut near = self.receiver.create_qp(&config).unwrap();
+        let mut near = QueuePair::builder(&config).receive(&mut self.receiver, srq).build().unwrap();
         let far = QpConfig::rc().receives(1, 1).sends(SENDS);
-        let mut far = self.far_receiver.create_qp_with_sender(&far, &mut self.sender).unwrap();
+        let mut far = QueuePair::builder(&far).receive(&mut self.far_receiver, FROM_TODO).send(&mut self.sender).build().unwrap();
         join(&mut near, &mut far);
         (near, far)
     }
@@ -187,7 +187,7 @@ impl World for Pools {
     fn round(&mut self, round: u32) {
         let Self { clients, far, .. } = self;
         let srq = clients.srq.unwrap();
-        let pool = BufferPool::new(&clients.pd, RECEIVES + 1, 1 << 14).unwrap();
+        let pool = BufferPool::new(&clients.pd, &PoolConfig::new(RECEIVES + 1, 1 << 14)).unwrap();
         let one = clients.receiver.post(srq, pool.take()).unwrap();
         let several = (0..2).map(|_| pool.take().unwrap()).collect();
         clients.receiver.post_scatter(srq, several).unwrap();
@@ -227,7 +227,7 @@ fn a_queue_beside_one_that_was_closed() {
     };
     cost(&mut clients);
     let before = cost(&mut clients);
-    let other = clients.receiver.create_qp(&QpConfig::rc().receives(RECEIVES, 1)).unwrap();
+    let other = QueuePair::builder(&QpConfig::rc()).receive(&mut clients.receiver, RqConfig::new(RECEIVES)).build().unwrap();
     cost(&mut clients);
     let beside = cost(&mut clients);
     clients.receiver.destroy_qp(other).unwrap();

@@ -8,9 +8,9 @@ use rdma_core_sys as sys;
 /// Connects two queue pairs like this, and returns attributes of the first as the driver has them.
 fn connected(config: QpConfig, mask: sys::ibv_qp_attr_mask) -> sys::ibv_qp_attr {
     let (_, mut receiver) = device::start(64);
-    let config = config.receives(4, 1).sends(4).gid_index(0);
-    let mut near = receiver.create_qp(&config).unwrap();
-    let far = receiver.create_qp(&config).unwrap();
+    let config = config.sends(4).gid_index(0);
+    let mut near = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
+    let far = QueuePair::builder(&config).receive(&mut receiver, FROM_TODO).build().unwrap();
     near.connect(&far.address().unwrap()).unwrap();
     // SAFETY: a live queue pair.
     unsafe { query(near.as_raw(), mask) }
@@ -48,26 +48,26 @@ fn a_queue_pair_is_of_the_partition_that_was_asked_for() {
     let mut receiver = device::receiver(&pd, 64);
     let config = QpConfig::rc().receives(4, 1);
     for index in [0, last] {
-        let qp = receiver.create_qp(&config.clone().pkey_index(index)).unwrap();
+        let qp = QueuePair::builder(&config.clone().pkey_index(index)).receive(&mut receiver, FROM_TODO).build().unwrap();
         // SAFETY: a live queue pair.
         let attr = unsafe { query(qp.as_raw(), sys::IBV_QP_PKEY_INDEX) };
         assert_eq!(attr.pkey_index, index);
     }
-    let refused = receiver.create_qp(&config.pkey_index(last + 1)).unwrap_err();
+    let refused = QueuePair::builder(&config.pkey_index(last + 1)).receive(&mut receiver, FROM_TODO).build().unwrap_err();
     assert!(refused.to_string().contains("pkey_index"), "{refused}");
 }
 
 #[test]
 fn the_path_mtu_is_the_lesser_of_both_sides() {
     let (_, mut receiver) = device::start(64);
-    let config = QpConfig::rc().receives(4, 1).sends(4);
+    let config = QpConfig::rc().sends(4);
     for (ours, theirs, path) in [
         (Mtu::Mtu1024, Mtu::Mtu256, 256),
         (Mtu::Mtu512, Mtu::Mtu4096, 512),
         (Mtu::Mtu512, Mtu::Mtu512, 512),
     ] {
-        let mut near = receiver.create_qp(&config.clone().mtu(ours)).unwrap();
-        let far = receiver.create_qp(&config).unwrap();
+        let mut near = QueuePair::builder(&config.clone().mtu(ours)).receive(&mut receiver, FROM_TODO).build().unwrap();
+        let far = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
         near.connect(&QpAddress { mtu: theirs, ..far.address().unwrap() }).unwrap();
         // SAFETY: a live queue pair.
         let code = unsafe { query(near.as_raw(), sys::IBV_QP_PATH_MTU) }.path_mtu;

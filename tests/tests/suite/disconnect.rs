@@ -142,22 +142,22 @@ fn strangers_are_refused() {
 #[test]
 fn a_queue_pair_that_is_dropped_has_its_room_until_its_receives_have_come_back() {
     let (pd, mut receiver) = device::start(16);
-    let config = QpConfig::rc().receives(16, 1);
-    let pool = BufferPool::new(&pd, 16, 64).unwrap();
+    let config = QpConfig::rc();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(16, 64)).unwrap();
     for round in 0..20 {
         let (mut near, _peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
         let qp = near.remove(0);
         let rq = qp.receive_queue().unwrap();
         assert_eq!(receiver.fill(rq, &pool).unwrap(), 16, "round {round}");
         drop(qp);
-        assert_matches!(receiver.create_qp(&config).unwrap_err(), Error::CqTooSmall { .. });
+        assert_matches!(QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap_err(), Error::CqTooSmall { .. });
         let flushed = receiving::failures(&mut receiver, 16);
         assert!(flushed.iter().all(|failure| failure.buffers.len() == 1));
         drop(flushed);
         assert_eq!(pool.available(), 16);
     }
     // Handles that exist keep their queues, empty or not.
-    let kept = receiver.create_qp(&config).unwrap();
-    assert_matches!(receiver.create_qp(&config).unwrap_err(), Error::CqTooSmall { .. });
+    let kept = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
+    assert_matches!(QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap_err(), Error::CqTooSmall { .. });
     assert_eq!(receiver.capacity(kept.receive_queue().unwrap()), 16);
 }

@@ -56,9 +56,9 @@ fn the_low_water_mark_sees_what_has_completed_and_was_not_polled() {
 #[test]
 fn receives_for_datagrams_need_room_for_the_header() {
     let (pd, mut receiver) = device::start(64);
-    let qp = receiver.create_qp(&QpConfig::ud(QKEY).receives(8, 2)).unwrap();
+    let qp = QueuePair::builder(&QpConfig::ud(QKEY)).receive(&mut receiver, RqConfig::new(8).max_sge(2)).build().unwrap();
     let queue = qp.receive_queue().unwrap();
-    let [small, large] = [39, 40].map(|size| BufferPool::new(&pd, 8, size).unwrap());
+    let [small, large] = [39, 40].map(|size| BufferPool::new(&pd, &PoolConfig::new(8, size)).unwrap());
     let short = PostFailure::NoRoomForHeader { capacity: 39 };
     let refused = receiver.post(queue, [large.take().unwrap(), small.take().unwrap()]).unwrap_err();
     assert_eq!((refused.posted, refused.reason), (1, short));
@@ -80,15 +80,15 @@ fn receives_for_datagrams_need_room_for_the_header() {
 #[test]
 fn an_srq_takes_datagrams_when_its_buffers_have_room_for_the_header() {
     let (pd, mut receiver) = device::start(64);
-    let small = BufferPool::new(&pd, 8, 39).unwrap();
-    let large = BufferPool::new(&pd, 64, 512).unwrap();
+    let small = BufferPool::new(&pd, &PoolConfig::new(8, 39)).unwrap();
+    let large = BufferPool::new(&pd, &PoolConfig::new(64, 512)).unwrap();
     let datagrams = |srq| QpConfig::ud(QKEY).srq(srq);
 
     let srq = receiver.create_srq(&SrqConfig::new(15)).unwrap();
     // For a connection they are fine.
     receiver.post(srq, small.take()).unwrap();
-    drop(receiver.create_qp(&QpConfig::rc().srq(srq)).unwrap());
-    let refused = receiver.create_qp(&datagrams(srq)).unwrap_err();
+    drop(QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).build().unwrap());
+    let refused = QueuePair::builder(&datagrams(srq)).receive(&mut receiver, FROM_TODO).build().unwrap_err();
     assert_matches!(refused, Error::NoRoomForHeader { capacity: 39 });
     assert!(refused.to_string().contains("GRH_SIZE"), "{refused}");
     // Nothing was changed.
@@ -96,7 +96,7 @@ fn an_srq_takes_datagrams_when_its_buffers_have_room_for_the_header() {
     receiver.destroy_srq(srq).unwrap();
 
     let srq = receiver.create_srq(&SrqConfig::new(15)).unwrap();
-    let qp = receiver.create_qp(&datagrams(srq)).unwrap();
+    let qp = QueuePair::builder(&datagrams(srq)).receive(&mut receiver, FROM_TODO).build().unwrap();
     let refused = receiver.post(srq, small.take()).unwrap_err();
     assert_eq!(refused.reason, PostFailure::NoRoomForHeader { capacity: 39 });
     assert!(receiver.fill(srq, &large).unwrap() > 0);
@@ -107,8 +107,8 @@ fn an_srq_takes_datagrams_when_its_buffers_have_room_for_the_header() {
 #[test]
 fn the_message_of_a_datagram_is_not_replaced_by_a_buffer_without_room_for_the_header() {
     let pd = device::pd();
-    let small = BufferPool::new(&pd, 1, 39).unwrap();
-    let large = BufferPool::new(&pd, 64, 512).unwrap();
+    let small = BufferPool::new(&pd, &PoolConfig::new(1, 39)).unwrap();
+    let large = BufferPool::new(&pd, &PoolConfig::new(64, 512)).unwrap();
     let mut receiver = device::receiver(&pd, 64);
     let config = QpConfig::ud(QKEY).receives(4, 1).max_inline(64);
     let mut qp = SendingQp::create(&mut receiver, &config).unwrap();
@@ -137,7 +137,7 @@ fn the_message_of_a_datagram_is_not_replaced_by_a_buffer_without_room_for_the_he
         drop(message.replace(small.take().unwrap()).unwrap());
     });
     assert_matches!(
-        receiver.create_qp(&QpConfig::ud(QKEY).srq(srq)),
+        QueuePair::builder(&QpConfig::ud(QKEY)).receive(&mut receiver, srq).build(),
         Err(Error::NoRoomForHeader { capacity: 39 })
     );
     drop(near);
@@ -146,7 +146,7 @@ fn the_message_of_a_datagram_is_not_replaced_by_a_buffer_without_room_for_the_he
 #[test]
 fn an_activation_is_not_repeated_and_the_error_is_about_it() {
     let (_, mut receiver) = device::start(64);
-    let mut qp = receiver.create_qp(&QpConfig::ud(QKEY).receives(4, 1)).unwrap();
+    let mut qp = QueuePair::builder(&QpConfig::ud(QKEY)).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
     qp.activate().unwrap();
     let error = qp.activate().unwrap_err();
     assert_matches!(error, Error::WrongState { operation: "activate", state: QpState::Rts, .. });
@@ -159,7 +159,7 @@ fn an_activation_is_not_repeated_and_the_error_is_about_it() {
 #[test]
 fn a_peer_that_is_silent_in_the_exchange_is_an_error_with_words() {
     let (_, mut receiver) = device::start(256);
-    let mut qp = receiver.create_qp(&QpConfig::rc().receives(4, 1)).unwrap();
+    let mut qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
     let (mut here, mut there) = UnixStream::pair().unwrap();
     here.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     there.write_all(b"door").unwrap();
@@ -169,7 +169,7 @@ fn a_peer_that_is_silent_in_the_exchange_is_an_error_with_words() {
     );
     // The queue pair has not changed.
     let (mut here, mut there) = UnixStream::pair().unwrap();
-    let mut peer = receiver.create_qp(&QpConfig::rc().receives(4, 1)).unwrap();
+    let mut peer = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
     let side = thread::spawn(move || peer.connect_over(&mut there).map(|()| peer));
     qp.connect_over(&mut here).unwrap();
     let mut peer = side.join().unwrap().unwrap();
@@ -190,18 +190,18 @@ fn an_empty_entry_of_the_gid_table_is_no_address() {
     let Some(empty) = (0..8).find(|index| gids.iter().all(|gid| gid.index != *index)) else {
         return println!("skipped: the table has no empty entry");
     };
-    let config = QpConfig::rc().receives(4, 1).gid_index(empty as u8);
-    let refused = receiver.create_qp(&config).unwrap().address().unwrap_err();
+    let config = QpConfig::rc().gid_index(empty as u8);
+    let refused = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap().address().unwrap_err();
     assert_matches!(refused, Error::NoGid { port: 1, index, .. } if u32::from(index) == empty);
 }
 
 #[test]
 fn keys_of_the_system_are_refused() {
     let (_, mut receiver) = device::start(8);
-    let refused = receiver.create_qp(&QpConfig::ud(0x8000_0001).receives(4, 1)).unwrap_err();
+    let refused = QueuePair::builder(&QpConfig::ud(0x8000_0001)).receive(&mut receiver, RqConfig::new(4)).build().unwrap_err();
     assert_matches!(refused, Error::OutOfRange { value: 0x8000_0001, .. });
     assert!(refused.to_string().contains("upper bit reserved"), "{refused}");
-    let mut qp = receiver.create_qp(&QpConfig::ud(QKEY).receives(4, 1)).unwrap();
+    let mut qp = QueuePair::builder(&QpConfig::ud(QKEY)).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
     qp.activate().unwrap();
     let itself = qp.address().unwrap();
     assert_matches!(qp.address_handle(&itself, 0x8000_0000).unwrap_err(), Error::OutOfRange { .. });
@@ -216,7 +216,7 @@ fn receives_of_its_own_and_shared_ones_are_not_asked_for_together() {
         QpConfig::ud(QKEY).receives(4, 1).srq(w.queue),
     ] {
         assert_matches!(
-            w.receiver.create_qp(&both),
+            QueuePair::builder(&both).receive(&mut w.receiver, FROM_TODO).build(),
             Err(Error::Unsupported { operation: "QpConfig::receives", .. })
         );
     }
@@ -225,7 +225,7 @@ fn receives_of_its_own_and_shared_ones_are_not_asked_for_together() {
 #[test]
 fn datagrams_are_exchanged_after_the_exchange_of_addresses() {
     let (pd, mut receiver) = device::start(256);
-    let pool = BufferPool::new(&pd, 64, 256).unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(64, 256)).unwrap();
     // Each has a Q_Key of its own.
     let mut end = |qkey| {
         let config = QpConfig::ud(qkey).receives(8, 1).max_inline(64);
@@ -269,8 +269,8 @@ fn datagrams_are_exchanged_after_the_exchange_of_addresses() {
 #[test]
 fn both_ends_of_an_exchange_have_the_same_transport() {
     let (_, mut receiver) = device::start(256);
-    let mut datagrams = receiver.create_qp(&QpConfig::ud(QKEY).receives(4, 1)).unwrap();
-    let mut connection = receiver.create_qp(&QpConfig::rc().receives(4, 1)).unwrap();
+    let mut datagrams = QueuePair::builder(&QpConfig::ud(QKEY)).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
+    let mut connection = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
     let (mut here, mut there) = UnixStream::pair().unwrap();
     let refused = datagrams.connect_over(&mut here).unwrap_err();
     assert!(refused.to_string().contains("use address_handle_over"), "{refused}");

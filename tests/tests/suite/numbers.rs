@@ -18,7 +18,7 @@ fn create_with(
 ) -> QueuePair {
     let mut others = device::receiver(pd, 1024);
     let mut next = || {
-        let qp = others.create_qp(&QpConfig::rc().receives(1, 1).sends(1)).unwrap();
+        let qp = QueuePair::builder(&QpConfig::rc().sends(1)).receive(&mut others, RqConfig::new(1)).build().unwrap();
         let number = qp.qp_num();
         others.destroy_qp(qp).unwrap();
         number
@@ -29,7 +29,7 @@ fn create_with(
     for _ in 1..period {
         next();
     }
-    let qp = receiver.create_qp(config).unwrap();
+    let qp = QueuePair::builder(config).receive(&mut receiver, FROM_TODO).build().unwrap();
     assert_eq!(qp.qp_num(), number);
     qp
 }
@@ -45,8 +45,8 @@ fn what_a_forgotten_batch_left_of_a_dropped_queue_pair_is_not_the_next_ones() {
     let number = near[0].qp_num();
     drop(near);
     // Ends the dropped one.
-    let config = QpConfig::rc().receives(8, 1);
-    let _between = receiver.create_qp(&config).unwrap();
+    let config = QpConfig::rc();
+    let _between = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(8)).build().unwrap();
     let again = create_with(number, &pd, &mut receiver, &config);
     assert!(receiver.fill(again.receive_queue().unwrap(), &pool).unwrap() > 0);
     receiving::nothing(&mut receiver);
@@ -63,8 +63,8 @@ fn messages_of_a_dropped_queue_pair_are_not_the_next_ones() {
     let number = qp.qp_num();
     drop(qp);
     // Ends the dropped one.
-    let config = QpConfig::rc().srq(w.queue);
-    let _between = w.receiver.create_qp(&config).unwrap();
+    let config = QpConfig::rc();
+    let _between = QueuePair::builder(&config).receive(&mut w.receiver, w.queue).build().unwrap();
     let _again = create_with(number, &w.pd, &mut w.receiver, &config);
     receiving::nothing(&mut w.receiver);
 }

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use doorbell::{
-    BufferPool, Error, NotDirect, Path, PostFailure, QpConfig, Receiver, ReceiverConfig, SrqConfig,
+    BufferPool, Error, NotDirect, Path, PostFailure, QpConfig, Receiver, CqConfig, SrqConfig,
 };
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{assert_matches, device, direct_only};
@@ -86,7 +86,7 @@ fn a_signature_that_the_environment_asks_for_excludes_the_direct_path() {
 #[ignore = "run by the test above where libmlx5 signs WQEs"]
 fn where_wqes_are_signed() {
     let pd = device::pd();
-    let make = |path| Receiver::new(&pd, &ReceiverConfig::new().path(path));
+    let make = |path| Receiver::new(&pd, &CqConfig::new(4096).path(path));
     let error = make(Path::Direct).unwrap_err();
     assert_matches!(error, Error::NotDirect { reason: NotDirect::Signature(_), .. });
     let variable = std::env::var("SIGNATURE").unwrap();
@@ -107,7 +107,7 @@ fn sizes_that_are_zero_or_too_large() {
     let pd = device::pd();
     let attr = *pd.context().attr();
     let receiver = |entries| {
-        Receiver::new(&pd, &ReceiverConfig::new().path(device::path()).cq_capacity(entries))
+        Receiver::new(&pd, &CqConfig::new(4096).path(device::path()).cq_capacity(entries))
     };
     for entries in [0, attr.max_cqe as u32 + 1, u32::MAX] {
         out_of_range(receiver(entries), "cq_capacity");
@@ -120,24 +120,24 @@ fn sizes_that_are_zero_or_too_large() {
     for max_sge in [0, attr.max_srq_sge as u32 + 1, u32::MAX] {
         out_of_range(receiver.create_srq(&SrqConfig::new(16).max_sge(max_sge)), "max_sge");
     }
-    out_of_range(receiver.create_qp(&QpConfig::rc().receives(0, 1)), "max_wr of receives");
+    out_of_range(QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(0)).build(), "max_wr of receives");
     for max_sge in [0, attr.max_sge as u32 + 1, u32::MAX] {
-        let config = QpConfig::rc().receives(1, max_sge);
-        out_of_range(receiver.create_qp(&config), "max_sge of receives");
+        let config = QpConfig::rc();
+        out_of_range(QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1).max_sge(max_sge)).build(), "max_sge of receives");
     }
     for max_wr in [0, attr.max_qp_wr as u32 + 1, u32::MAX] {
-        out_of_range(receiver.create_qp(&QpConfig::rc().sends(max_wr)), "max_wr of sends");
+        out_of_range(QueuePair::builder(&QpConfig::rc().sends(max_wr)).receive(&mut receiver, RqConfig::new(128)).build(), "max_wr of sends");
     }
     for port in [0, attr.phys_port_cnt + 1, u8::MAX] {
-        out_of_range(receiver.create_qp(&QpConfig::rc().port(port)), "port");
+        out_of_range(QueuePair::builder(&QpConfig::rc().port(port)).receive(&mut receiver, RqConfig::new(128)).build(), "port");
     }
-    out_of_range(BufferPool::new(&pd, 0, 64), "count");
-    out_of_range(BufferPool::new(&pd, 1, 0), "buffer_size");
-    out_of_range(BufferPool::new(&pd, 1, u32::MAX), "buffer_size");
+    out_of_range(BufferPool::new(&pd, &PoolConfig::new(0, 64)), "count");
+    out_of_range(BufferPool::new(&pd, &PoolConfig::new(1, 0)), "buffer_size");
+    out_of_range(BufferPool::new(&pd, &PoolConfig::new(1, u32::MAX)), "buffer_size");
 
     // Nothing of this has used anything up.
     let srq = receiver.create_srq(&SrqConfig::new(511)).unwrap();
-    receiver.create_qp(&QpConfig::rc().srq(srq)).unwrap();
+    QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).build().unwrap();
 }
 
 #[test]
@@ -150,16 +150,16 @@ fn more_receives_than_the_cq_holds() {
     // As many as it says are enough.
     let mut larger = device::receiver(&pd, needed as u32);
     larger.create_srq(&SrqConfig::new(capacity + 1)).unwrap();
-    let refused = receiver.create_qp(&QpConfig::rc().receives(capacity + 1, 1)).unwrap_err();
+    let refused = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(capacity + 1)).build().unwrap_err();
     assert_matches!(refused, Error::CqTooSmall { .. });
 
     // Each fits alone, both together do not.
     let srq = receiver.create_srq(&SrqConfig::new(capacity / 2 + 1)).unwrap();
-    let refused = receiver.create_qp(&QpConfig::rc().receives(capacity / 2 + 1, 1)).unwrap_err();
+    let refused = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(capacity / 2 + 1)).build().unwrap_err();
     assert_matches!(refused, Error::CqTooSmall { .. });
     // Any number of queue pairs may share it: its receives complete once.
     for _ in 0..8 {
-        drop(receiver.create_qp(&QpConfig::rc().srq(srq)).unwrap());
+        drop(QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).build().unwrap());
     }
 }
 
@@ -167,7 +167,7 @@ fn more_receives_than_the_cq_holds() {
 fn more_buffers_than_a_receive_of_the_queue_takes() {
     let (pd, mut receiver) = device::start(256);
     let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(2)).unwrap();
-    let pool = BufferPool::new(&pd, 64, 64).unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(64, 64)).unwrap();
     let some = |count| (0..count).map(|_| pool.take().unwrap()).collect::<Vec<_>>();
 
     let refused = receiver.post_scatter(srq, some(40)).unwrap_err();
@@ -190,7 +190,7 @@ fn queues_of_another_receiver() {
     drop(error);
     assert_eq!((other.capacity(w.queue), other.free_slots(w.queue)), (0, 0));
     assert_eq!(other.fill(w.queue, &w.pool).unwrap_err().reason, PostFailure::NoQueue);
-    let refused = other.create_qp(&QpConfig::rc().srq(w.queue)).unwrap_err();
+    let refused = QueuePair::builder(&QpConfig::rc()).receive(&mut other, w.queue).build().unwrap_err();
     assert_matches!(refused, Error::Foreign { .. });
 }
 

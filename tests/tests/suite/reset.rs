@@ -137,11 +137,11 @@ fn a_queue_pair_of_another_receiver_is_refused_and_untouched() {
 #[test]
 fn a_destroyed_queue_pair_makes_room_on_the_cq() {
     let (_, mut receiver) = device::start(64);
-    let config = QpConfig::rc().receives(receiver.cq_capacity() / 2 + 1, 1);
-    let first = receiver.create_qp(&config).unwrap();
-    assert_matches!(receiver.create_qp(&config).unwrap_err(), Error::CqTooSmall { .. });
+    let config = QpConfig::rc();
+    let first = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(receiver.cq_capacity() / 2 + 1)).build().unwrap();
+    assert_matches!(QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(receiver.cq_capacity() / 2 + 1)).build().unwrap_err(), Error::CqTooSmall { .. });
     receiver.destroy_qp(first).unwrap();
-    receiver.create_qp(&config).unwrap();
+    QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(receiver.cq_capacity() / 2 + 1)).build().unwrap();
 }
 
 #[test]

@@ -22,19 +22,19 @@ impl Raw {
     pub fn connect(near: &mut Side) -> Self {
         let pd = near.tags.pd().clone();
         let mut receiver = device::receiver(&pd, 64);
-        let config = QpConfig::rc().receives(16, 1);
+        let config = QpConfig::rc();
         // The tests post to it through verbs, too.
         let mut qp = SendingQp::create_on(&mut receiver, &config, Path::Verbs).unwrap();
-        let mut back = receiver.create_qp(&config).unwrap();
+        let mut back = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
         let peer = near.tags.add_peer(&QpConfig::rc().min_rnr_timer(1)).unwrap();
         let there = near.tags.address(peer).unwrap();
         let (outgoing, incoming) = (qp.address().unwrap(), back.address().unwrap());
         near.tags.connect(peer, &PeerAddress { incoming, outgoing }).unwrap();
         qp.connect(&there.incoming).unwrap();
         back.connect(&there.outgoing).unwrap();
-        let pool = BufferPool::new(&pd, 8, 64).unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(8, 64)).unwrap();
         let rq = back.receive_queue().expect("a queue of its own");
-        let received = BufferPool::new(&pd, 8, 64).unwrap();
+        let received = BufferPool::new(&pd, &PoolConfig::new(8, 64)).unwrap();
         receiver.post(rq, std::iter::from_fn(|| received.take())).unwrap();
         Self { receiver, _back: back, peer, qp, pool }
     }

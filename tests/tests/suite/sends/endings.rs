@@ -3,14 +3,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use doorbell::{Error, NotSent, QpConfig, QpState, SenderConfig, SrqConfig, WcStatus};
+use doorbell::{Error, NotSent, QpConfig, QpState, CqConfig, SrqConfig, WcStatus};
 use doorbell_tests::sending::{RECEIVES, Sending, completions};
 use doorbell_tests::{assert_matches, peers::join};
 
 /// A connection with a far end that has no receives left: sends wait.
 fn blocked(sends: u32) -> Sending {
     let config = QpConfig::rc().sends(sends).max_inline(8);
-    let mut w = Sending::with(2, 64, &config, &SenderConfig::new());
+    let mut w = Sending::with(2, 64, &config, &CqConfig::new(4096));
     for _ in 0..RECEIVES {
         let queue = w.queue(0);
         w.sender.post(queue).unwrap().send(b"fill").unwrap();
@@ -23,7 +23,7 @@ fn blocked(sends: u32) -> Sending {
 fn post(w: &mut Sending, qp: usize, count: u64) {
     let queue = w.queue(qp);
     let buffers: Vec<_> = (0..count).map(|i| w.buffer(&[i as u8])).collect();
-    let mut posting = w.sender.post(queue).unwrap();
+    let mut posting = w.sender.post_many(queue).unwrap();
     for (i, buffer) in buffers.into_iter().enumerate() {
         posting.token(i as u64).send(buffer).unwrap();
     }
@@ -52,7 +52,7 @@ fn requests_of_a_queue_pair_that_fails_come_back_in_order() {
 #[test]
 fn a_completion_that_says_that_the_queue_pair_failed_ends_posting() {
     let config = QpConfig::rc().sends(8).rnr_retry(0).max_inline(8);
-    let mut w = Sending::with(1, 64, &config, &SenderConfig::new());
+    let mut w = Sending::with(1, 64, &config, &CqConfig::new(4096));
     let queue = w.queue(0);
     for _ in 1..RECEIVES {
         w.sender.post(queue).unwrap().send(b"fill").unwrap();
@@ -131,9 +131,9 @@ fn requests_of_a_queue_pair_that_is_destroyed_or_dropped_come_back() {
 fn an_srq_is_in_use_until_the_sender_of_its_queue_pair_was_polled() {
     let mut w = Sending::new(1, 8, 64);
     let srq = w.near_receiver.create_srq(&SrqConfig::new(7)).unwrap();
-    let config = QpConfig::rc().srq(srq);
-    let qp = w.near_receiver.create_qp_with_sender(&config, &mut w.sender).unwrap();
-    let dropped = w.near_receiver.create_qp_with_sender(&config, &mut w.sender).unwrap();
+    let config = QpConfig::rc();
+    let qp = QueuePair::builder(&config).receive(&mut w.near_receiver, srq).send(&mut w.sender).build().unwrap();
+    let dropped = QueuePair::builder(&config).receive(&mut w.near_receiver, srq).send(&mut w.sender).build().unwrap();
     w.near_receiver.destroy_qp(qp).unwrap();
     let refused = |w: &mut Sending| {
         let refused = w.near_receiver.destroy_srq(srq).unwrap_err();
@@ -161,9 +161,9 @@ fn buffers_of_a_dropped_sender_return_with_their_queue_pair() {
 #[test]
 fn a_posting_that_is_forgotten_is_handed_over_with_the_next_one() {
     let config = QpConfig::rc().sends(8).max_inline(8);
-    let mut w = Sending::with(1, 64, &config, &SenderConfig::new());
+    let mut w = Sending::with(1, 64, &config, &CqConfig::new(4096));
     let queue = w.queue(0);
-    let mut posting = w.sender.post(queue).unwrap();
+    let mut posting = w.sender.post_many(queue).unwrap();
     posting.send(b"one").unwrap();
     std::mem::forget(posting);
     w.sender.post(queue).unwrap().send(b"two").unwrap();
@@ -175,11 +175,11 @@ fn a_posting_that_is_forgotten_is_handed_over_with_the_next_one() {
 #[test]
 fn a_panic_between_requests_hands_over_those_before_it() {
     let config = QpConfig::rc().sends(8).max_inline(8);
-    let mut w = Sending::with(1, 64, &config, &SenderConfig::new());
+    let mut w = Sending::with(1, 64, &config, &CqConfig::new(4096));
     let queue = w.queue(0);
     let sender = &mut w.sender;
     let panicked = catch_unwind(AssertUnwindSafe(|| {
-        let mut posting = sender.post(queue).unwrap();
+        let mut posting = sender.post_many(queue).unwrap();
         posting.send(b"one").unwrap();
         posting.send(b"two").unwrap();
         panic!("a panic of the test");

@@ -1,6 +1,6 @@
 //! A refused request gives everything back, and changes nothing.
 
-use doorbell::{BufferPool, Error, NotSent, QpConfig, QpState, Sender, SenderConfig, WcStatus};
+use doorbell::{BufferPool, Error, NotSent, QpConfig, QpState, Sender, CqConfig, WcStatus};
 use doorbell_tests::sending::Sending;
 use doorbell_tests::{assert_matches, device};
 
@@ -11,7 +11,7 @@ fn a_full_queue_gives_the_buffer_back_and_has_room_again_after_completions() {
     let capacity = w.sender.capacity(queue) as usize;
     for _ in 0..3 {
         let buffers: Vec<_> = (0..=capacity).map(|i| w.buffer(&[i as u8])).collect();
-        let mut posting = w.sender.post(queue).unwrap();
+        let mut posting = w.sender.post_many(queue).unwrap();
         let mut refused = Vec::new();
         for buffer in buffers {
             if let Err(error) = posting.send(buffer) {
@@ -30,15 +30,15 @@ fn a_full_queue_gives_the_buffer_back_and_has_room_again_after_completions() {
 #[test]
 fn wrong_requests_are_refused_with_their_payload() {
     let config = QpConfig::rc().sends(4).max_inline(8).send_buffers(2);
-    let mut w = Sending::with(1, 64, &config, &SenderConfig::new());
+    let mut w = Sending::with(1, 64, &config, &CqConfig::new(4096));
     let other_pd = w.pd.context().alloc_pd().unwrap();
-    let foreign = BufferPool::new(&other_pd, 4, 64).unwrap();
+    let foreign = BufferPool::new(&other_pd, &PoolConfig::new(4, 64)).unwrap();
     let (queue, remote) = (w.queue(0), w.remote());
     let max_inline = w.near[0].max_inline();
     let long = vec![0; max_inline + 1];
     let [a, b, c, d, e, f] = [0; 6].map(|_| w.buffer(b"bytes"));
 
-    let mut posting = w.sender.post(queue).unwrap();
+    let mut posting = w.sender.post_many(queue).unwrap();
     {
         let error = posting.send(&long[..]).unwrap_err();
         assert_matches!(error.reason, NotSent::TooLong { len, max } if len == max + 1);
@@ -75,8 +75,8 @@ fn only_a_connected_queue_pair_of_the_sender_sends() {
     let mut other = device::sender(&w.pd, 64);
     let queue = w.queue(0);
     assert_matches!(other.post(queue).err(), Some(NotSent::NoQueue));
-    let config = QpConfig::rc().sends(4).receives(1, 1);
-    let fresh = w.near_receiver.create_qp_with_sender(&config, &mut other).unwrap();
+    let config = QpConfig::rc().sends(4);
+    let fresh = QueuePair::builder(&config).receive(&mut w.near_receiver, RqConfig::new(1)).send(&mut other).build().unwrap();
     let fresh_queue = fresh.send_queue().unwrap();
     assert_matches!(other.post(fresh_queue).err(), Some(NotSent::State(QpState::Init)));
     w.near[0].to_error().unwrap();
@@ -86,20 +86,20 @@ fn only_a_connected_queue_pair_of_the_sender_sends() {
 #[test]
 fn a_cq_that_is_too_small_and_a_foreign_sender_are_refused() {
     let mut w = Sending::new(1, 4, 64);
-    let config = QpConfig::rc().sends(64).receives(1, 1);
+    let config = QpConfig::rc().sends(64);
     let mut small = device::sender(&w.pd, 64);
-    let fits = w.near_receiver.create_qp_with_sender(&config, &mut small).unwrap();
-    let refused = w.near_receiver.create_qp_with_sender(&config, &mut small).unwrap_err();
+    let fits = QueuePair::builder(&config).receive(&mut w.near_receiver, RqConfig::new(1)).send(&mut small).build().unwrap();
+    let refused = QueuePair::builder(&config).receive(&mut w.near_receiver, RqConfig::new(1)).send(&mut small).build().unwrap_err();
     assert_matches!(refused, Error::CqTooSmall { needed: 128, .. });
     // Its room is free again after it is dropped.
     let queue = fits.send_queue().unwrap();
     drop(fits);
-    let again = w.near_receiver.create_qp_with_sender(&config, &mut small).unwrap();
+    let again = QueuePair::builder(&config).receive(&mut w.near_receiver, RqConfig::new(1)).send(&mut small).build().unwrap();
     assert_ne!(again.send_queue(), Some(queue));
     assert_matches!(small.post(queue).err(), Some(NotSent::NoQueue));
 
     let pd = w.pd.context().alloc_pd().unwrap();
-    let mut foreign = Sender::new(&pd, &SenderConfig::new().path(w.sender.path())).unwrap();
-    let refused = w.near_receiver.create_qp_with_sender(&config, &mut foreign).unwrap_err();
+    let mut foreign = Sender::new(&pd, &CqConfig::new(4096).path(w.sender.path())).unwrap();
+    let refused = QueuePair::builder(&config).receive(&mut w.near_receiver, RqConfig::new(1)).send(&mut foreign).build().unwrap_err();
     assert_matches!(refused, Error::Foreign { .. });
 }
