@@ -18,8 +18,8 @@ use std::time::Duration;
 use clap::Parser;
 use doorbell::rdmacm::{Connection, Listener, Request, Route};
 use doorbell::{
-    BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, CqConfig, Sender,
-    CqConfig, SrqConfig, SrqId,
+    BufferPool, Completions, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair,
+    Receiver, RqConfig, Sender, SrqConfig, SrqId,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -130,7 +130,9 @@ impl Server {
         let mut accept = |request: Request| -> doorbell::Result<Client> {
             let promised =
                 request.private_data().first_chunk().map_or(0, |n| u64::from_be_bytes(*n));
-            let mut qp = QueuePair::builder(&QpConfig::rc().sends(1)).receive(&mut self.receiver, self.srq).build()?;
+            let mut qp = QueuePair::builder(&QpConfig::rc().sends(1))
+                .receive(&mut self.receiver, self.srq)
+                .build()?;
             let connection = request.accept(&mut qp, b"", PATIENCE)?;
             Ok(Client { qp, connection, promised, received: 0 })
         };
@@ -199,7 +201,10 @@ fn client(args: &Args) -> Result<()> {
     let mut receiver = Receiver::new(&pd, &CqConfig::new(4096).path(args.path))?;
     let mut sender = Sender::new(&pd, &CqConfig::new(4096).path(args.path))?;
     let config = QpConfig::rc().max_inline(MESSAGE);
-    let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build()?;
+    let mut qp = QueuePair::builder(&config)
+        .receive(&mut receiver, RqConfig::new(1))
+        .send(&mut sender)
+        .build()?;
     let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
     let mut route = Some(route);
     for time in 1..=args.times {

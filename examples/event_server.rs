@@ -18,7 +18,9 @@ use std::time::Duration;
 
 use clap::Parser;
 use common::{Digest, MAX_MESSAGE, Report};
-use doorbell::{BufferPool, Path, QpConfig, QueuePair, Receiver, CqConfig, SrqConfig};
+use doorbell::{
+    BufferPool, Completions, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig,
+};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -108,7 +110,9 @@ fn run(args: &Args) -> Result<()> {
                 Event::Listener => {
                     let (mut stream, peer) = listener.accept()?;
                     stream.set_read_timeout(Some(PATIENCE))?;
-                    let mut qp = QueuePair::builder(&QpConfig::rc().sends(1)).receive(&mut receiver, srq).build()?;
+                    let mut qp = QueuePair::builder(&QpConfig::rc().sends(1))
+                        .receive(&mut receiver, srq)
+                        .build()?;
                     // A client that breaks off now is no reason to stop.
                     if let Err(error) = qp.connect_over(&mut stream) {
                         println!("{peer}: {error}");

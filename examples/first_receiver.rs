@@ -7,7 +7,7 @@
 use std::io::Read;
 use std::net::TcpListener;
 
-use doorbell::{BufferPool, QpConfig, Receiver, CqConfig, SrqConfig};
+use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or("0.0.0.0:18515".into());

@@ -6,7 +6,7 @@
 
 use std::net::TcpStream;
 
-use doorbell::{BufferPool, QpConfig, Receiver, CqConfig, Sender, CqConfig};
+use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or("127.0.0.1:18515".into());
@@ -16,7 +16,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // It receives nothing, but a queue pair belongs to a receiver.
     let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;
     let mut sender = Sender::new(&pd, &CqConfig::new(4096))?;
-    let mut qp = QueuePair::builder(&QpConfig::rc().sends(16)).receive(&mut receiver, RqConfig::new(128)).send(&mut sender).build()?;
+    let mut qp = QueuePair::builder(&QpConfig::rc().sends(16))
+        .receive(&mut receiver, RqConfig::new(128))
+        .send(&mut sender)
+        .build()?;
     let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
     let mut stream = TcpStream::connect(address)?;
     qp.connect_over(&mut stream)?;

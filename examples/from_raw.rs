@@ -16,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    BufferPool, Context, Path, ProtectionDomain, QpConfig, Receiver, CqConfig, Sender,
-    CqConfig,
+    BufferPool, Context, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair,
+    Receiver, RqConfig, Sender,
 };
 use rdma_core_sys::*;
 
@@ -76,7 +76,10 @@ unsafe fn receive(objects: &Objects, path: Path) -> Result<(), Box<dyn Error>> {
     let mut far_receiver = Receiver::new(&pd, &CqConfig::new(4096).path(path))?;
     let mut sender = Sender::new(&pd, &CqConfig::new(4096).path(path))?;
     let config = QpConfig::rc().sends(RECEIVES).max_inline(32);
-    let mut far = QueuePair::builder(&config).receive(&mut far_receiver, RqConfig::new(1)).send(&mut sender).build()?;
+    let mut far = QueuePair::builder(&config)
+        .receive(&mut far_receiver, RqConfig::new(1))
+        .send(&mut sender)
+        .build()?;
     let queue = far.send_queue().ok_or("the queue pair has no send queue")?;
     let (here, there) = (qp.address()?, far.address()?);
     qp.connect(&there)?;

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, value_parser};
 use common::{Digest, MAX_MESSAGE, Report};
 use doorbell::{
-    Buffer, BufferPool, Path, QpConfig, QueuePair, Receiver, CqConfig, SrqConfig, SrqId,
+    Buffer, BufferPool, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig, SrqId,
 };
 
 /// Receives that are posted. One less than a power of two fits an SRQ best.

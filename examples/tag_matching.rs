@@ -24,7 +24,7 @@ use doorbell::tags::{
     CancelError, NotSentTagged, Offload, PeerId, ReceiveId, Received, TagEvent, TagFailure,
     TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
 };
-use doorbell::{BufferPool, NotSent, Path, ProtectionDomain, QpConfig};
+use doorbell::{BufferPool, NotSent, Path, PoolConfig, ProtectionDomain, QpConfig};
 use fastrand::Rng;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -316,7 +316,10 @@ fn send(
     tags.fill(&BufferPool::new(pd, &PoolConfig::new(256, 64))?)?;
     let peer = tags.add_peer(&QpConfig::rc().sends(32).min_rnr_timer(1))?;
     tags.connect_over(peer, &mut stream)?;
-    let (eager, long) = (BufferPool::new(pd, &PoolConfig::new(32, MAX_EAGER))?, BufferPool::new(pd, &PoolConfig::new(32, MAX).readable(true))?);
+    let (eager, long) = (
+        BufferPool::new(pd, &PoolConfig::new(32, MAX_EAGER))?,
+        BufferPool::new(pd, &PoolConfig::new(32, MAX).readable(true))?,
+    );
     let mut random = Rng::with_seed(sender);
     let (mut outstanding, mut rendezvous) = (0, 0);
     let mut number = 0;

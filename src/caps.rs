@@ -91,7 +91,7 @@ pub struct CqeCompressionCaps {
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
-/// use doorbell::CqConfig;
+/// use doorbell::{CqConfig, Timestamps};
 ///
 /// let config = match doorbell::open("mlx5_0")?.capabilities()?.timestamps {
 ///     Some(caps) if caps.real_time => CqConfig::new(4096).timestamps(Timestamps::RealTime),

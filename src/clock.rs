@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 /// clock or real time. [`Clock::nanoseconds`] converts both.
 ///
 /// ```
+/// # use doorbell::Timestamps;
 /// # let config = doorbell::CqConfig::new(4096).timestamps(Timestamps::Ticks);
 /// # let mut world = doorbell_doc::World::with(&config);
 /// # world.send(b"hello");
@@ -92,6 +93,7 @@ debug_is_display!(WrongClock);
 /// reading; any `Clock` converts them.
 ///
 /// ```
+/// # use doorbell::Timestamps;
 /// # let config = doorbell::CqConfig::new(4096).timestamps(Timestamps::Ticks);
 /// # let mut world = doorbell_doc::World::with(&config);
 /// # world.send(b"hello");

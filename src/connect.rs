@@ -47,7 +47,7 @@ impl QueuePair {
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
     /// use std::net::{TcpListener, TcpStream};
     ///
-    /// # use doorbell::{QpConfig, Receiver, CqConfig};
+    /// # use doorbell::{CqConfig, QpConfig, QueuePair, Receiver, RqConfig};
     /// # let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;
     /// # let mut qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(128)).build()?;
     /// # let mut other = Receiver::new(&pd, &CqConfig::new(4096))?;
@@ -91,7 +91,7 @@ impl QueuePair {
     /// ```
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// # use doorbell::{QpConfig, Receiver, CqConfig, Sender, CqConfig};
+    /// # use doorbell::{CqConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender};
     /// use std::os::unix::net::UnixStream;
     ///
     /// let config = QpConfig::ud(0x1234).max_inline(64);

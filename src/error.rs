@@ -20,7 +20,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
-/// use doorbell::{Error, Receiver, CqConfig};
+/// use doorbell::{CqConfig, Error, Receiver};
 ///
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// match Receiver::new(&pd, &CqConfig::new(1 << 30)) {

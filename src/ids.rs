@@ -25,7 +25,7 @@ pub struct SrqId(pub(crate) QueueId);
 /// ```
 /// # let mut world = doorbell_doc::World::new();
 /// # let doorbell_doc::World { peer_receiver, pd, qp, .. } = &mut world;
-/// use doorbell::{BufferPool, QpConfig};
+/// use doorbell::{BufferPool, PoolConfig, QpConfig, QueuePair, RqConfig};
 ///
 /// let own = QueuePair::builder(&QpConfig::rc()).receive(&mut peer_receiver, RqConfig::new(16)).build()?;
 /// let queue = own.receive_queue().expect("a queue of its own");
@@ -45,7 +45,7 @@ pub struct RqId(pub(crate) QueueId);
 /// # let own = QueuePair::builder(&doorbell::QpConfig::rc()).receive(&mut world.receiver, RqConfig::new(8)).build()?;
 /// # let (receiver, srq) = (&world.receiver, world.srq);
 /// # let rq = own.receive_queue().expect("a queue of its own");
-/// use doorbell::QueueId;
+/// use doorbell::{QueueId, QueuePair, RqConfig};
 ///
 /// // The queues that are posted to: a shared queue, and that of one queue pair.
 /// let queues: [QueueId; 2] = [srq.into(), rq.into()];

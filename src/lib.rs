@@ -25,7 +25,7 @@
 //! that refuses a buffer returns it in its error. [`Error`] names the function, the device and what to do.
 //!
 //! ```no_run
-//! use doorbell::{BufferPool, QpConfig, Receiver, CqConfig, SrqConfig};
+//! use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let pd = doorbell::open("mlx5_0")?.alloc_pd()?;

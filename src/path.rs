@@ -8,7 +8,7 @@ use crate::debug_is_display::debug_is_display;
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
-/// use doorbell::{Path, Receiver, CqConfig};
+/// use doorbell::{CqConfig, Path, Receiver};
 ///
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// let direct = Receiver::new(&pd, &CqConfig::new(4096))?;
@@ -71,7 +71,7 @@ debug_is_display!(UnknownPath);
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
-/// use doorbell::{Error, Path, Receiver, CqConfig};
+/// use doorbell::{CqConfig, Error, Path, Receiver};
 ///
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// match Receiver::new(&pd, &CqConfig::new(4096).path(Path::Direct)) {

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
-/// use doorbell::{BufferPool, Receiver, CqConfig};
+/// use doorbell::{BufferPool, CqConfig, PoolConfig, Receiver};
 ///
 /// // Buffers, receivers and queue pairs that are to meet are of one domain.
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
@@ -47,6 +47,7 @@ impl Context {
     /// Allocates a protection domain (`ibv_alloc_pd(3)`).
     ///
     /// ```
+    /// # use doorbell::PoolConfig;
     /// # let _device = doorbell_doc::device();
     /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
     /// let pool = doorbell::BufferPool::new(&pd, &PoolConfig::new(16, 256))?;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use doorbell::frames::{Flow, FlowRule, FrameConfig, FrameReceiver};
-use doorbell::{BufferPool, Path, Sender, CqConfig};
+use doorbell::{BufferPool, CqConfig, Path, PoolConfig, Sender};
 use rdma_core_sys::*;
 use soft_mlx5::Device;
 

@@ -7,9 +7,7 @@ use std::mem::{ManuallyDrop, offset_of};
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
 
-use doorbell::{
-    AddressHandle, Path, QpConfig, QueuePair, Receiver, CqConfig, Sender, CqConfig,
-};
+use doorbell::{AddressHandle, CqConfig, Path, QpConfig, QueuePair, Receiver, RqConfig, Sender};
 use mlx5_ring::cq;
 use mlx5_wire::cqe::{self, Cqe64, CqeFormat};
 use mlx5_wire::datagram::DatagramSegment;
@@ -63,7 +61,11 @@ impl Objects {
         let mut sender = Sender::new(&world.pd, &sender).expect("a sender");
         let mut made_by_doorbell: Vec<_> = (0..shape.qps)
             .map(|_| {
-                let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build().expect("a QP");
+                let mut qp = QueuePair::builder(&config)
+                    .receive(&mut receiver, RqConfig::new(1))
+                    .send(&mut sender)
+                    .build()
+                    .expect("a QP");
                 let itself = qp.address().expect("an address");
                 match request {
                     Request::Datagram => qp.activate(),
@@ -77,7 +79,9 @@ impl Objects {
         let itself = first.address().expect("an address");
         let to = match request {
             Request::Datagram => first.address_handle(&itself, QKEY),
-            _ => QueuePair::builder(&QpConfig::ud(QKEY)).receive(&mut receiver, RqConfig::new(1)).build()
+            _ => QueuePair::builder(&QpConfig::ud(QKEY))
+                .receive(&mut receiver, RqConfig::new(1))
+                .build()
                 .and_then(|qp| qp.address_handle(&itself, QKEY)),
         };
         let to = ManuallyDrop::new(to.expect("an address handle"));

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use doorbell::frames::{FrameConfig, FrameReceiver};
-use doorbell::{Buffer, BufferPool, Sender, CqConfig, SqId};
+use doorbell::{Buffer, BufferPool, CqConfig, PoolConfig, Sender, SqId};
 
 use crate::capture::Capture;
 use crate::feed::{self, Gaps, SIZES, WINDOW};

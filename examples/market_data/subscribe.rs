@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use doorbell::Clock;
 use doorbell::frames::{Flow, FrameConfig, FrameReceiver};
+use doorbell::{Clock, Timestamps};
 use hdrhistogram::Histogram;
 
 use crate::feed::{self, GROUPS, Gaps, PORT, REPORT, WINDOW};

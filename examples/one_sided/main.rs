@@ -21,9 +21,9 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 
 use doorbell::{
-    Buffer, BufferPool, Mtu, Path, Posting, ProtectionDomain, QpConfig, QueuePair, Receiver,
-    CqConfig, RemoteAccess, RemoteMemory, RemoteRegion, Refused, Sender, CqConfig,
-    SqId,
+    Buffer, BufferPool, Completions, CqConfig, Mtu, Path, PoolConfig, Posting, ProtectionDomain,
+    QpConfig, QueuePair, Receiver, Refused, RemoteAccess, RemoteMemory, RemoteRegion, RqConfig,
+    Sender, SqId,
 };
 
 use slot::{SLOT, content};
@@ -101,13 +101,18 @@ impl Client {
         let mut receiver = Receiver::new(pd, &CqConfig::new(4096).path(path))?;
         let mut sender = Sender::new(pd, &CqConfig::new(64).path(path))?;
         let config = QpConfig::rc().sends(4).max_inline(8).mtu(Mtu::Mtu1024);
-        let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build()?;
+        let mut qp = QueuePair::builder(&config)
+            .receive(&mut receiver, RqConfig::new(1))
+            .send(&mut sender)
+            .build()?;
         let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
         qp.connect_over(&mut stream)?;
         let mut bytes = [0; RemoteRegion::BYTES];
         stream.read_exact(&mut bytes)?;
-        let (pool, table) =
-            (BufferPool::new(pd, &PoolConfig::new(4, SLOT as u32))?, RemoteRegion::from_bytes(&bytes));
+        let (pool, table) = (
+            BufferPool::new(pd, &PoolConfig::new(4, SLOT as u32))?,
+            RemoteRegion::from_bytes(&bytes),
+        );
         Ok(Self { _qp: qp, _receiver: receiver, sender, queue, pool, table })
     }
 

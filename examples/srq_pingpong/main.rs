@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, value_parser};
 use doorbell::{
-    Buffer, BufferPool, Mtu, Path, QpConfig, QueuePair, Receiver, CqConfig, Sender,
-    CqConfig, SrqConfig, SrqId,
+    Buffer, BufferPool, Completions, CqConfig, Mtu, Path, PoolConfig, QpConfig, QueuePair,
+    Receiver, Sender, SrqConfig, SrqId,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -150,7 +150,8 @@ impl<'a> PingPong<'a> {
         }
         let sending = CqConfig::new(4 * args.num_qp).path(args.path);
         let mut sender = Sender::new(&pd, &sending)?;
-        let create = |_| QueuePair::builder(&config).receive(&mut receiver, srq).send(&mut sender).build();
+        let create =
+            |_| QueuePair::builder(&config).receive(&mut receiver, srq).send(&mut sender).build();
         let qps = (0..args.num_qp).map(create);
         let qps = qps.collect::<doorbell::Result<Vec<_>>>()?;
 

@@ -8,8 +8,8 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use doorbell::{
-    Buffer, BufferPool, Compression, Context, Path, ProtectionDomain, QpConfig, QueueId, QueuePair,
-    Receiver, CqConfig, SrqConfig,
+    Buffer, BufferPool, Compression, Context, CqConfig, Path, PoolConfig, ProtectionDomain,
+    QpConfig, QueueId, QueuePair, Receiver, SrqConfig,
 };
 use rdma_core_sys as sys;
 use soft_mlx5::{Device, LinkLayer};
@@ -154,7 +154,10 @@ impl Subject {
             _ => vec![plain],
         };
         for config in configs {
-            let qp = QueuePair::builder(&config).receive(&mut receiver, FROM_TODO).build().expect("a queue pair");
+            let qp = QueuePair::builder(&config)
+                .receive(&mut receiver, FROM_TODO)
+                .build()
+                .expect("a queue pair");
             queues.extend(qp.receive_queue().map(QueueId::from));
             qps.push(qp);
         }

@@ -7,8 +7,8 @@
 use std::collections::HashSet;
 
 use doorbell::{
-    Buffer, BufferPool, QpConfig, QueuePair, Receiver, CqConfig, RemoteRegion, Sender,
-    CqConfig,
+    Buffer, BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, Refused, RemoteRegion,
+    RqConfig, Sender,
 };
 use soft_mlx5::LinkLayer;
 
@@ -58,12 +58,16 @@ impl Subject {
         let config = CqConfig::new(64).max_unsignaled(1 << (kind & 3));
         let mut sender = Sender::new(&target.pd, &config).expect("a sender");
         let cq = CqWriter::of_last(&target.device);
-        let mut receiver =
-            Receiver::new(&target.pd, &CqConfig::new(8)).expect("a receiver");
+        let mut receiver = Receiver::new(&target.pd, &CqConfig::new(8)).expect("a receiver");
         // They are connected to each other, and each is ready to send.
         let config = QpConfig::rc().sends(SENDS).send_buffers(2).max_inline(100);
-        let mut qps = [(); 2]
-            .map(|()| QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build().expect("a queue pair"));
+        let mut qps = [(); 2].map(|()| {
+            QueuePair::builder(&config)
+                .receive(&mut receiver, RqConfig::new(1))
+                .send(&mut sender)
+                .build()
+                .expect("a queue pair")
+        });
         let addresses = qps.each_ref().map(|qp| qp.address().expect("an address"));
         qps[0].connect(&addresses[1]).expect("RTS");
         qps[1].connect(&addresses[0]).expect("RTS");

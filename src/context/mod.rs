@@ -72,7 +72,7 @@ impl Context {
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
-    /// use doorbell::Context;
+    /// use doorbell::{Context, PoolConfig};
     /// use doorbell::raw::rdma_core_sys as sys;
     ///
     /// // A program that has opened the device itself.
@@ -151,7 +151,7 @@ impl Context {
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
-    /// use doorbell::{Receiver, CqConfig};
+    /// use doorbell::{CqConfig, Receiver};
     ///
     /// let context = doorbell::open("mlx5_0")?;
     /// let pd = context.alloc_pd()?;

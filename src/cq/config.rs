@@ -151,10 +151,7 @@ impl CqConfig {
     pub(crate) fn uncompressed(&self, object: &'static str) -> Result<()> {
         match self.compression {
             None => Ok(()),
-            Some(_) => Err(Error::Unsupported {
-                operation: "CQE compression",
-                when: object,
-            }),
+            Some(_) => Err(Error::Unsupported { operation: "CQE compression", when: object }),
         }
     }
 

@@ -98,13 +98,7 @@ impl Cq {
         let vector = config.comp_vector as i32;
         // SAFETY: an open context and a channel of it; no user pointer.
         let cq = unsafe {
-            sys::ibv_create_cq(
-                context.as_raw(),
-                entries,
-                ptr::null_mut(),
-                channel.as_raw(),
-                vector,
-            )
+            sys::ibv_create_cq(context.as_raw(), entries, ptr::null_mut(), channel.as_raw(), vector)
         };
         if cq.is_null() {
             return Err(Error::last_os("ibv_create_cq", context.name()));

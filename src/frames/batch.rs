@@ -174,7 +174,8 @@ impl FrameReceiver {
 
     /// Takes the next completion through verbs.
     fn next_verbs(&mut self) -> Option<Result<Frame<'_>, Failure>> {
-        let (Poller::Verbs(cq), Queue::Verbs(verbs)) = (&mut self.cq.poller, &mut self.queue) else {
+        let (Poller::Verbs(cq), Queue::Verbs(verbs)) = (&mut self.cq.poller, &mut self.queue)
+        else {
             return None;
         };
         let sys::ibv_wc { wr_id, status, byte_len, vendor_err, .. } = cq.next()?.wc;

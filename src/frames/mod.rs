@@ -250,8 +250,12 @@ impl FrameReceiver {
         }
         let wqs = made.iter().map(|(.., wq)| Arc::clone(wq)).collect();
         let hash = Arc::new(HashQp::create(pd, wqs)?);
-        let device = pd.context().name();
-        trace_event!(device, count, wqes = config.wqes, "frame receivers created");
+        trace_event!(
+            device = pd.context().name(),
+            count,
+            wqes = config.wqes,
+            "frame receivers created"
+        );
         let whole = |(cq, queue, buffers, wq)| {
             let owner = Owner::Wq(wq, Arc::clone(&hash));
             Self::from_parts(pd, config, cq, queue, buffers, owner)

@@ -11,7 +11,7 @@ use super::mapping::Mapping;
 /// # let _device = doorbell_doc::device();
 /// use std::ptr::NonNull;
 ///
-/// use doorbell::{BufferPool, StableMemory};
+/// use doorbell::{BufferPool, PoolConfig, StableMemory};
 ///
 /// /// A part of a program's own, for example what another library has mapped.
 /// struct Part(Box<[u8]>);

@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
-/// use doorbell::{BufferPool, HugePages};
+/// use doorbell::{BufferPool, HugePages, PoolConfig};
 ///
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// let pool = BufferPool::new(&pd, &PoolConfig::new(256, 4096).pages(HugePages::Transparent))?;

@@ -11,9 +11,9 @@ use super::config::check_qkey;
 use super::mtu::Mtu;
 use super::{QueuePair, transition};
 use crate::error::{Error, Result};
+use crate::message_source::DatagramSource;
 use crate::mlx5;
 use crate::pd::{DomainId, ProtectionDomain};
-use crate::message_source::DatagramSource;
 use crate::qp_state::QpState;
 
 /// The destination of datagrams: a queue pair. Clones share one handle.

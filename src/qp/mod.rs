@@ -137,9 +137,8 @@ impl QueuePair {
         receive: ReceiveSide,
         send: SendSide,
     ) -> Result<Self> {
-        let refused = |when| {
-            Err(Error::Unsupported { operation: "QueuePairBuilder::attach", when })
-        };
+        let refused =
+            |when| Err(Error::Unsupported { operation: "QueuePairBuilder::attach", when });
         // SAFETY: the queue pair is alive, and neither its type nor its queues change.
         let made = unsafe { &*qp };
         if !matches!(made.qp_type, sys::IBV_QPT_RC | sys::IBV_QPT_UC | sys::IBV_QPT_UD) {
@@ -185,14 +184,7 @@ impl QueuePair {
             (sys::IBV_QPT_UD, Some(mtu)) => mtu.bytes(),
             _ => port.max_msg_sz,
         };
-        Ok(Self {
-            qp: Arc::new(qp),
-            config,
-            psn,
-            max_msg_size,
-            receives: None,
-            send_queue: None,
-        })
+        Ok(Self { qp: Arc::new(qp), config, psn, max_msg_size, receives: None, send_queue: None })
     }
 
     /// Returns the number of the queue pair.

@@ -24,7 +24,7 @@ const MAX_PRIVATE_DATA: usize = 196;
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// use doorbell::rdmacm::Listener;
+/// use doorbell::{QueuePair, rdmacm::Listener};
 ///
 /// # fn serve(receiver: &mut doorbell::Receiver, srq: doorbell::SrqId) -> doorbell::Result<()> {
 /// let mut listener = Listener::bind("[::]:18515".parse().expect("an address"))?;
@@ -108,7 +108,7 @@ impl fmt::Debug for Listener {
 /// use std::time::Duration;
 ///
 /// use doorbell::rdmacm::{Connection, Listener};
-/// use doorbell::{QueuePair, Receiver};
+/// use doorbell::{QueuePair, Receiver, RqConfig};
 ///
 /// /// Takes the next client that knows the word.
 /// fn next(

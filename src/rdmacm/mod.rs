@@ -10,7 +10,7 @@
 //! use std::time::Duration;
 //!
 //! use doorbell::rdmacm::{Listener, Route};
-//! use doorbell::{QpConfig, Receiver, CqConfig};
+//! use doorbell::{CqConfig, QpConfig, QueuePair, Receiver, RqConfig};
 //!
 //! const PATIENCE: Duration = Duration::from_secs(5);
 //!

@@ -20,8 +20,8 @@ const MAX_PRIVATE_DATA: usize = 56;
 /// ```
 /// use std::time::Duration;
 ///
-/// use doorbell::rdmacm::Route;
-/// use doorbell::{QpConfig, Receiver, CqConfig};
+/// use doorbell::{QueuePair, RqConfig, rdmacm::Route};
+/// use doorbell::{CqConfig, QpConfig, Receiver};
 ///
 /// const PATIENCE: Duration = Duration::from_secs(5);
 ///

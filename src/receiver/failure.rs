@@ -10,7 +10,7 @@ use crate::status::WcStatus;
 /// it in `buffers`, because the QP takes no more receives until it is reset.
 ///
 /// ```
-/// # use doorbell::{BufferPool, QpConfig, Receiver, CqConfig};
+/// # use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig};
 /// # let _device = doorbell_doc::device();
 /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// # let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;

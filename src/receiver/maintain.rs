@@ -11,14 +11,14 @@ use std::collections::VecDeque;
 use std::iter;
 use std::sync::Arc;
 
-use super::batch::queue_of;
-use crate::ids::{QueueId, SrqId};
-use crate::post_failure::PostFailure;
-use super::verify::WrongCqe;
 use super::Receiver;
+use super::batch::queue_of;
+use super::verify::WrongCqe;
 use crate::cq::Poller;
 use crate::error::{Error, Result};
+use crate::ids::{QueueId, SrqId};
 use crate::memory::BufferPool;
+use crate::post_failure::PostFailure;
 use crate::qp::Qp;
 use crate::qp_state::QpState;
 

@@ -8,17 +8,17 @@ use std::slice;
 
 use mlx5_ring::completion::Cqe;
 
+use super::Receiver;
 use super::completion_info::CompletionInfo;
 use super::lent::Lent;
 use super::post::check;
 use super::slot_context::SlotContext;
-use super::Receiver;
 use crate::clock::Timestamp;
 use crate::cq::Poller;
 use crate::memory::Buffer;
-use crate::refused::Refused;
 use crate::message_source::MessageSource;
 use crate::post_failure::PostFailure;
+use crate::refused::Refused;
 use crate::wc_flags::WcFlags;
 
 /// A received message, lent by its batch. After it is dropped, the next call of [`Batch::next`](crate::Batch::next) or the end

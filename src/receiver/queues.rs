@@ -17,7 +17,7 @@ impl Receiver {
     /// Creates a shared receive queue.
     ///
     /// ```
-    /// # use doorbell::{QpConfig, Receiver, CqConfig, SrqConfig};
+    /// # use doorbell::{CqConfig, Receiver, SrqConfig};
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
     /// let mut receiver = Receiver::new(&pd, &CqConfig::new(1024))?;
@@ -207,7 +207,7 @@ impl Receiver {
     /// Returns how many receives can be outstanding on a queue, or 0 if the queue does not exist.
     ///
     /// ```
-    /// # use doorbell::{QpConfig, Receiver, CqConfig, SrqConfig};
+    /// # use doorbell::{CqConfig, PoolConfig, Receiver, SrqConfig};
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
     /// # let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;

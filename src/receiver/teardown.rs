@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use mlx5_ring::receive::{self, Completion, ReceiveRing};
 
+use super::Receiver;
 use super::batch::queue_of;
 use super::failure::{Cause, Failure};
 use super::queue::RecvQueue;
 use super::slot_context::SlotContext;
-use super::Receiver;
 use crate::context::Patience;
 use crate::cq::{Completions, Poller};
 use crate::error::{Error, Result};

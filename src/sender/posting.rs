@@ -142,7 +142,11 @@ impl Posting<'_> {
     /// # Errors
     /// [`Refused`] with the payload.
     #[inline(always)]
-    pub fn send_with_imm<P: Payload>(&mut self, payload: P, imm: u32) -> Result<(), Refused<P, NotSent>> {
+    pub fn send_with_imm<P: Payload>(
+        &mut self,
+        payload: P,
+        imm: u32,
+    ) -> Result<(), Refused<P, NotSent>> {
         self.gather(Operation::Send(Immediate::Data(imm)), payload)
     }
 
@@ -208,7 +212,11 @@ impl Posting<'_> {
     /// # Errors
     /// [`Refused`] with the payload.
     #[inline(always)]
-    pub fn write<P: Payload>(&mut self, payload: P, to: &RemoteRegion) -> Result<(), Refused<P, NotSent>> {
+    pub fn write<P: Payload>(
+        &mut self,
+        payload: P,
+        to: &RemoteRegion,
+    ) -> Result<(), Refused<P, NotSent>> {
         self.write_to(payload, to, None)
     }
 
@@ -266,7 +274,11 @@ impl Posting<'_> {
     /// # Errors
     /// [`Refused`] with the buffer.
     #[inline(always)]
-    pub fn read(&mut self, buffer: Buffer, from: &RemoteRegion) -> Result<(), Refused<Buffer, NotSent>> {
+    pub fn read(
+        &mut self,
+        buffer: Buffer,
+        from: &RemoteRegion,
+    ) -> Result<(), Refused<Buffer, NotSent>> {
         self.fetch(Operation::Read(from.remote()), buffer, from.len())
     }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use mlx5_ring::sq::{self, PostError, Record, SendQueue};
 use rdma_core_sys::Mlx5dv;
 
-use crate::ids::SqId;
 use super::error::NotSent;
 use super::operation::Transport;
 use super::request::{Gathered, WorkRequest};
 use super::verbs::VerbsSq;
+use crate::ids::SqId;
 use crate::mlx5::{self, Storage};
 use crate::path::NotDirect;
 use crate::qp::Qp;
@@ -78,9 +78,8 @@ impl DirectSq {
         max_unsignaled: u32,
     ) -> Result<Self, NotDirect> {
         // SAFETY: no other code posts to the caller's queue, which the value keeps, and its register is as *register* says.
-        let (ring, _records) = unsafe {
-            mlx5::send_ring(mlx5dv, qp.as_raw(), qp.qp_num(), config, max_unsignaled)
-        }?;
+        let (ring, _records) =
+            unsafe { mlx5::send_ring(mlx5dv, qp.as_raw(), qp.qp_num(), config, max_unsignaled) }?;
         Ok(Self { ring, _records, _object: qp })
     }
 }

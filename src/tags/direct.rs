@@ -44,7 +44,8 @@ impl DirectTags {
         let objects = Objects::create(pd, config)?;
         let not_direct = |error| pd.context().not_direct(error);
         // SAFETY: a fresh SRQ that no other code knows.
-        let srq = unsafe { DirectSrq::new(mlx5dv, Arc::clone(&objects.srq)) }.map_err(not_direct)?;
+        let srq =
+            unsafe { DirectSrq::new(mlx5dv, Arc::clone(&objects.srq)) }.map_err(not_direct)?;
         let operations = QpConfig::rc().sends(objects.operations);
         let (cq, shared) = (Arc::clone(&objects.cq.object), Arc::clone(&objects.srq));
         let command = QueuePair::create_for_list(pd, &operations, cq, shared)?;

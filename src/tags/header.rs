@@ -10,6 +10,7 @@ pub(super) const RENDEZVOUS: usize = Tmh::SIZE + Rvh::SIZE;
 /// The memory of a sender that a receiver reads in a rendezvous (`struct ibv_rvh`).
 ///
 /// ```
+/// # use doorbell::PoolConfig;
 /// use doorbell::tags::{OfferedMemory, TagHeader};
 ///
 /// // The memory that the reader of a rendezvous reads, from the offer.

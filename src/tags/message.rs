@@ -32,10 +32,7 @@ impl TaggedBuffer {
     /// [`Refused`] with [`TagFailure::TooSmall`] if the buffer is smaller than the header.
     pub fn new(mut buffer: Buffer) -> Result<Self, Refused<Buffer, TagFailure>> {
         if buffer.capacity() < EAGER {
-            return Err(Refused {
-                payload: buffer,
-                reason: TagFailure::TooSmall { min: EAGER },
-            });
+            return Err(Refused { payload: buffer, reason: TagFailure::TooSmall { min: EAGER } });
         }
         buffer.set_len(EAGER);
         Ok(Self(buffer))

@@ -301,7 +301,10 @@ impl TagMatchingSrq {
     /// A buffer for the headers of what a receive without one matches.
     fn scratch(&mut self) -> Result<Buffer, TagFailure> {
         if self.scratch.is_none() {
-            let pool = BufferPool::new(&self.pd, &PoolConfig::new(self.max_tags.into(), RENDEZVOUS as u32));
+            let pool = BufferPool::new(
+                &self.pd,
+                &PoolConfig::new(self.max_tags.into(), RENDEZVOUS as u32),
+            );
             self.scratch = Some(pool.map_err(|error| match error {
                 Error::Verbs { source, .. } => {
                     TagFailure::Verbs(source.raw_os_error().unwrap_or(libc::ENOMEM))

@@ -1,6 +1,6 @@
 //! A message is lent until the batch goes on, and the batch keeps the receiver.
 
-use doorbell::{BufferPool, Receiver, Buffer, SrqId};
+use doorbell::{Buffer, BufferPool, Receiver, SrqId};
 
 pub fn right(receiver: &mut Receiver) -> Vec<Buffer> {
     let mut kept = Vec::new();

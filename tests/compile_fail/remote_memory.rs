@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use doorbell::{BufferPool, ProtectionDomain, RemoteMemory, StableMemory};
+use doorbell::{BufferPool, PoolConfig, ProtectionDomain, RemoteMemory, StableMemory};
 
 pub fn right(memory: &RemoteMemory) -> [u8; 4] {
     let mut bytes = [0; 4];

@@ -2,9 +2,7 @@
 
 use std::thread;
 
-use doorbell::{
-    Batch, BufferPool, Context, Receiver, RemoteMemory, SendBatch, Sender, SharedPoster, SqId,
-};
+use doorbell::{Batch, BufferPool, Context, Receiver, RemoteMemory, SendBatch, Sender, SharedPoster, SqId};
 
 fn shared<T: Sync>(_: &T) {}
 

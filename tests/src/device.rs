@@ -1,6 +1,6 @@
 //! The device under test.
 
-use doorbell::{Context, Path, ProtectionDomain, Receiver, CqConfig, Sender, CqConfig};
+use doorbell::{Context, CqConfig, Path, ProtectionDomain, Receiver, Sender};
 
 use crate::poison;
 

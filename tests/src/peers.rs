@@ -1,7 +1,8 @@
 //! Connections inside one process: queue pairs of the receiver under test, and their far ends.
 
 use doorbell::{
-    BufferPool, Error, NotSent, ProtectionDomain, QpConfig, QpState, QueuePair, Receiver,
+    BufferPool, Error, NotSent, PoolConfig, ProtectionDomain, QpConfig, QpState, QueuePair,
+    Receiver,
 };
 
 use crate::sending_qp::SendingQp;
@@ -40,7 +41,8 @@ impl Peers {
         let far = QpConfig::rc().receives(1, 1).sends(SENDS).max_inline(64);
         let near = (0..count)
             .map(|_| {
-                let mut near = QueuePair::builder(near).receive(&mut receiver, FROM_TODO).build().unwrap();
+                let mut near =
+                    QueuePair::builder(near).receive(&mut receiver, FROM_TODO).build().unwrap();
                 let mut far = SendingQp::create(&mut peers.receiver, &far).unwrap();
                 join(&mut near, &mut far);
                 peers.qps.push(far);

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use doorbell::{
-    Buffer, BufferPool, ProtectionDomain, QpConfig, QueuePair, Receiver, RemoteAccess,
-    RemoteMemory, RemoteRegion, SendCompletion, Sender, CqConfig, SqId, WcStatus,
+    Buffer, BufferPool, CqConfig, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver,
+    RemoteAccess, RemoteMemory, RemoteRegion, SendCompletion, Sender, SqId, WcStatus,
 };
 
 use crate::peers::join;
@@ -65,8 +65,13 @@ impl Sending {
         let receives = BufferPool::new(&pd, &PoolConfig::new(RECEIVES * qps, len)).unwrap();
         let (mut near, mut far) = (Vec::new(), Vec::new());
         for _ in 0..qps {
-            let mut one = QueuePair::builder(&config).receive(&mut near_receiver, FROM_TODO).send(&mut sender).build().unwrap();
-            let mut other = QueuePair::builder(&config).receive(&mut far_receiver, FROM_TODO).build().unwrap();
+            let mut one = QueuePair::builder(&config)
+                .receive(&mut near_receiver, FROM_TODO)
+                .send(&mut sender)
+                .build()
+                .unwrap();
+            let mut other =
+                QueuePair::builder(&config).receive(&mut far_receiver, FROM_TODO).build().unwrap();
             far_receiver.fill(other.receive_queue().unwrap(), &receives).unwrap();
             join(&mut one, &mut other);
             near.push(one);

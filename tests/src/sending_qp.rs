@@ -3,8 +3,8 @@
 use std::ops::{Deref, DerefMut};
 
 use doorbell::{
-    AddressHandle, Buffer, NotSent, Path, Payload, Posting, QpConfig, QpEnd, QueuePair, Receiver,
-    RemoteRegion, Refused, Sender, CqConfig, SqId, WcStatus,
+    AddressHandle, Buffer, CqConfig, NotSent, Path, Payload, Posting, QpConfig, QpEnd, QueuePair,
+    Receiver, Refused, RemoteRegion, Sender, SqId, WcStatus,
 };
 
 /// A queue pair with a sender of its own, for nothing else. It dereferences to the queue pair.
@@ -38,7 +38,10 @@ impl SendingQp {
     ) -> doorbell::Result<Self> {
         let config_of_sender = CqConfig::new(512).path(path);
         let mut sender = Sender::new(receiver.pd(), &config_of_sender)?;
-        let qp = QueuePair::builder(config).receive(&mut receiver, FROM_TODO).send(&mut sender).build()?;
+        let qp = QueuePair::builder(config)
+            .receive(&mut receiver, FROM_TODO)
+            .send(&mut sender)
+            .build()?;
         Ok(Self { qp, sender, outstanding: 0 })
     }
 

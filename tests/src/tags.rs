@@ -4,7 +4,7 @@ use doorbell::tags::{
     Offload, PeerId, ReceiveFailure, ReceiveId, Received, TagEvent, TagMatchingConfig,
     TagMatchingSrq, TaggedBuffer,
 };
-use doorbell::{BufferPool, ProtectionDomain, QpConfig};
+use doorbell::{BufferPool, PoolConfig, ProtectionDomain, QpConfig};
 
 use crate::receiving::{wait, wait_for};
 use crate::{assert_matches, device};
@@ -67,11 +67,16 @@ impl Side {
             config = config.manual_synchronization();
         }
         let mut tags = TagMatchingSrq::new(pd, &config).unwrap();
-        let slots = BufferPool::new(pd, &PoolConfig::new(shape.slots + shape.spare, shape.buffer_size + 64)).unwrap();
+        let slots = BufferPool::new(
+            pd,
+            &PoolConfig::new(shape.slots + shape.spare, shape.buffer_size + 64),
+        )
+        .unwrap();
         assert!(tags.fill(&slots).unwrap() >= shape.slots);
         let count = 4 * u32::from(shape.tags) + 4 * shape.sends * shape.peers as u32;
         let pool = BufferPool::new(pd, &PoolConfig::new(count, shape.buffer_size)).unwrap();
-        let readable = BufferPool::new(pd, &PoolConfig::new(count, shape.buffer_size).readable(true)).unwrap();
+        let readable =
+            BufferPool::new(pd, &PoolConfig::new(count, shape.buffer_size).readable(true)).unwrap();
         let config = QpConfig::rc().sends(shape.sends).min_rnr_timer(1);
         Self { tags, pool, readable, peers: Vec::new(), config }
     }

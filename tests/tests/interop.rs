@@ -15,8 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    AddressHandle, BufferPool, Context, GRH_SIZE, Mtu, QpAddress, QpConfig, QueuePair, Receiver,
-    Sender,
+    AddressHandle, BufferPool, Context, GRH_SIZE, Mtu, PoolConfig, QpAddress, QpConfig, QueuePair,
+    Receiver, RqConfig, Sender,
 };
 use doorbell_tests::programs::{Ended, free_port};
 use doorbell_tests::receiving::PATIENCE;
@@ -131,9 +131,15 @@ impl Side {
         let (pd, mut receiver) = device::start(4 * RECEIVES);
         let mut sender = device::sender(&pd, 64);
         let config = program.qkey.map_or_else(QpConfig::rc, QpConfig::ud).mtu(MTU).sends(2);
-        let pool = BufferPool::new(&pd, &PoolConfig::new(4 * RECEIVES, (GRH_SIZE + SIZE) as u32 + 1)).unwrap();
+        let pool =
+            BufferPool::new(&pd, &PoolConfig::new(4 * RECEIVES, (GRH_SIZE + SIZE) as u32 + 1))
+                .unwrap();
         let config = config;
-        let qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(RECEIVES)).send(&mut sender).build().unwrap();
+        let qp = QueuePair::builder(&config)
+            .receive(&mut receiver, RqConfig::new(RECEIVES))
+            .send(&mut sender)
+            .build()
+            .unwrap();
         receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
         Some(Self {
             program,

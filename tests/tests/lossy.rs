@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use doorbell::{Buffer, NotSent, Posting, QpConfig, RemoteRegion, Refused, CqConfig};
+use doorbell::{Buffer, CqConfig, NotSent, Posting, QpConfig, Refused, RemoteRegion};
 use doorbell_tests::sending::Sending;
 use doorbell_tests::{message, receiving};
 use fastrand::Rng;

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
+use doorbell::Completions;
 use doorbell_tests::programs::{example, succeed};
 
 const MESSAGES: u32 = 500;

@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::mem::transmute;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use doorbell::{Error, NotDirect, Path, QpConfig, Receiver, CqConfig, SrqConfig};
+use doorbell::{CqConfig, Error, NotDirect, Path, PoolConfig, QpConfig, Receiver, SrqConfig};
 use doorbell_tests::{Peers, assert_matches, device, skip};
 use rdma_core_sys as sys;
 

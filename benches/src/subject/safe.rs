@@ -1,8 +1,8 @@
 //! The safe layer of doorbell.
 
 use doorbell::{
-    Buffer, BufferPool, Compression, Failure, Path, QpConfig, QueueId, QueuePair, Receiver,
-    CqConfig, SrqConfig,
+    Buffer, BufferPool, Compression, CqConfig, Failure, Path, PoolConfig, QpConfig, QueueId,
+    QueuePair, Receiver, SrqConfig,
 };
 use rdma_core_sys::ibv_cq_ex_to_cq;
 
@@ -87,7 +87,8 @@ pub(super) fn make_compressed(
 
 /// Buffers for all slots and one more.
 pub(super) fn pool(world: &World, shape: Shape) -> BufferPool {
-    BufferPool::new(&world.pd, &PoolConfig::new(shape.queues * shape.slots + 1, BUFFER)).expect("a pool")
+    BufferPool::new(&world.pd, &PoolConfig::new(shape.queues * shape.slots + 1, BUFFER))
+        .expect("a pool")
 }
 
 pub(super) fn make(world: &World, objects: &Objects, way: Way) -> Box<dyn Subject> {

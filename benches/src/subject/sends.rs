@@ -2,8 +2,8 @@
 
 use std::ptr;
 
-use doorbell::raw::WorkRequest;
 use doorbell::{Buffer, BufferPool, RemoteRegion, SqId};
+use doorbell::{PoolConfig, raw::WorkRequest};
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{Completion, Flags, Immediate, Payload, Remote};
 use mlx5_wire::datagram::DatagramSegment;
@@ -149,7 +149,8 @@ struct Sending {
 }
 
 fn doorbell(world: &World, objects: Objects) -> Sending {
-    let pool = BufferPool::new(&world.pd, &PoolConfig::new(objects.shape.slots, BUFFER)).expect("a pool");
+    let pool =
+        BufferPool::new(&world.pd, &PoolConfig::new(objects.shape.slots, BUFFER)).expect("a pool");
     let mut buffers: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
     buffers.iter_mut().for_each(|buffer| buffer.set_len(BUFFER as usize));
     let (_, qps, _) = objects.doorbell.as_ref().expect("objects of doorbell");

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    BufferPool, Context, QpConfig, Receiver, CqConfig, Sender, CqConfig, WcStatus,
+    BufferPool, Context, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, Sender, WcStatus,
 };
 
 const MESSAGE: &[u8] = b"doorbell doctor";
@@ -21,9 +21,14 @@ pub fn send(context: &Context, port: u8, gid_index: u8) -> Result<(), String> {
     let config = config.timeout(14).retry_cnt(3).rnr_retry(3);
     let sending = CqConfig::new(64);
     let mut sender = Sender::new(&pd, &sending).map_err(text)?;
-    let mut near = QueuePair::builder(&config).receive(&mut receiver, FROM_TODO).send(&mut sender).build().map_err(text)?;
+    let mut near = QueuePair::builder(&config)
+        .receive(&mut receiver, FROM_TODO)
+        .send(&mut sender)
+        .build()
+        .map_err(text)?;
     let from = near.send_queue().ok_or("the queue pair has no send queue")?;
-    let mut far = QueuePair::builder(&config).receive(&mut receiver, FROM_TODO).build().map_err(text)?;
+    let mut far =
+        QueuePair::builder(&config).receive(&mut receiver, FROM_TODO).build().map_err(text)?;
     near.connect(&far.address().map_err(text)?).map_err(text)?;
     far.connect(&near.address().map_err(text)?).map_err(text)?;
     let queue = far.receive_queue().ok_or("the queue pair has no receive queue")?;

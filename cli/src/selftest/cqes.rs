@@ -2,7 +2,7 @@
 
 use std::cell::Ref;
 
-use doorbell::{Compression, Path};
+use doorbell::{Compression, Path, Timestamps};
 use mlx5_wire::cqe::{Cqe64, CqeFormat};
 use mlx5_wire::opcode::CqeOpcode;
 
@@ -134,7 +134,8 @@ fn opcodes(lab: &mut Lab) -> Result<String, Stop> {
 }
 
 fn timestamps(lab: &mut Lab) -> Result<String, Stop> {
-    let shape = Shape { receiver: |config| config.timestamps(Timestamps::Ticks), ..Shape::new(lab) };
+    let shape =
+        Shape { receiver: |config| config.timestamps(Timestamps::Ticks), ..Shape::new(lab) };
     let mut pair = Pair::new(lab, &shape)?;
     let Ok(clock) = lab.context.clock() else {
         return Err(Stop::Cannot("the device has no clock that can be read".into()));

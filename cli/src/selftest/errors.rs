@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use doorbell::raw::SlotContext;
 use doorbell::raw::mlx5_ring::receive::ReceiveRing;
 use doorbell::raw::mlx5_ring::sge::Sge;
-use doorbell::raw::SlotContext;
 use doorbell::{AsyncEvent, Cause, WcStatus};
 use mlx5_wire::cqe::ErrorCqe;
 use mlx5_wire::opcode::CqeOpcode;

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use doorbell::{
-    AddressHandle, BufferPool, NotSent, Path, Posting, ProtectionDomain, QpAddress, QpConfig,
-    QueuePair, Receiver, CqConfig, RemoteRegion, Refused, Sender, CqConfig, WcStatus,
+    AddressHandle, BufferPool, CqConfig, NotSent, Path, PoolConfig, Posting, ProtectionDomain,
+    QpAddress, QpConfig, QueuePair, Receiver, Refused, RemoteRegion, Sender, WcStatus,
 };
 use serde::{Deserialize, Serialize};
 
@@ -94,8 +94,7 @@ impl LocalFar {
     /// Makes the queue pairs.
     pub fn new(lab: &Lab, shape: &FarShape) -> Result<Self, Stop> {
         let path = if shape.verbs { Path::Verbs } else { lab.path() };
-        let mut receiver =
-            Receiver::new(&lab.pd, &CqConfig::new(16 * shape.qps))?;
+        let mut receiver = Receiver::new(&lab.pd, &CqConfig::new(16 * shape.qps))?;
         let mut queues = Vec::new();
         for _ in 0..shape.qps {
             let sending = CqConfig::new(256).path(path);
@@ -103,7 +102,10 @@ impl LocalFar {
             let config = config(lab, shape.datagrams).receives(1, 1).sends(64).max_inline(64);
             let config = config.timeout(shape.timeout).retry_cnt(shape.retries);
             let config = config.rnr_retry(shape.rnr_retry);
-            let qp = QueuePair::builder(&config).receive(&mut receiver, FROM_TODO).send(&mut sender).build()?;
+            let qp = QueuePair::builder(&config)
+                .receive(&mut receiver, FROM_TODO)
+                .send(&mut sender)
+                .build()?;
             // SAFETY: a live queue pair.
             let cq = unsafe { (*qp.as_raw()).send_cq };
             let watched = lab.direct && shape.watched;

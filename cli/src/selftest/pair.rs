@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use doorbell::raw::rdma_core_sys as sys;
 use doorbell::{
-    BufferPool, Failure, Message, Path, QpConfig, QueueId, QueuePair, Receiver, CqConfig,
-    SrqConfig, SrqId, WcStatus,
+    BufferPool, Completions, CqConfig, Failure, Message, Path, PoolConfig, QpConfig, QueueId,
+    QueuePair, Receiver, SrqConfig, SrqId, WcStatus,
 };
 
 use super::check::{Stop, fail};
@@ -117,7 +117,11 @@ impl Pair {
                 Some(srq) => base.srq(srq),
                 None => base.receives(shape.receives, shape.sges),
             };
-            near.push(QueuePair::builder(&(shape.receives_with)(config)).receive(&mut receiver, FROM_TODO).build()?);
+            near.push(
+                QueuePair::builder(&(shape.receives_with)(config))
+                    .receive(&mut receiver, FROM_TODO)
+                    .build()?,
+            );
         }
         let (timeout, retries) = shape.timeout;
         let far = FarShape {

@@ -15,11 +15,7 @@ use crate::pd::ProtectionDomain;
 use crate::qp::config::QpConfig;
 
 impl Parts {
-    fn new(
-        pd: &ProtectionDomain,
-        receive: ReceiveSide,
-        send: SendSide,
-    ) -> ManuallyDrop<Self> {
+    fn new(pd: &ProtectionDomain, receive: ReceiveSide, send: SendSide) -> ManuallyDrop<Self> {
         let SendSide { cq: send_cq, register: _register, .. } = send;
         let ReceiveSide { cq: _recv_cq, srq, .. } = receive;
         ManuallyDrop::new(Self {

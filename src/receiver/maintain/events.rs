@@ -3,9 +3,9 @@
 use rdma_core_sys as sys;
 
 use super::super::Receiver;
-use crate::ids::SrqId;
-use crate::error::{Error, Result};
 use crate::async_event::{AsyncEvent, ObjectName};
+use crate::error::{Error, Result};
+use crate::ids::SrqId;
 use crate::qp_state::QpState;
 
 impl Receiver {

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use super::handover::Handover;
 use super::wake_state::WakeState;
 use crate::memory::Buffer;
-use crate::refused::Refused;
 use crate::pd::ProtectionDomain;
 use crate::post_failure::PostFailure;
+use crate::refused::Refused;
 
 /// Gives buffers to a queue from any thread. Clones share one handle.
 ///

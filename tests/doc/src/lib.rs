@@ -3,9 +3,9 @@
 
 use doorbell::tags::{PeerId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer};
 use doorbell::{
-    AddressHandle, Buffer, BufferPool, Payload, ProtectionDomain, QpConfig, QueuePair, Receiver,
-    CqConfig, RemoteAccess, RemoteMemory, RemoteRegion, Sender, CqConfig, SqId,
-    SrqConfig, SrqId,
+    AddressHandle, Buffer, BufferPool, Completions, CqConfig, Payload, PoolConfig,
+    ProtectionDomain, QpConfig, QueuePair, Receiver, RemoteAccess, RemoteMemory, RemoteRegion,
+    RqConfig, Sender, SqId, SrqConfig, SrqId,
 };
 use soft_mlx5::Device;
 
@@ -79,10 +79,16 @@ impl World {
         let config = config.clone().max_inline(64).send_buffers(4);
         let new_sender = || Sender::new(&pd, &CqConfig::new(4096)).unwrap();
         let (mut sender, mut peer_sender) = (new_sender(), new_sender());
-        let shared = config.clone();
-        let qp = QueuePair::builder(&shared).receive(&mut receiver, srq).send(&mut sender).build().unwrap();
-        let config = config;
-        let peer = QueuePair::builder(&config).receive(&mut peer_receiver, RqConfig::new(16)).send(&mut peer_sender).build().unwrap();
+        let qp = QueuePair::builder(&config)
+            .receive(&mut receiver, srq)
+            .send(&mut sender)
+            .build()
+            .unwrap();
+        let peer = QueuePair::builder(&config)
+            .receive(&mut peer_receiver, RqConfig::new(16))
+            .send(&mut peer_sender)
+            .build()
+            .unwrap();
         let for_peer = BufferPool::new(&pd, &PoolConfig::new(16, 256)).unwrap();
         peer_receiver.fill(peer.receive_queue().unwrap(), &for_peer).unwrap();
         let access = RemoteAccess::READ | RemoteAccess::WRITE | RemoteAccess::ATOMIC;
@@ -142,9 +148,8 @@ impl World {
 /// The buffer of the next request that is over.
 pub fn sent(sender: &mut Sender) -> Buffer {
     sender.wait(None).unwrap();
-    let done = sender.poll().next().map(|done| (done.status, done.buffer)).unwrap();
-    assert!(done.0.is_success(), "{}", done.0);
-    done.1.unwrap()
+    let done = sender.poll().next().unwrap().unwrap();
+    done.buffer.unwrap()
 }
 
 /// Two tag-matching SRQs that are connected to each other.
@@ -178,7 +183,7 @@ impl Tags {
         let pd = doorbell::open("mlx5_0").unwrap().alloc_pd().unwrap();
         let side = || {
             let mut tags = TagMatchingSrq::new(&pd, config).unwrap();
-            tags.fill(&BufferPool::new(&pd, &PoolConfig::new(128, 2048)).unwrap()).unwrap();
+            tags.keep_filled(&BufferPool::new(&pd, &PoolConfig::new(128, 2048)).unwrap()).unwrap();
             let peer = tags.add_peer(&QpConfig::rc()).unwrap();
             (tags, peer)
         };
@@ -216,12 +221,11 @@ pub fn event(tags: &mut TagMatchingSrq, other: &mut TagMatchingSrq) -> TagEvent 
 /// Sends a message; it has arrived when this returns.
 pub fn send(sender: &mut Sender, qp: &QueuePair, payload: impl Payload, imm: Option<u32>) {
     let queue = qp.send_queue().unwrap();
-    let mut posting = sender.post_many(queue).unwrap();
+    let request = sender.post(queue).unwrap();
     match imm {
-        Some(imm) => posting.send_with_imm(payload, imm).unwrap(),
-        None => posting.send(payload).unwrap(),
+        Some(imm) => request.send_with_imm(payload, imm).unwrap(),
+        None => request.send(payload).unwrap(),
     }
-    drop(posting);
     finish(sender, queue);
 }
 
@@ -229,7 +233,7 @@ pub fn send(sender: &mut Sender, qp: &QueuePair, payload: impl Payload, imm: Opt
 pub fn finish(sender: &mut Sender, queue: SqId) {
     while sender.is_busy(queue) {
         if let Some(done) = sender.poll().next() {
-            assert!(done.status.is_success(), "{}", done.status);
+            done.unwrap();
         }
     }
 }

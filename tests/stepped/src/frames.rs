@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use doorbell::frames::{Flow, FlowRule, FrameConfig, FrameReceiver};
-use doorbell::{BufferPool, Path, ProtectionDomain, Sender, CqConfig};
+use doorbell::{BufferPool, CqConfig, Path, PoolConfig, ProtectionDomain, Sender};
 use soft_mlx5::{Builder, Device, LinkLayer};
 
 use crate::open;

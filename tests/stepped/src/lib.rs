@@ -6,7 +6,9 @@ pub mod sending_qp;
 
 pub mod frames;
 
-use doorbell::{BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, CqConfig};
+use doorbell::{
+    BufferPool, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver,
+};
 use doorbell::{RqId, WcStatus};
 use soft_mlx5::{Builder, Device};
 

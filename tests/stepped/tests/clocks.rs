@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use doorbell::{BufferPool, Error, Path, QpConfig, Receiver, CqConfig, Sender, CqConfig};
+use doorbell::{
+    BufferPool, CqConfig, Error, Path, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender,
+    Timestamps,
+};
 use doorbell_stepped_tests::{Stepped, on_each_path, open};
 use soft_mlx5::{Builder, Device};
 
@@ -53,14 +56,22 @@ fn a_sender_has_the_clock_of_the_receiver(path: Path) {
     let with = QpConfig::rc().sends(1).max_inline(8);
     let sender = CqConfig::new(64).path(path);
     let mut other = Sender::new(&pd, &sender).unwrap();
-    match QueuePair::builder(&with).receive(&mut receiver, RqConfig::new(1)).send(&mut other).build() {
+    match QueuePair::builder(&with)
+        .receive(&mut receiver, RqConfig::new(1))
+        .send(&mut other)
+        .build()
+    {
         Err(Error::Unsupported { operation, .. }) => {
             assert_eq!(operation, "create_qp_with_sender");
         }
         other => panic!("{other:?}"),
     }
     let mut sender = Sender::new(&pd, &sender.timestamps(Timestamps::RealTime)).unwrap();
-    let mut qp = QueuePair::builder(&with).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build().unwrap();
+    let mut qp = QueuePair::builder(&with)
+        .receive(&mut receiver, RqConfig::new(1))
+        .send(&mut sender)
+        .build()
+        .unwrap();
     qp.connect(&qp.address().unwrap()).unwrap();
     let pool = BufferPool::new(&pd, &PoolConfig::new(1, 64)).unwrap();
     receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();

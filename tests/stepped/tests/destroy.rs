@@ -5,8 +5,8 @@ use std::io::{Read, Seek};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
 use doorbell::{
-    AddressHandle, Buffer, BufferPool, MulticastGroup, Path, ProtectionDomain, QpConfig, QueuePair,
-    Receiver, CqConfig, SrqConfig, SrqId,
+    AddressHandle, Buffer, BufferPool, Completions, CqConfig, MulticastGroup, Path, PoolConfig,
+    ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, SrqConfig, SrqId,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
 use doorbell_stepped_tests::{connect, open};
@@ -307,7 +307,10 @@ fn a_queue_pair_that_has_joined_multicast_groups() {
         let (_device, pd) = open(Device::builder().stepped());
         let config = CqConfig::new(64).path(path);
         let mut receiver = Receiver::new(&pd, &config).unwrap();
-        let mut qp = QueuePair::builder(&QpConfig::ud(7)).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
+        let mut qp = QueuePair::builder(&QpConfig::ud(7))
+            .receive(&mut receiver, RqConfig::new(16))
+            .build()
+            .unwrap();
         qp.activate().unwrap();
         for last in [1, 2, 3] {
             let mut gid = [0xff; 16];

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    AsyncEvent, AsyncEvents, BufferPool, Cause, Error, Path, ProtectionDomain, QpConfig, QpEnd,
-    QueuePair, Receiver, CqConfig, SrqConfig, WcStatus,
+    AsyncEvent, AsyncEvents, BufferPool, Cause, Completions, CqConfig, Error, Path, PoolConfig,
+    ProtectionDomain, QpConfig, QpEnd, QueuePair, Receiver, RqConfig, SrqConfig, WcStatus,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
 use doorbell_stepped_tests::{Stepped, connect, open};
@@ -375,7 +375,10 @@ fn an_overrun_cq_is_an_event_and_loses_no_buffer() {
             world.receiver.arm().map(drop),
             world.receiver.wait(None).map(drop),
             world.receiver.create_srq(&SrqConfig::new(4)).map(drop),
-            QueuePair::builder(&QpConfig::rc()).receive(&mut world.receiver, RqConfig::new(4)).build().map(drop),
+            QueuePair::builder(&QpConfig::rc())
+                .receive(&mut world.receiver, RqConfig::new(4))
+                .build()
+                .map(drop),
         ] {
             assert!(matches!(refused, Err(Error::CqFailed)), "{path}: {refused:?}");
         }

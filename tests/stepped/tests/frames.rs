@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use doorbell::frames::{Flow, FrameConfig, FrameReceiver, TakenFrame};
-use doorbell::{Cause, Error, NotSent, Path, WcStatus};
+use doorbell::{Cause, Error, NotSent, Path, Timestamps, WcStatus};
 use doorbell_stepped_tests::frames::{
     GROUP, OTHER, PLAIN, PORT, Publisher, SOURCE, STRIDING, World, datagram, ethernet, is_datagram,
 };

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell::frames::{FrameConfig, FrameReceiver};
-use doorbell::{NotSent, Path, Sender, CqConfig};
+use doorbell::{Completions, CqConfig, NotSent, Path, Sender};
 use doorbell_stepped_tests::frames::{
     ALL, GROUP, HEADERS, PLAIN, Publisher, STRIDING, World, datagram, ethernet, feed, is_datagram,
 };

@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
-use doorbell::Path;
 use doorbell::frames::{Flow, FrameConfig};
+use doorbell::{Completions, Path};
 use doorbell_stepped_tests::frames::{GROUP, OTHER, PORT, SOURCE, World, datagram};
 use doorbell_stepped_tests::with_each_receiver;
 use soft_mlx5::Device;

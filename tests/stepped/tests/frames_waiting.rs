@@ -6,8 +6,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use doorbell::Path;
 use doorbell::frames::FrameConfig;
+use doorbell::{Completions, Path};
 use doorbell_stepped_tests::frames::{GROUP, World, datagram, feed, is_datagram};
 use doorbell_stepped_tests::with_each_receiver;
 use fastrand::Rng;

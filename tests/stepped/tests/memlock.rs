@@ -1,6 +1,6 @@
 //! A process that may not lock as much memory as it registers.
 
-use doorbell::{BufferPool, Receiver, CqConfig};
+use doorbell::{BufferPool, CqConfig, PoolConfig, Receiver};
 use doorbell_stepped_tests::open;
 use soft_mlx5::Device;
 

@@ -5,8 +5,8 @@ use std::ptr;
 use std::thread;
 
 use doorbell::{
-    BufferPool, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, CqConfig, Sender,
-    CqConfig, SqId,
+    BufferPool, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver,
+    RqConfig, Sender, SqId,
 };
 use doorbell_stepped_tests::open;
 use rdma_core_sys as sys;
@@ -36,8 +36,13 @@ fn a_sender_copies_to_a_register_of_its_own() {
     let mut receiver = Receiver::new(&pd, &CqConfig::new(32)).unwrap();
     let mut sender = Sender::new(&pd, &CqConfig::new(4096)).unwrap();
     let config = QpConfig::rc().sends(SENDS).max_inline(16);
-    let mut near = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).send(&mut sender).build().unwrap();
-    let mut far = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
+    let mut near = QueuePair::builder(&config)
+        .receive(&mut receiver, RqConfig::new(16))
+        .send(&mut sender)
+        .build()
+        .unwrap();
+    let mut far =
+        QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
     near.connect(&far.address().unwrap()).unwrap();
     far.connect(&near.address().unwrap()).unwrap();
     let queue = near.send_queue().unwrap();

@@ -4,7 +4,7 @@ use doorbell::tags::{
     Offload, PeerId, ReceiveId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
     TaggedReceive,
 };
-use doorbell::{BufferPool, Error, Path, QpConfig};
+use doorbell::{BufferPool, Error, Path, PoolConfig, QpConfig};
 use doorbell_stepped_tests::{on_each_path, open};
 use soft_mlx5::{Builder, Device, LinkLayer};
 

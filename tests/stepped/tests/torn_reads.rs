@@ -4,8 +4,8 @@
 mod slot;
 
 use doorbell::{
-    Buffer, BufferPool, Mtu, Path, QpConfig, QueuePair, Receiver, CqConfig, RemoteAccess,
-    RemoteMemory,
+    Buffer, BufferPool, CqConfig, Mtu, Path, PoolConfig, QpConfig, QueuePair, Receiver,
+    RemoteAccess, RemoteMemory,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
 use doorbell_stepped_tests::{on_each_path, open};

@@ -1,6 +1,6 @@
 //! The completion vector that a receiver asks for is the one its CQ has.
 
-use doorbell::{Compression, Error, Path, Receiver, CqConfig};
+use doorbell::{Compression, CqConfig, Error, Path, Receiver, Timestamps};
 use doorbell_stepped_tests::open;
 use soft_mlx5::Device;
 

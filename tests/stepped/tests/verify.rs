@@ -1,6 +1,6 @@
 //! Checking the signatures of CQEs: a receiver that checks them meets torn CQEs, and CQEs of another index.
 
-use doorbell::{BufferPool, Compression, Error, Path, QpConfig, Receiver, CqConfig};
+use doorbell::{BufferPool, Compression, CqConfig, Error, Path, PoolConfig, QpConfig, Receiver};
 use doorbell_stepped_tests::{Stepped, connect};
 use soft_mlx5::Faults;
 use soft_mlx5::faults::Defect;

@@ -4,7 +4,7 @@
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use doorbell::Path;
+use doorbell::{Completions, Path};
 use doorbell_stepped_tests::Stepped;
 use fastrand::Rng;
 

@@ -8,7 +8,8 @@ mod instructions;
 mod tags;
 
 use doorbell::{
-    BufferPool, ProtectionDomain, QpConfig, QueuePair, Receiver, Sender, SrqConfig, SrqId, WcStatus,
+    BufferPool, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, Sender,
+    SrqConfig, SrqId, WcStatus,
 };
 use doorbell_tests::peers::join;
 use doorbell_tests::sending::completions;
@@ -103,9 +104,14 @@ impl Clients {
             Some(srq) => config,
             None => config.receives(RECEIVES, 1),
         };
-        let mut near = QueuePair::builder(&config).receive(&mut self.receiver, srq).build().unwrap();
+        let mut near =
+            QueuePair::builder(&config).receive(&mut self.receiver, srq).build().unwrap();
         let far = QpConfig::rc().receives(1, 1).sends(SENDS);
-        let mut far = QueuePair::builder(&far).receive(&mut self.far_receiver, FROM_TODO).send(&mut self.sender).build().unwrap();
+        let mut far = QueuePair::builder(&far)
+            .receive(&mut self.far_receiver, FROM_TODO)
+            .send(&mut self.sender)
+            .build()
+            .unwrap();
         join(&mut near, &mut far);
         (near, far)
     }
@@ -227,7 +233,10 @@ fn a_queue_beside_one_that_was_closed() {
     };
     cost(&mut clients);
     let before = cost(&mut clients);
-    let other = QueuePair::builder(&QpConfig::rc()).receive(&mut clients.receiver, RqConfig::new(RECEIVES)).build().unwrap();
+    let other = QueuePair::builder(&QpConfig::rc())
+        .receive(&mut clients.receiver, RqConfig::new(RECEIVES))
+        .build()
+        .unwrap();
     cost(&mut clients);
     let beside = cost(&mut clients);
     clients.receiver.destroy_qp(other).unwrap();

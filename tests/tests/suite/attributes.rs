@@ -1,6 +1,6 @@
 //! The configuration of a queue pair reaches the driver.
 
-use doorbell::{Mtu, QpAddress, QpConfig};
+use doorbell::{Mtu, QpAddress, QpConfig, QueuePair, RqConfig};
 use doorbell_tests::by_hand::query;
 use doorbell_tests::device;
 use rdma_core_sys as sys;
@@ -9,7 +9,8 @@ use rdma_core_sys as sys;
 fn connected(config: QpConfig, mask: sys::ibv_qp_attr_mask) -> sys::ibv_qp_attr {
     let (_, mut receiver) = device::start(64);
     let config = config.sends(4).gid_index(0);
-    let mut near = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
+    let mut near =
+        QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
     let far = QueuePair::builder(&config).receive(&mut receiver, FROM_TODO).build().unwrap();
     near.connect(&far.address().unwrap()).unwrap();
     // SAFETY: a live queue pair.
@@ -48,12 +49,18 @@ fn a_queue_pair_is_of_the_partition_that_was_asked_for() {
     let mut receiver = device::receiver(&pd, 64);
     let config = QpConfig::rc().receives(4, 1);
     for index in [0, last] {
-        let qp = QueuePair::builder(&config.clone().pkey_index(index)).receive(&mut receiver, FROM_TODO).build().unwrap();
+        let qp = QueuePair::builder(&config.clone().pkey_index(index))
+            .receive(&mut receiver, FROM_TODO)
+            .build()
+            .unwrap();
         // SAFETY: a live queue pair.
         let attr = unsafe { query(qp.as_raw(), sys::IBV_QP_PKEY_INDEX) };
         assert_eq!(attr.pkey_index, index);
     }
-    let refused = QueuePair::builder(&config.pkey_index(last + 1)).receive(&mut receiver, FROM_TODO).build().unwrap_err();
+    let refused = QueuePair::builder(&config.pkey_index(last + 1))
+        .receive(&mut receiver, FROM_TODO)
+        .build()
+        .unwrap_err();
     assert!(refused.to_string().contains("pkey_index"), "{refused}");
 }
 
@@ -66,8 +73,12 @@ fn the_path_mtu_is_the_lesser_of_both_sides() {
         (Mtu::Mtu512, Mtu::Mtu4096, 512),
         (Mtu::Mtu512, Mtu::Mtu512, 512),
     ] {
-        let mut near = QueuePair::builder(&config.clone().mtu(ours)).receive(&mut receiver, FROM_TODO).build().unwrap();
-        let far = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
+        let mut near = QueuePair::builder(&config.clone().mtu(ours))
+            .receive(&mut receiver, FROM_TODO)
+            .build()
+            .unwrap();
+        let far =
+            QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
         near.connect(&QpAddress { mtu: theirs, ..far.address().unwrap() }).unwrap();
         // SAFETY: a live queue pair.
         let code = unsafe { query(near.as_raw(), sys::IBV_QP_PATH_MTU) }.path_mtu;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use doorbell::{Buffer, BufferPool, PostFailure, QpConfig, QueueId, SrqConfig};
+use doorbell::{Buffer, BufferPool, PoolConfig, PostFailure, QpConfig, QueueId, SrqConfig};
 use doorbell_tests::world::{Shared, Single, World, both};
 use doorbell_tests::{Peers, device, message, receiving};
 use fastrand::Rng;
@@ -41,8 +41,10 @@ fn short_messages_have_exactly_the_bytes_sent() {
 fn a_message_is_scattered_over_buffers_of_several_pools() {
     let (pd, mut receiver) = device::start(256);
     let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(3)).unwrap();
-    let (small, large) =
-        (BufferPool::new(&pd, &PoolConfig::new(8, 16)).unwrap(), BufferPool::new(&pd, &PoolConfig::new(8, 100)).unwrap());
+    let (small, large) = (
+        BufferPool::new(&pd, &PoolConfig::new(8, 16)).unwrap(),
+        BufferPool::new(&pd, &PoolConfig::new(8, 100)).unwrap(),
+    );
     let config = QpConfig::rc().srq(srq);
     let (_near, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 256);
 

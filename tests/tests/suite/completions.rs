@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell::{
-    BufferPool, Compression, Error, Path, ProtectionDomain, QpConfig, QueuePair, Receiver,
-    CqConfig, WcFlags,
+    BufferPool, Compression, CqConfig, Error, Path, PoolConfig, ProtectionDomain, QpConfig,
+    QueuePair, Receiver, Timestamps, WcFlags,
 };
 use doorbell_tests::world::Single;
 use doorbell_tests::{Peers, assert_matches, device, message, receiving, skip};

@@ -1,7 +1,7 @@
 //! Connections that break off in the middle of a message: the receive of the message comes back.
 
 use doorbell::{
-    BufferPool, Cause, QpConfig, QpEnd, QueuePair, Receiver, SrqConfig, SrqId, WcStatus,
+    BufferPool, Cause, PoolConfig, QpConfig, QpEnd, QueuePair, Receiver, SrqConfig, SrqId, WcStatus,
 };
 use doorbell_tests::cut::{self, Cut};
 use doorbell_tests::peers::join;
@@ -34,7 +34,10 @@ impl World {
 
     /// A connection; the second queue pair is the client's.
     fn connect(&mut self) -> (QueuePair, SendingQp) {
-        let mut near = QueuePair::builder(&QpConfig::rc()).receive(&mut self.receiver, self.srq).build().unwrap();
+        let mut near = QueuePair::builder(&QpConfig::rc())
+            .receive(&mut self.receiver, self.srq)
+            .build()
+            .unwrap();
         let far = QpConfig::rc().receives(1, 1).max_inline(64);
         let mut far = SendingQp::create(&mut self.far_receiver, &far).unwrap();
         join(&mut near, &mut far);

@@ -4,7 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use doorbell::{AsyncEvent, AsyncEvents, BufferPool, Error, QpConfig, QpEnd, QpState};
+use doorbell::{
+    AsyncEvent, AsyncEvents, BufferPool, Error, PoolConfig, QpConfig, QpEnd, QpState, QueuePair,
+    RqConfig,
+};
 use doorbell_tests::descriptor::is_readable;
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::world::{Shared, Single};
@@ -150,14 +153,24 @@ fn a_queue_pair_that_is_dropped_has_its_room_until_its_receives_have_come_back()
         let rq = qp.receive_queue().unwrap();
         assert_eq!(receiver.fill(rq, &pool).unwrap(), 16, "round {round}");
         drop(qp);
-        assert_matches!(QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap_err(), Error::CqTooSmall { .. });
+        assert_matches!(
+            QueuePair::builder(&config)
+                .receive(&mut receiver, RqConfig::new(16))
+                .build()
+                .unwrap_err(),
+            Error::CqTooSmall { .. }
+        );
         let flushed = receiving::failures(&mut receiver, 16);
         assert!(flushed.iter().all(|failure| failure.buffers.len() == 1));
         drop(flushed);
         assert_eq!(pool.available(), 16);
     }
     // Handles that exist keep their queues, empty or not.
-    let kept = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
-    assert_matches!(QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap_err(), Error::CqTooSmall { .. });
+    let kept =
+        QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
+    assert_matches!(
+        QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap_err(),
+        Error::CqTooSmall { .. }
+    );
     assert_eq!(receiver.capacity(kept.receive_queue().unwrap()), 16);
 }

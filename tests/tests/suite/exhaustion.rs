@@ -1,6 +1,6 @@
 //! Queues that are full, and queues that run dry.
 
-use doorbell::{Buffer, BufferPool, PostFailure, SrqConfig};
+use doorbell::{Buffer, BufferPool, PoolConfig, PostFailure, SrqConfig};
 use doorbell_tests::by_hand::no_memory;
 use doorbell_tests::world::{Shared, Single, both};
 use doorbell_tests::{device, message, receiving, skip};

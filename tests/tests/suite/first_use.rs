@@ -6,7 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
-use doorbell::{Buffer, BufferPool, Error, PostFailure, QpConfig, QpState, SrqConfig, WcStatus};
+use doorbell::{
+    Buffer, BufferPool, Error, PoolConfig, PostFailure, QpConfig, QpState, QueuePair, RqConfig,
+    SrqConfig, WcStatus,
+};
 use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{Peers, assert_matches, device, receiving};
@@ -56,9 +59,13 @@ fn the_low_water_mark_sees_what_has_completed_and_was_not_polled() {
 #[test]
 fn receives_for_datagrams_need_room_for_the_header() {
     let (pd, mut receiver) = device::start(64);
-    let qp = QueuePair::builder(&QpConfig::ud(QKEY)).receive(&mut receiver, RqConfig::new(8).max_sge(2)).build().unwrap();
+    let qp = QueuePair::builder(&QpConfig::ud(QKEY))
+        .receive(&mut receiver, RqConfig::new(8).max_sge(2))
+        .build()
+        .unwrap();
     let queue = qp.receive_queue().unwrap();
-    let [small, large] = [39, 40].map(|size| BufferPool::new(&pd, &PoolConfig::new(8, size)).unwrap());
+    let [small, large] =
+        [39, 40].map(|size| BufferPool::new(&pd, &PoolConfig::new(8, size)).unwrap());
     let short = PostFailure::NoRoomForHeader { capacity: 39 };
     let refused = receiver.post(queue, [large.take().unwrap(), small.take().unwrap()]).unwrap_err();
     assert_eq!((refused.posted, refused.reason), (1, short));
@@ -88,7 +95,8 @@ fn an_srq_takes_datagrams_when_its_buffers_have_room_for_the_header() {
     // For a connection they are fine.
     receiver.post(srq, small.take()).unwrap();
     drop(QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).build().unwrap());
-    let refused = QueuePair::builder(&datagrams(srq)).receive(&mut receiver, FROM_TODO).build().unwrap_err();
+    let refused =
+        QueuePair::builder(&datagrams(srq)).receive(&mut receiver, FROM_TODO).build().unwrap_err();
     assert_matches!(refused, Error::NoRoomForHeader { capacity: 39 });
     assert!(refused.to_string().contains("GRH_SIZE"), "{refused}");
     // Nothing was changed.
@@ -146,7 +154,10 @@ fn the_message_of_a_datagram_is_not_replaced_by_a_buffer_without_room_for_the_he
 #[test]
 fn an_activation_is_not_repeated_and_the_error_is_about_it() {
     let (_, mut receiver) = device::start(64);
-    let mut qp = QueuePair::builder(&QpConfig::ud(QKEY)).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
+    let mut qp = QueuePair::builder(&QpConfig::ud(QKEY))
+        .receive(&mut receiver, RqConfig::new(4))
+        .build()
+        .unwrap();
     qp.activate().unwrap();
     let error = qp.activate().unwrap_err();
     assert_matches!(error, Error::WrongState { operation: "activate", state: QpState::Rts, .. });
@@ -159,7 +170,10 @@ fn an_activation_is_not_repeated_and_the_error_is_about_it() {
 #[test]
 fn a_peer_that_is_silent_in_the_exchange_is_an_error_with_words() {
     let (_, mut receiver) = device::start(256);
-    let mut qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
+    let mut qp = QueuePair::builder(&QpConfig::rc())
+        .receive(&mut receiver, RqConfig::new(4))
+        .build()
+        .unwrap();
     let (mut here, mut there) = UnixStream::pair().unwrap();
     here.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     there.write_all(b"door").unwrap();
@@ -169,7 +183,10 @@ fn a_peer_that_is_silent_in_the_exchange_is_an_error_with_words() {
     );
     // The queue pair has not changed.
     let (mut here, mut there) = UnixStream::pair().unwrap();
-    let mut peer = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
+    let mut peer = QueuePair::builder(&QpConfig::rc())
+        .receive(&mut receiver, RqConfig::new(4))
+        .build()
+        .unwrap();
     let side = thread::spawn(move || peer.connect_over(&mut there).map(|()| peer));
     qp.connect_over(&mut here).unwrap();
     let mut peer = side.join().unwrap().unwrap();
@@ -191,17 +208,28 @@ fn an_empty_entry_of_the_gid_table_is_no_address() {
         return println!("skipped: the table has no empty entry");
     };
     let config = QpConfig::rc().gid_index(empty as u8);
-    let refused = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap().address().unwrap_err();
+    let refused = QueuePair::builder(&config)
+        .receive(&mut receiver, RqConfig::new(4))
+        .build()
+        .unwrap()
+        .address()
+        .unwrap_err();
     assert_matches!(refused, Error::NoGid { port: 1, index, .. } if u32::from(index) == empty);
 }
 
 #[test]
 fn keys_of_the_system_are_refused() {
     let (_, mut receiver) = device::start(8);
-    let refused = QueuePair::builder(&QpConfig::ud(0x8000_0001)).receive(&mut receiver, RqConfig::new(4)).build().unwrap_err();
+    let refused = QueuePair::builder(&QpConfig::ud(0x8000_0001))
+        .receive(&mut receiver, RqConfig::new(4))
+        .build()
+        .unwrap_err();
     assert_matches!(refused, Error::OutOfRange { value: 0x8000_0001, .. });
     assert!(refused.to_string().contains("upper bit reserved"), "{refused}");
-    let mut qp = QueuePair::builder(&QpConfig::ud(QKEY)).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
+    let mut qp = QueuePair::builder(&QpConfig::ud(QKEY))
+        .receive(&mut receiver, RqConfig::new(4))
+        .build()
+        .unwrap();
     qp.activate().unwrap();
     let itself = qp.address().unwrap();
     assert_matches!(qp.address_handle(&itself, 0x8000_0000).unwrap_err(), Error::OutOfRange { .. });
@@ -269,8 +297,14 @@ fn datagrams_are_exchanged_after_the_exchange_of_addresses() {
 #[test]
 fn both_ends_of_an_exchange_have_the_same_transport() {
     let (_, mut receiver) = device::start(256);
-    let mut datagrams = QueuePair::builder(&QpConfig::ud(QKEY)).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
-    let mut connection = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
+    let mut datagrams = QueuePair::builder(&QpConfig::ud(QKEY))
+        .receive(&mut receiver, RqConfig::new(4))
+        .build()
+        .unwrap();
+    let mut connection = QueuePair::builder(&QpConfig::rc())
+        .receive(&mut receiver, RqConfig::new(4))
+        .build()
+        .unwrap();
     let (mut here, mut there) = UnixStream::pair().unwrap();
     let refused = datagrams.connect_over(&mut here).unwrap_err();
     assert!(refused.to_string().contains("use address_handle_over"), "{refused}");

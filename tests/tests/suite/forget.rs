@@ -2,7 +2,9 @@
 
 use std::mem::forget;
 
-use doorbell::{BufferPool, QpConfig, QueuePair, Receiver, SrqConfig, SrqId};
+use doorbell::{
+    BufferPool, Completions, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig, SrqId,
+};
 use doorbell_tests::world::{Shared, Single, World, both};
 use doorbell_tests::{Peers, device, message, receiving};
 

@@ -70,16 +70,26 @@ fn memory_of_the_program_is_used_and_dropped_after_everything() {
     assert!(!dropped.load(Ordering::Relaxed), "buffers are left");
     drop(all);
     assert!(dropped.load(Ordering::Relaxed));
-    receive_into(&pd, &BufferPool::from_memory(&pd, vec![0; 4096].into_boxed_slice(), &PoolConfig::new(u32::MAX, 64)).unwrap());
+    receive_into(
+        &pd,
+        &BufferPool::from_memory(
+            &pd,
+            vec![0; 4096].into_boxed_slice(),
+            &PoolConfig::new(u32::MAX, 64),
+        )
+        .unwrap(),
+    );
 }
 
 #[test]
 fn memory_in_which_no_buffer_fits_comes_back() {
     let pd = device::pd();
-    let refused = BufferPool::from_memory(&pd, vec![7u8; 1000], &PoolConfig::new(u32::MAX, 4096)).unwrap_err();
+    let refused = BufferPool::from_memory(&pd, vec![7u8; 1000], &PoolConfig::new(u32::MAX, 4096))
+        .unwrap_err();
     assert!(matches!(refused.error, Error::OutOfRange { .. }), "{refused}");
     assert_eq!(refused.memory, [7; 1000]);
-    let refused = BufferPool::from_memory(&pd, Vec::new(), &PoolConfig::new(u32::MAX, 1)).unwrap_err();
+    let refused =
+        BufferPool::from_memory(&pd, Vec::new(), &PoolConfig::new(u32::MAX, 1)).unwrap_err();
     assert!(matches!(refused.error, Error::OutOfRange { .. }), "{refused}");
 }
 
@@ -227,7 +237,8 @@ fn mapping(addr: usize) -> String {
 #[test]
 fn transparent_huge_pages_are_asked_for_where_the_kernel_can_give_them() {
     let pd = device::pd();
-    let pool = BufferPool::new(&pd, &PoolConfig::new(600, 4096).pages(HugePages::Transparent)).unwrap();
+    let pool =
+        BufferPool::new(&pd, &PoolConfig::new(600, 4096).pages(HugePages::Transparent)).unwrap();
     let addr = pool.take().unwrap().as_ptr().addr();
     assert_eq!(addr % (2 << 20), 0);
     if !fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap() {

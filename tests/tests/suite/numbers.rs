@@ -2,7 +2,7 @@
 
 use std::mem::forget;
 
-use doorbell::{ProtectionDomain, QpConfig, QueuePair, Receiver};
+use doorbell::{ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig};
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{device, message, receiving};
 
@@ -18,7 +18,10 @@ fn create_with(
 ) -> QueuePair {
     let mut others = device::receiver(pd, 1024);
     let mut next = || {
-        let qp = QueuePair::builder(&QpConfig::rc().sends(1)).receive(&mut others, RqConfig::new(1)).build().unwrap();
+        let qp = QueuePair::builder(&QpConfig::rc().sends(1))
+            .receive(&mut others, RqConfig::new(1))
+            .build()
+            .unwrap();
         let number = qp.qp_num();
         others.destroy_qp(qp).unwrap();
         number
@@ -46,7 +49,8 @@ fn what_a_forgotten_batch_left_of_a_dropped_queue_pair_is_not_the_next_ones() {
     drop(near);
     // Ends the dropped one.
     let config = QpConfig::rc();
-    let _between = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(8)).build().unwrap();
+    let _between =
+        QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(8)).build().unwrap();
     let again = create_with(number, &pd, &mut receiver, &config);
     assert!(receiver.fill(again.receive_queue().unwrap(), &pool).unwrap() > 0);
     receiving::nothing(&mut receiver);

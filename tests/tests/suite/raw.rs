@@ -3,8 +3,8 @@
 use std::ptr;
 
 use doorbell::{
-    BufferPool, Compression, Error, ProtectionDomain, QpConfig, Receiver, CqConfig, Sender,
-    CqConfig, SrqConfig,
+    BufferPool, Compression, CqConfig, Error, PoolConfig, ProtectionDomain, QpConfig, QueuePair,
+    Receiver, RqConfig, Sender, SrqConfig, Timestamps,
 };
 use doorbell_tests::by_hand::{Made, plain_cq, query};
 use doorbell_tests::{Peers, device, message, receiving, sending};
@@ -92,10 +92,15 @@ fn a_sender_on_a_cq_made_by_hand() {
     let queue = near.send_queue().unwrap();
     assert_eq!(sender.path(), receiver.path());
     let mut far_receiver = device::receiver(&pd, 64);
-    let mut far = QueuePair::builder(&QpConfig::rc()).receive(&mut far_receiver, RqConfig::new(16)).build().unwrap();
+    let mut far = QueuePair::builder(&QpConfig::rc())
+        .receive(&mut far_receiver, RqConfig::new(16))
+        .build()
+        .unwrap();
     doorbell_tests::peers::join(&mut near, &mut far);
-    let (pool, arriving) =
-        (BufferPool::new(&pd, &PoolConfig::new(4, 128)).unwrap(), BufferPool::new(&pd, &PoolConfig::new(32, 128)).unwrap());
+    let (pool, arriving) = (
+        BufferPool::new(&pd, &PoolConfig::new(4, 128)).unwrap(),
+        BufferPool::new(&pd, &PoolConfig::new(32, 128)).unwrap(),
+    );
     let rq = far.receive_queue().unwrap();
     for number in 0..sender.capacity(queue) + 16 {
         far_receiver.fill(rq, &arriving).unwrap();

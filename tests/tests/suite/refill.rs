@@ -4,7 +4,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use doorbell::{Buffer, BufferPool, Error, PostFailure, QpConfig, Statistics};
+use doorbell::{
+    Buffer, BufferPool, Completions, Error, PoolConfig, PostFailure, QpConfig, QueuePair, RqConfig,
+    Statistics,
+};
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{assert_matches, device, message, receiving, share};
 
@@ -146,7 +149,12 @@ fn a_queue_that_was_kept_filled_ends_when_its_queue_pair_is_dropped() {
     let mut made = Vec::new();
     while left >= 8 {
         let count = 1 << left.ilog2();
-        made.push(QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(count)).build().unwrap());
+        made.push(
+            QueuePair::builder(&QpConfig::rc())
+                .receive(&mut receiver, RqConfig::new(count))
+                .build()
+                .unwrap(),
+        );
         left -= count;
     }
     drop(peers);

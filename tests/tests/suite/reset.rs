@@ -1,6 +1,6 @@
 //! Queue pairs that are reset and used again.
 
-use doorbell::{AsyncEvent, Cause, Error, QpConfig, QpState, WcStatus};
+use doorbell::{AsyncEvent, Cause, Error, QpConfig, QpState, QueuePair, RqConfig, WcStatus};
 use doorbell_tests::peers::known_state;
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{assert_matches, device, message, receiving};
@@ -138,10 +138,22 @@ fn a_queue_pair_of_another_receiver_is_refused_and_untouched() {
 fn a_destroyed_queue_pair_makes_room_on_the_cq() {
     let (_, mut receiver) = device::start(64);
     let config = QpConfig::rc();
-    let first = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(receiver.cq_capacity() / 2 + 1)).build().unwrap();
-    assert_matches!(QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(receiver.cq_capacity() / 2 + 1)).build().unwrap_err(), Error::CqTooSmall { .. });
+    let first = QueuePair::builder(&config)
+        .receive(&mut receiver, RqConfig::new(receiver.cq_capacity() / 2 + 1))
+        .build()
+        .unwrap();
+    assert_matches!(
+        QueuePair::builder(&config)
+            .receive(&mut receiver, RqConfig::new(receiver.cq_capacity() / 2 + 1))
+            .build()
+            .unwrap_err(),
+        Error::CqTooSmall { .. }
+    );
     receiver.destroy_qp(first).unwrap();
-    QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(receiver.cq_capacity() / 2 + 1)).build().unwrap();
+    QueuePair::builder(&config)
+        .receive(&mut receiver, RqConfig::new(receiver.cq_capacity() / 2 + 1))
+        .build()
+        .unwrap();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Sizes of queues: both paths round a size in the same way, and all slots can be used.
 
-use doorbell::{AsyncEvent, Context, Path, Receiver, CqConfig};
+use doorbell::{AsyncEvent, Context, CqConfig, Path, Receiver, Timestamps};
 use doorbell_tests::device;
 use doorbell_tests::world::{Shared, Single};
 

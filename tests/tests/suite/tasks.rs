@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use doorbell::{AsyncEvent, AsyncReceiver, AsyncSender, EventStream, WcStatus};
+use doorbell::{Async, AsyncEvent, EventStream, WcStatus};
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::sending::Sending;
 use doorbell_tests::world::Shared;

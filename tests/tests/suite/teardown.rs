@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fs;
 
-use doorbell::{BufferPool, QpConfig, Receiver, SrqConfig};
+use doorbell::{BufferPool, PoolConfig, QpConfig, Receiver, SrqConfig};
 use doorbell_tests::world::{Shared, Single, World};
 use doorbell_tests::{Peers, device, message, receiving};
 

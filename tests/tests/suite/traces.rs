@@ -3,7 +3,7 @@
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
 
-use doorbell::{BufferPool, Path, QpConfig, Receiver, CqConfig, SrqConfig};
+use doorbell::{BufferPool, CqConfig, Path, PoolConfig, QpConfig, Receiver, SrqConfig};
 use doorbell_tests::{Peers, device, receiving};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell::{CompletionChannel, Error, Receiver, CqConfig};
+use doorbell::{CompletionChannel, Completions, CqConfig, Error, Receiver};
 use doorbell_tests::by_hand::plain_cq;
 use doorbell_tests::descriptor::is_readable;
 use doorbell_tests::receiving::PATIENCE;

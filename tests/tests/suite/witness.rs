@@ -5,8 +5,8 @@ use std::ptr::{self, NonNull};
 use std::{mem, slice};
 
 use doorbell::{
-    BufferPool, Cause, Path, ProtectionDomain, QpConfig, QpState, QueuePair, Receiver,
-    CqConfig, WcFlags, WcStatus,
+    BufferPool, Cause, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QpState, QueuePair,
+    Receiver, WcFlags, WcStatus,
 };
 use doorbell_tests::by_hand::Made;
 use doorbell_tests::peers::known_state;
@@ -470,8 +470,10 @@ fn lengths_that_cannot_be_true_end_with_the_buffers() {
     let made = Witness::new(&pd, 64, sys::IBV_QPT_RC);
     let (mut receiver, near) = made.wrap(&pd, &QpConfig::rc());
     let rq = near.receive_queue().unwrap();
-    let (large, small) =
-        (BufferPool::new(&pd, &PoolConfig::new(8, BUFFER as u32)).unwrap(), BufferPool::new(&pd, &PoolConfig::new(8, 10)).unwrap());
+    let (large, small) = (
+        BufferPool::new(&pd, &PoolConfig::new(8, BUFFER as u32)).unwrap(),
+        BufferPool::new(&pd, &PoolConfig::new(8, 10)).unwrap(),
+    );
     let complete = |index: u16, length: u32| {
         let mut cqe = Cqe64::zeroed();
         cqe.byte_cnt = length.into();

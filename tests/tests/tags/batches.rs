@@ -1,7 +1,7 @@
 //! Receives without a buffer, and many posted at once.
 
-use doorbell::BufferPool;
 use doorbell::tags::{TagFailure, TaggedReceive};
+use doorbell::{BufferPool, PoolConfig};
 use doorbell_tests::tags::{ALL, SHAPE, Shape, pair, ways};
 
 #[test]
@@ -134,7 +134,8 @@ fn a_batch_that_fails_says_what_was_posted_and_gives_back_the_rest() {
             assert_eq!(near.received().receive, id);
         }
         // A receive that is refused, in the middle.
-        let foreign = BufferPool::new(&doorbell_tests::device::pd(), &PoolConfig::new(1, 64)).unwrap();
+        let foreign =
+            BufferPool::new(&doorbell_tests::device::pd(), &PoolConfig::new(1, 64)).unwrap();
         let wrong = [
             TaggedReceive::empty(1, ALL),
             TaggedReceive::new(1, ALL, foreign.take().unwrap()),

@@ -1,7 +1,7 @@
 //! Peers that lie, that fail and that go.
 
 use doorbell::tags::{NotSentTagged, OfferedMemory, Offload, ReceiveFailure, TagEvent, TagHeader};
-use doorbell::{BufferPool, Error, NotSent, QpConfig};
+use doorbell::{BufferPool, Error, NotSent, PoolConfig, QpConfig};
 use doorbell_tests::{
     assert_matches,
     tags::{ALL, SHAPE, Shape, join, pair, ways},
@@ -78,7 +78,9 @@ fn buffers_without_room_for_headers_are_refused() {
             assert!(refused.to_string().contains("32"), "{refused}");
             assert_eq!(small.available(), 64);
         }
-        near.tags.fill(&BufferPool::new(near.tags.pd(), &PoolConfig::new(64, 32)).unwrap()).unwrap();
+        near.tags
+            .fill(&BufferPool::new(near.tags.pd(), &PoolConfig::new(64, 32)).unwrap())
+            .unwrap();
         far.send(0, 1, 0, &[7]);
         near.post(1, ALL);
         assert_eq!(*near.received().buffer, [7]);

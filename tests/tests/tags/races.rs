@@ -1,7 +1,7 @@
 //! Events at the same time.
 
 use doorbell::tags::{Offload, ReceiveId, TagEvent, TagFailure, TaggedBuffer};
-use doorbell::{AsyncEvent, BufferPool};
+use doorbell::{AsyncEvent, BufferPool, PoolConfig};
 
 use doorbell_tests::{
     device,

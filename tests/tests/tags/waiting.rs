@@ -4,8 +4,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell::tags::TagEvent;
-use doorbell::{AsyncTagMatchingSrq, BufferPool};
+use doorbell::BufferPool;
+use doorbell::{Async, Completions, PoolConfig, tags::TagEvent};
 use doorbell_tests::device;
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::{
@@ -214,7 +214,9 @@ fn unexpected_messages_that_hold_all_buffers_are_reported() {
         // Receives for the waiting messages give buffers back, and the message arrives; another pool does, too.
         let before = near.tags.unexpected();
         if way == doorbell::tags::Offload::Never {
-            let more = BufferPool::new(near.tags.pd(), &PoolConfig::new(64, SHAPE.buffer_size + 64)).unwrap();
+            let more =
+                BufferPool::new(near.tags.pd(), &PoolConfig::new(64, SHAPE.buffer_size + 64))
+                    .unwrap();
             near.tags.fill(&more).unwrap();
             assert_matches!(slept(&mut near), TagEvent::Received(got) if got.receive == receive);
             assert!(near.tags.unexpected() > before);

@@ -9,7 +9,7 @@ mod safe;
 
 use crate::poison;
 use doorbell::{
-    Context, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, CqConfig, SrqId,
+    Completions, Context, CqConfig, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, SrqId,
 };
 use mlx5_wire::syndrome::Syndrome;
 use rdma_core_sys as sys;

@@ -1,6 +1,9 @@
 //! `Receiver` with buffers of a pool.
 
-use doorbell::{Buffer, BufferPool, Cause, PostFailure, ProtectionDomain, QueueId};
+use doorbell::{
+    Buffer, BufferPool, Cause, Completions, PoolConfig, PostFailure, ProtectionDomain, QueueId,
+    Receiver,
+};
 use rdma_core_sys as sys;
 
 use super::{Completion, Receive, Subject, Wrapped, domain};
@@ -33,7 +36,9 @@ pub struct Pools {
 impl Pools {
     pub fn new(twin: &Twin, shape: &Shape) -> Self {
         let pd = domain(twin);
-        let make = |count| BufferPool::new(&pd, &PoolConfig::new(count, BUFFER)).expect("memory can be registered");
+        let make = |count| {
+            BufferPool::new(&pd, &PoolConfig::new(count, BUFFER)).expect("memory can be registered")
+        };
         let pool = make(shape.buffers());
         let spare = shape.spare.then(|| make(1));
         Self { pd, pool, spare }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell::rdmacm::{Listener, Route};
-use doorbell::{Error, QpConfig, QueuePair, Result};
+use doorbell::{Error, QpConfig, QueuePair, Receiver, Result, RqConfig};
 use doorbell_tests::descriptor::is_readable;
 use doorbell_tests::{assert_matches, device, skip};
 
@@ -184,7 +184,10 @@ fn a_queue_pair_of_another_device_is_refused() {
     };
     let pd = other.open().unwrap().alloc_pd().unwrap();
     let mut elsewhere = device::receiver(&pd, 64);
-    let mut stranger = QueuePair::builder(&QpConfig::rc()).receive(&mut elsewhere, RqConfig::new(4)).build().unwrap();
+    let mut stranger = QueuePair::builder(&QpConfig::rc())
+        .receive(&mut elsewhere, RqConfig::new(4))
+        .build()
+        .unwrap();
     let mut side = Side::new();
     let mut qp = side.qp();
     let (asking, answering) =

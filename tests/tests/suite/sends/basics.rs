@@ -1,6 +1,6 @@
 //! Messages arrive whole and in order, and their buffers come back.
 
-use doorbell::{BufferPool, PoolConfig, QpConfig, CqConfig, WcStatus};
+use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, WcStatus};
 use doorbell_tests::message;
 use doorbell_tests::sending::{Done, RECEIVES, Sending};
 

@@ -1,6 +1,6 @@
 //! RDMA and atomic operations.
 
-use doorbell::{QpConfig, CqConfig, WcStatus};
+use doorbell::{CqConfig, QpConfig, WcStatus};
 use doorbell_tests::sending::{Done, Sending, bytes_of};
 
 fn world() -> Sending {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use doorbell::Completions;
 use doorbell_tests::descriptor::is_readable;
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::sending::Sending;
