@@ -74,9 +74,7 @@ impl Station {
     fn step(&mut self) -> Result<(), Box<dyn Error>> {
         let mut batch = self.sender.poll();
         while let Some(completion) = batch.next() {
-            if !completion.status.is_success() {
-                return Err(format!("{}: send failed: {}", self.name, completion.status).into());
-            }
+            completion?;
             self.over += 1;
         }
         drop(batch);

@@ -218,8 +218,8 @@ fn client(args: &Args) -> Result<()> {
             sender.post(queue)?.send(number.to_be_bytes())?;
             // The end of a send says that the message has arrived.
             sender.wait(None)?;
-            if let Some(done) = sender.poll().next().filter(|done| !done.status.is_success()) {
-                return Err(done.status.to_string().into());
+            if let Some(done) = sender.next() {
+                done?;
             }
         }
         // The server must have heard of the end before this queue pair can come back.

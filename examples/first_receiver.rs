@@ -29,9 +29,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     while messages < 1000 {
         let mut batch = receiver.poll();
         while let Some(message) = batch.next() {
-            let message = message?;
             messages += 1;
-            bytes += message.len() as u64;
+            bytes += message?.len() as u64;
         }
     }
     println!("{messages} messages, {bytes} bytes");

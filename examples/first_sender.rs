@@ -6,27 +6,21 @@
 
 use std::net::TcpStream;
 
-use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender};
+use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Sender};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or("127.0.0.1:18515".into());
     let device = doorbell::devices()?.into_iter().next().ok_or("there is no RDMA device")?;
     let pd = device.open()?.alloc_pd()?;
     let pool = BufferPool::new(&pd, &PoolConfig::new(16, 4096))?;
-    // It receives nothing, but a queue pair belongs to a receiver.
-    let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;
-    let mut sender = Sender::new(&pd, &CqConfig::new(4096))?;
-    let mut qp = QueuePair::builder(&QpConfig::rc().sends(16))
-        .receive(&mut receiver, RqConfig::new(128))
-        .send(&mut sender)
-        .build()?;
-    let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
+    let mut sender = Sender::new(&pd, &CqConfig::new(16))?;
+    let mut qp = QueuePair::builder(&QpConfig::rc().sends(16)).send(&mut sender).build()?;
     let mut stream = TcpStream::connect(address)?;
     qp.connect_over(&mut stream)?;
 
     let (mut sent, mut done) = (0, 0);
     while done < 1000 {
-        let mut posting = sender.post_many(queue)?;
+        let mut posting = sender.post_many(&qp)?;
         while sent < 1000 {
             // `None` while all buffers are on their way.
             let Some(mut buffer) = pool.take() else { break };
@@ -35,14 +29,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             posting.send(buffer)?;
             sent += 1;
         }
-        // The doorbell rings, once for all of them.
-        drop(posting);
+        posting.ring();
         let mut batch = sender.poll();
         while let Some(completion) = batch.next() {
-            if !completion.status.is_success() {
-                return Err(completion.status.to_string().into());
-            }
-            // Its buffer goes back to the pool here.
+            // The buffer of a completion goes back to the pool here. A failed request is an error.
+            completion?;
             done += 1;
         }
     }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use doorbell::{
     BufferPool, Context, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair,
-    Receiver, RqConfig, Sender,
+    Receiver, RqConfig, Sender, SrqConfig,
 };
 use rdma_core_sys::*;
 
@@ -65,8 +65,9 @@ unsafe fn receive(objects: &Objects, path: Path) -> Result<(), Box<dyn Error>> {
         let pd = ProtectionDomain::from_raw(&context, objects.pd);
         let mut receiver =
             Receiver::from_raw_cq(&pd, objects.recv_cq, &CqConfig::new(4096).path(path))?;
-        let srq = receiver.attach_raw_srq(objects.srq, RECEIVES, 1)?;
-        let qp = receiver.attach_raw_qp(objects.qp, &QpConfig::rc().srq(srq))?;
+        let srq = receiver.attach_srq(objects.srq, &SrqConfig::new(RECEIVES))?;
+        let qp =
+            QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).attach(objects.qp)?;
         (pd, receiver, srq, qp)
     };
     let pool = BufferPool::new(&pd, &PoolConfig::new(RECEIVES + 1, 4096))?;
@@ -94,9 +95,7 @@ unsafe fn receive(objects: &Objects, path: Path) -> Result<(), Box<dyn Error>> {
         }
         let mut batch = sender.poll();
         while let Some(completion) = batch.next() {
-            if !completion.status.is_success() {
-                return Err(format!("send failed: {}", completion.status).into());
-            }
+            completion?;
             over += 1;
         }
         drop(batch);

@@ -210,8 +210,8 @@ fn send(pd: &ProtectionDomain, args: &Args, count: u64) -> Result<()> {
         payload[..8].copy_from_slice(&number.to_be_bytes());
         sender.post(queue)?.send_to(&to, payload, None)?;
         sender.wait(None)?;
-        if let Some(done) = sender.poll().next().filter(|done| !done.status.is_success()) {
-            return Err(done.status.to_string().into());
+        if let Some(done) = sender.next() {
+            done?;
         }
         thread::sleep(Duration::from_micros(args.gap));
     }

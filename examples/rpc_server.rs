@@ -82,7 +82,7 @@ fn client(pd: &ProtectionDomain, path: Path, id: u32, mut stream: UnixStream) ->
     while got < REQUESTS {
         let mut posting = sender.post_many(queue)?;
         while asked < REQUESTS && asked - got < WINDOW {
-            posting.send(request(asked)).map_err(|error| error.reason)?;
+            posting.send(request(asked)).map_err(|refused| refused.reason)?;
             asked += 1;
         }
         drop(posting);
@@ -100,9 +100,7 @@ fn client(pd: &ProtectionDomain, path: Path, id: u32, mut stream: UnixStream) ->
         }
         let mut batch = sender.poll();
         while let Some(done) = batch.next() {
-            if !done.status.is_success() {
-                return Err(format!("client {id}: {}", done.status).into());
-            }
+            done.map_err(|failure| format!("client {id}: {failure}"))?;
         }
     }
     Ok(got)
@@ -184,7 +182,7 @@ impl Server {
             // A receive fails if its client left in the middle of the message; the SRQ has it again.
             let Ok(message) = message else { continue };
             if let Some(client) = self.clients.get_mut(&message.qp_num()) {
-                let mut reply = message.take();
+                let mut reply = message.take()?;
                 let answer = answer(&reply);
                 reply.extend_from_slice(&answer);
                 client.replies.push_back(reply);
@@ -197,7 +195,7 @@ impl Server {
     fn reply(&mut self) -> Result<()> {
         for client in self.clients.values_mut().filter(|client| !client.replies.is_empty()) {
             // The queue pair has failed: its client has left.
-            let Ok(mut posting) = self.sender.post(client.queue) else {
+            let Ok(mut posting) = self.sender.post_many(client.queue) else {
                 client.replies.clear();
                 continue;
             };

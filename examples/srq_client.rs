@@ -149,9 +149,7 @@ fn send_all(
         let (mut idle, mut done) = (true, true);
         let mut batch = sender.poll();
         while let Some(completion) = batch.next() {
-            if !completion.status.is_success() {
-                return Err(format!("send failed: {}", completion.status).into());
-            }
+            let completion = completion?;
             // Its buffer goes back to the pool here.
             connections[completion.token as usize].outstanding -= 1;
             idle = false;

@@ -24,7 +24,7 @@ use doorbell::tags::{
     CancelError, NotSentTagged, Offload, PeerId, ReceiveId, Received, TagEvent, TagFailure,
     TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
 };
-use doorbell::{BufferPool, NotSent, Path, PoolConfig, ProtectionDomain, QpConfig};
+use doorbell::{BufferPool, CqConfig, NotSent, Path, PoolConfig, ProtectionDomain, QpConfig};
 use fastrand::Rng;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -127,7 +127,7 @@ const fn yes_or_no(is: bool) -> &'static str {
 
 fn config(args: &Args) -> TagMatchingConfig {
     let offload = if args.software { Offload::Never } else { Offload::Auto };
-    TagMatchingConfig::new(TAGS).slots(128).path(args.path).offload(offload)
+    TagMatchingConfig::new(TAGS).slots(128).cq(CqConfig::new(1).path(args.path)).offload(offload)
 }
 
 /// The messages that a receive was posted for.
@@ -158,7 +158,7 @@ struct Receiver {
 impl Receiver {
     fn new(pd: &ProtectionDomain, args: &Args) -> Result<Self> {
         let mut tags = TagMatchingSrq::new(pd, &config(args))?;
-        tags.fill(&BufferPool::new(pd, &PoolConfig::new(1024, MAX_EAGER))?)?;
+        tags.keep_filled(&BufferPool::new(pd, &PoolConfig::new(1024, MAX_EAGER))?)?;
         Ok(Self {
             tags,
             pool: BufferPool::new(pd, &PoolConfig::new(2 * u32::from(TAGS), MAX))?,
@@ -313,7 +313,7 @@ fn send(
 ) -> Result<u64> {
     let mut tags = TagMatchingSrq::new(pd, config)?;
     // For FINs.
-    tags.fill(&BufferPool::new(pd, &PoolConfig::new(256, 64))?)?;
+    tags.keep_filled(&BufferPool::new(pd, &PoolConfig::new(256, 64))?)?;
     let peer = tags.add_peer(&QpConfig::rc().sends(32).min_rnr_timer(1))?;
     tags.connect_over(peer, &mut stream)?;
     let (eager, long) = (

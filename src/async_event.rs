@@ -90,7 +90,7 @@ pub enum AsyncEvent {
         event_type: u32,
     },
     /// The device failed or is being removed. Nothing completes any more, and commands fail. Read the events until
-    /// [`AsyncEvents::has_ended`], then call [`Receiver::reclaim`](crate::Receiver::reclaim). Objects that are dropped earlier are
+    /// [`AsyncEvents::has_ended`](crate::AsyncEvents::has_ended), then call [`Receiver::reclaim`](crate::Receiver::reclaim). Objects that are dropped earlier are
     /// leaked, with a warning on standard error.
     DeviceFatal,
     /// Another event, with its number in `enum ibv_event_type`.

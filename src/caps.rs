@@ -109,7 +109,7 @@ pub struct TimestampCaps {
     /// Frequency of the free-running clock in kHz; 0 if the driver does not report it.
     pub clock_khz: u64,
     /// `true` if timestamps can be in real time (`MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS`) instead of ticks of the
-    /// free-running clock: see [`CqConfig::real_time_timestamps`](crate::CqConfig::real_time_timestamps).
+    /// free-running clock: see [`Timestamps::RealTime`](crate::Timestamps::RealTime).
     pub real_time: bool,
 }
 

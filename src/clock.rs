@@ -51,7 +51,7 @@ impl Timestamp {
     }
 
     /// Returns the time since 1970 by the adapter's PTP clock if the timestamp is in [real
-    /// time](crate::CqConfig::real_time_timestamps), or `None` if it is in ticks.
+    /// time](crate::Timestamps::RealTime), or `None` if it is in ticks.
     pub const fn real_time(self) -> Option<Duration> {
         match self.clock {
             // 32 bits of nanoseconds may be more than a second: nothing overflows.

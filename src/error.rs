@@ -473,10 +473,10 @@ mod tests {
     /// A program whose `main` returns an error prints the message.
     #[test]
     fn debugging_output_is_the_message() {
-        let setting = "CqConfig::new";
+        let setting = "capacity in CqConfig::new";
         let error = Error::CqTooSmall { setting, needed: 4, capacity: 1 };
         assert_eq!(format!("{error:?}"), error.to_string());
-        assert!(format!("{error:?}").contains("set a larger CqConfig::new"));
+        assert!(format!("{error:?}").contains("set a larger capacity"));
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub struct SrqId(pub(crate) QueueId);
 /// # let doorbell_doc::World { peer_receiver, pd, qp, .. } = &mut world;
 /// use doorbell::{BufferPool, PoolConfig, QpConfig, QueuePair, RqConfig};
 ///
-/// let own = QueuePair::builder(&QpConfig::rc()).receive(&mut peer_receiver, RqConfig::new(16)).build()?;
+/// let own = QueuePair::builder(&QpConfig::rc()).receive(peer_receiver, RqConfig::new(16)).build()?;
 /// let queue = own.receive_queue().expect("a queue of its own");
 /// let pool = BufferPool::new(pd, &PoolConfig::new(16, 256))?;
 /// assert_eq!(peer_receiver.fill(queue, &pool)?, 16);

@@ -8,14 +8,15 @@
 //! |---|---|
 //! | open a device, allocate a protection domain | [`open`], [`Context::alloc_pd`] |
 //! | allocate and register buffers | [`BufferPool`]; [`RemoteMemory`] for RDMA READ and WRITE by peers |
-//! | receive messages | [`Receiver`]: one CQ and the receive queues that complete on it; [`Batch`] lends each [`Message`] |
-//! | send, RDMA WRITE and READ, atomics | [`Sender`]: one CQ for the send queues of any number of queue pairs; [`Posting`] |
+//! | receive messages | [`Receiver`]: one CQ and the receive queues that complete on it; [`Receiver::next`] and [`Batch`] lend each [`Message`] |
+//! | send, RDMA WRITE and READ, atomics | [`Sender`]: one CQ for the send queues of any number of queue pairs; [`Sender::send`], [`Request`], [`Posting`] |
+//! | make queue pairs | [`QueuePair::builder`] |
 //! | connect | [`QueuePair::connect_over`] any stream; module `rdmacm` by IP address |
 //! | connect again after a failure | [`Receiver::reset_qp`], steps at [`QueuePair`] |
 //! | receive and send datagrams, join multicast groups | [`QpConfig::ud`], [`Message::datagram`], [`QueuePair::join`] |
 //! | receive and send Ethernet frames | module [`frames`] |
 //! | match messages by tag, as MPI does | module [`tags`] |
-//! | sleep until a completion arrives | `wait` of [`Receiver`], [`Sender`], [`frames::FrameReceiver`], [`tags::TagMatchingSrq`]; [`CompletionChannel`]; with tokio `AsyncReceiver`, `AsyncSender` |
+//! | sleep until a completion arrives | trait [`Completions`]; with tokio `Async` |
 //! | return buffers from other threads | [`SharedPoster`] |
 //! | handle events of the device | [`Context::events`], [`Receiver::handle_event`] |
 //! | query optional features of the device | module [`caps`] |
@@ -49,7 +50,7 @@
 //! - `memmap2`: pools in mappings of the crate memmap2, see [`StableMemory`].
 //! - `rdmacm`: connections by IP address, module `rdmacm`.
 //! - `serde`: [`QpAddress`] in the formats of serde.
-//! - `tokio`: `AsyncReceiver`, `AsyncSender`, `AsyncTagMatchingSrq` and `EventStream`.
+//! - `tokio`: `Async` for everything that has [`Completions`], and `EventStream`.
 //! - `tracing`: events of the control path; the page Diagnostics of the book lists them.
 
 mod async_event;

@@ -193,9 +193,7 @@ impl Side {
     fn finish_send(&mut self) -> Result<()> {
         while self.buffer.is_none() {
             if let Some(completion) = self.sender.poll_up_to(1).next() {
-                if !completion.status.is_success() {
-                    return Err(format!("send failed: {}", completion.status).into());
-                }
+                let completion = completion?;
                 self.buffer = completion.buffer;
             }
         }

@@ -21,9 +21,9 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 
 use doorbell::{
-    Buffer, BufferPool, Completions, CqConfig, Mtu, Path, PoolConfig, Posting, ProtectionDomain,
-    QpConfig, QueuePair, Receiver, Refused, RemoteAccess, RemoteMemory, RemoteRegion, RqConfig,
-    Sender, SqId,
+    Buffer, BufferPool, Completions, CqConfig, Mtu, NotSent, Path, PoolConfig, Posting,
+    ProtectionDomain, QpConfig, QueuePair, Receiver, Refused, RemoteAccess, RemoteMemory,
+    RemoteRegion, RqConfig, Sender, SqId,
 };
 
 use slot::{SLOT, content};
@@ -47,7 +47,7 @@ fn main() -> Result<()> {
         table.write(key * SLOT + 8, &content(key, 0));
     }
     let mut receiver = Receiver::new(pd, &CqConfig::new(4096).path(path))?;
-    let config = QpConfig::rc().receives(1, 1).mtu(Mtu::Mtu1024);
+    let config = QpConfig::rc().mtu(Mtu::Mtu1024);
     let config = config.remote_read(true).remote_write(true).remote_atomic(true);
     let (mut reads, mut torn, mut writes, mut waited) = (0, 0, 0, 0);
     thread::scope(|scope| {
@@ -59,7 +59,8 @@ fn main() -> Result<()> {
                 true => readers.push(scope.spawn(move || connect()?.read_all())),
                 false => writers.push(scope.spawn(move || connect()?.write_all(id))),
             }
-            let mut qp = QueuePair::builder(&config).receive(&mut receiver, FROM_TODO).build()?;
+            let mut qp =
+                QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).build()?;
             qp.connect_over(&mut here)?;
             here.write_all(&table.region().to_bytes())?;
             ends.push((qp, here));
@@ -119,17 +120,18 @@ impl Client {
     /// Posts requests with one doorbell, and waits for all; returns the buffer of the last request that has a buffer.
     fn execute(
         &mut self,
-        requests: impl FnOnce(&mut Posting<'_>, Buffer) -> std::result::Result<(), Refused>,
+        requests: impl FnOnce(
+            &mut Posting<'_>,
+            Buffer,
+        ) -> std::result::Result<(), Refused<Buffer, NotSent>>,
     ) -> Result<Buffer> {
         let buffer = self.pool.take().ok_or("no buffer")?;
-        requests(&mut self.sender.post(self.queue)?, buffer)?;
+        requests(&mut self.sender.post_many(self.queue)?, buffer)?;
         let mut back = None;
         while self.sender.is_busy(self.queue) {
             let mut batch = self.sender.poll();
             while let Some(done) = batch.next() {
-                if !done.status.is_success() {
-                    return Err(done.status.to_string().into());
-                }
+                let done = done?;
                 back = done.buffer.or(back);
             }
             drop(batch);

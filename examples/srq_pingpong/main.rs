@@ -236,15 +236,13 @@ impl<'a> PingPong<'a> {
                 }
                 self.received += 1;
                 self.posted -= 1;
-                self.answers[qp] = Some(message.take());
+                self.answers[qp] = Some(message.take()?);
             }
             drop(batch);
 
             let mut batch = self.sender.poll();
             while let Some(completion) = batch.next() {
-                if !completion.status.is_success() {
-                    return Err(format!("send failed: {}", completion.status).into());
-                }
+                let completion = completion?;
                 // Its buffer goes back to the pool.
                 self.sent += 1;
                 self.on_its_way[completion.token as usize] = false;

@@ -27,7 +27,7 @@ use super::slots::ALIGNMENT;
 /// # let receiver = &mut world.receiver;
 /// let mut batch = receiver.poll();
 /// while let Some(message) = batch.next() {
-///     kept.push(message?.take());
+///     kept.push(message?.take()?);
 /// }
 /// drop(batch);
 /// // It can go to another thread, and back to its pool from there.

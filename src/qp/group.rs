@@ -6,7 +6,7 @@ use rdma_core_sys as sys;
 
 use crate::error::{Error, Result};
 
-/// A multicast group, for [`QueuePair::join`] and [`QueuePair::multicast_handle`].
+/// A multicast group, for [`QueuePair::join`](crate::QueuePair::join) and [`QueuePair::multicast_handle`](crate::QueuePair::multicast_handle).
 ///
 /// ```
 /// use doorbell::MulticastGroup;

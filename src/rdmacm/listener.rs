@@ -34,7 +34,7 @@ const MAX_PRIVATE_DATA: usize = 196;
 ///         request.reject()?;
 ///         continue;
 ///     }
-///     let mut qp = QueuePair::builder(&doorbell::QpConfig::rc()).receive(&mut receiver, srq).build()?;
+///     let mut qp = QueuePair::builder(&doorbell::QpConfig::rc()).receive(receiver, srq).build()?;
 ///     let connection = request.accept(&mut qp, b"welcome", Duration::from_secs(5))?;
 ///     clients.push((qp, connection));
 /// }
@@ -122,7 +122,7 @@ impl fmt::Debug for Listener {
 ///             request.reject()?;
 ///             continue;
 ///         }
-///         let mut qp = QueuePair::builder(&doorbell::QpConfig::rc()).receive(&mut receiver, RqConfig::new(128)).build()?;
+///         let mut qp = QueuePair::builder(&doorbell::QpConfig::rc()).receive(receiver, RqConfig::new(128)).build()?;
 ///         let connection = request.accept(&mut qp, b"welcome", Duration::from_secs(5))?;
 ///         return Ok((connection, qp));
 ///     }

@@ -16,6 +16,31 @@ use crate::cq::Poller;
 const BUDGET: u32 = 64;
 
 impl Receiver {
+    /// Returns the next message or the next failed receive, or `None` if nothing has arrived. The next call recycles the
+    /// message, unless it was taken.
+    ///
+    /// Use it where messages are handled one at a time. A program that handles bursts uses [`poll`](Self::poll), which
+    /// posts the recycled slots of a batch with one doorbell.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # world.send(b"hello");
+    /// # let receiver = &mut world.receiver;
+    /// while let Some(next) = receiver.next() {
+    ///     println!("{} bytes", next?.len());
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[expect(clippy::should_implement_trait, reason = "the item borrows from the receiver")]
+    #[inline]
+    pub fn next(&mut self) -> Option<Result<Message<'_>, Failure>> {
+        self.end_batch();
+        if self.maintenance.is_some() && self.maintain(1) == 0 {
+            return None;
+        }
+        self.lend_next()
+    }
+
     /// Polls at most 64 completions, see [`poll_up_to`](Self::poll_up_to).
     ///
     /// ```
@@ -75,7 +100,7 @@ impl Receiver {
 /// while let Some(next) = batch.next() {
 ///     match next {
 ///         // Recycled when the batch goes on, unless it is taken.
-///         Ok(message) if message.starts_with(b"hello") => kept = Some(message.take()),
+///         Ok(message) if message.starts_with(b"hello") => kept = Some(message.take()?),
 ///         Ok(_) => {}
 ///         Err(failure) => println!("{failure}"),
 ///     }

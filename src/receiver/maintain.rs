@@ -110,7 +110,7 @@ impl Receiver {
     /// #     let receiver = &mut world.receiver;
     ///     let mut batch = receiver.poll();
     ///     // Taken out of the queue: the next batch posts another buffer.
-    ///     let buffer = batch.next().expect("a message has arrived")?.take();
+    ///     let buffer = batch.next().expect("a message has arrived")?.take()?;
     ///     assert_eq!(*buffer, [number]);
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -151,7 +151,7 @@ impl Receiver {
     /// # let (receiver, srq) = (&mut world.receiver, world.srq);
     /// let poster = receiver.shared_poster(srq)?;
     /// let mut batch = receiver.poll();
-    /// let message = batch.next().expect("a message has arrived")?.take();
+    /// let message = batch.next().expect("a message has arrived")?.take()?;
     /// drop(batch);
     /// std::thread::spawn(move || poster.post(message)).join().expect("no panic")?;
     /// // The next batch posts it; `wait` would be woken for that.

@@ -50,7 +50,7 @@ use queue::RecvQueue;
 /// One completion queue and every receive queue that completes on it.
 ///
 /// Polling frees slots and posting fills them. Both change the same state, so one value owns it and moves between
-/// threads as a unit. [`SrqId`] and [`RqId`] name its queues.
+/// threads as a unit. [`SrqId`](crate::SrqId) and [`RqId`](crate::RqId) name its queues.
 ///
 /// Dropping the receiver does not disconnect its queue pairs. The buffers in its queues return to their pools when the queues
 /// are destroyed, after the last queue pair was dropped.

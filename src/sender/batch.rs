@@ -99,6 +99,32 @@ pub struct SendBatch<'a> {
 }
 
 impl Sender {
+    /// Returns the next request that is over, or `None` if there is none.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let (queue, pool) = (world.queue(), world.pool.clone());
+    /// # let sender = &mut world.sender;
+    /// use doorbell::Completions;
+    ///
+    /// sender.send(queue, pool.take().expect("a free buffer"))?;
+    /// sender.wait(None)?;
+    /// while let Some(done) = sender.next() {
+    ///     // The buffer returns to its pool.
+    ///     done?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`SendFailure`] with the buffers of a request that failed.
+    #[expect(clippy::should_implement_trait, reason = "the item borrows from the sender")]
+    #[inline]
+    pub fn next(&mut self) -> Option<Result<SendCompletion<'_>, SendFailure>> {
+        self.end_batch();
+        self.take_next()
+    }
+
     /// Polls at most 64 completed requests, see [`poll_up_to`](Self::poll_up_to).
     #[inline]
     pub fn poll(&mut self) -> SendBatch<'_> {
@@ -128,15 +154,21 @@ impl SendBatch<'_> {
 impl Drop for SendBatch<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.sender.free_returned();
-        self.sender.cq.poller.publish();
-        if self.sender.cq.object.ended() != self.sender.ended {
-            self.sender.finish_ended();
-        }
+        self.sender.end_batch();
     }
 }
 
 impl Sender {
+    /// Frees the blocks of the requests that were returned, and publishes the consumer index.
+    #[inline(always)]
+    fn end_batch(&mut self) {
+        self.free_returned();
+        self.cq.poller.publish();
+        if self.cq.object.ended() != self.ended {
+            self.finish_ended();
+        }
+    }
+
     /// Takes the next request that is over.
     #[inline(always)]
     fn take_next(&mut self) -> Option<Result<SendCompletion<'_>, SendFailure>> {

@@ -76,7 +76,7 @@ impl Sender {
             }
         };
         let capacity = u64::from(ring.capacity());
-        let setting = "CqConfig::new, or with tag matching TagMatchingConfig::send_capacity";
+        let setting = "capacity in CqConfig::new, or with tag matching a larger TagMatchingConfig::send_capacity";
         self.cq.check_room(self.committed + capacity, setting)?;
         self.committed += capacity;
         let id = SqId { index: free as u32, number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed) };

@@ -62,7 +62,7 @@ impl Sender {
     /// // It completes here like any other.
     /// let mut token = None;
     /// while token.is_none() {
-    ///     token = sender.poll().next().transpose()?.map(|done| done.token);
+    ///     token = sender.next().transpose()?.map(|done| done.token);
     /// }
     /// assert_eq!(token, Some(7));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -67,7 +67,7 @@ pub enum TagEvent {
     Sent(Sent),
     /// The connection to a peer failed: see [`remove_peer`](super::TagMatchingSrq::remove_peer). A side gets this event if a
     /// send or READ of its own fails, or if the peer sends a message that is longer than the buffers of
-    /// [`fill`](super::TagMatchingSrq::fill). The failed sends follow, as [`Sent`](Self::Sent) with their status; offers that the
+    /// [`keep_filled`](super::TagMatchingSrq::keep_filled). The failed sends follow, as [`Sent`](Self::Sent) with their status; offers that the
     /// peer has not read come back from `remove_peer` only.
     ///
     /// A side that waits for a message, or for the peer to read an offer, gets no event when the peer dies. Keep the stream of
@@ -79,7 +79,7 @@ pub enum TagEvent {
         status: WcStatus,
     },
     /// Unexpected messages hold nearly all buffers: the device has fewer than 33 left, at least as many messages wait for a receive,
-    /// and the pool of [`fill`](super::TagMatchingSrq::fill) is empty. Soon senders must wait, including those whose messages
+    /// and the pool of [`keep_filled`](super::TagMatchingSrq::keep_filled) is empty. Soon senders must wait, including those whose messages
     /// have a receive. Post receives for waiting messages, or call `fill` with another pool.
     /// Reported once, and again after the condition has ended.
     BuffersLow {

@@ -1,6 +1,6 @@
 //! Names of receives, sends and peers.
 
-/// Identifies a peer of a [`TagMatchingSrq`].
+/// Identifies a peer of a [`TagMatchingSrq`](super::TagMatchingSrq).
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();

@@ -69,7 +69,7 @@ impl TagMatchingSrq {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for datagrams; [`Error::CqTooSmall`] if the sends exceed
-    /// [`TagMatchingConfig::sends`](super::TagMatchingConfig::sends); [`Error::OutOfRange`]; [`Error::Verbs`].
+    /// [`TagMatchingConfig::send_capacity`](super::TagMatchingConfig::send_capacity); [`Error::OutOfRange`]; [`Error::Verbs`].
     pub fn add_peer(&mut self, config: &QpConfig) -> Result<PeerId> {
         if config.qp_type != rdma_core_sys::IBV_QPT_RC {
             return Err(Error::Unsupported {
@@ -125,11 +125,12 @@ impl TagMatchingSrq {
     ///
     /// ```
     /// # use doorbell::tags::{TagMatchingConfig, TagMatchingSrq};
+    /// # use doorbell::{BufferPool, PoolConfig};
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
     /// # let side = || -> doorbell::Result<_> {
     /// #     let mut tags = TagMatchingSrq::new(&pd, &TagMatchingConfig::new(16))?;
-    /// #     tags.fill(&doorbell::BufferPool::new(&pd, 128, 2048)?)?;
+    /// #     tags.keep_filled(&BufferPool::new(&pd, &PoolConfig::new(128, 2048))?)?;
     /// #     let peer = tags.add_peer(&doorbell::QpConfig::rc())?;
     /// #     Ok((tags, peer))
     /// # };
@@ -143,7 +144,7 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] before [`fill`](Self::fill) has posted 33 buffers; the errors of [`QueuePair::connect`].
+    /// [`Error::Unsupported`] before [`keep_filled`](Self::keep_filled) has posted 33 buffers; the errors of [`QueuePair::connect`].
     pub fn connect(&mut self, peer: PeerId, address: &PeerAddress) -> Result<()> {
         self.check_filled()?;
         let peer = self.known_peer(peer)?;
@@ -166,7 +167,7 @@ impl TagMatchingSrq {
     }
 
     /// Connects to the peer whose owner calls `connect_over` at the other end of `stream`, and returns when both
-    /// sides are connected, like [`QueuePair::connect_over`]. Call [`fill`](Self::fill) before, with at least 33 buffers.
+    /// sides are connected, like [`QueuePair::connect_over`]. Call [`keep_filled`](Self::keep_filled) before, with at least 33 buffers.
     ///
     /// # Errors
     /// The errors of [`connect`](Self::connect) and of [`QueuePair::connect_over`]. After [`Error::Handshake`] the peer may be

@@ -53,7 +53,7 @@ impl Receiver {
     /// - SRQ limit reached: refills the SRQ, and arms the limit again once it has enough receives. If the pool is
     ///   empty, a later refill does so.
     /// - Device removed: nothing yet, see [`reclaim`](Self::reclaim).
-    /// - CQ failed: [`arm`](Self::arm), [`wait`](Self::wait) and the functions that create or attach queues return
+    /// - CQ failed: [`arm`](crate::Completions::arm), [`wait`](crate::Completions::wait) and the functions that create or attach queues return
     ///   [`Error::CqFailed`](crate::Error::CqFailed) from then on. Messages that have arrived can be polled.
     /// - Queue pair failed without a completion: [`poll`](Self::poll) returns its receives, and later ones, flushed.
     ///   doorbell asks the driver for the state first, and ignores the event if the queue pair was reset since.

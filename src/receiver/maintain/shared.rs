@@ -31,7 +31,7 @@ use crate::refused::Refused;
 /// });
 /// let mut batch = receiver.poll();
 /// while let Some(message) = batch.next() {
-///     sender.send(message?.take())?;
+///     sender.send(message?.take()?)?;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -40,7 +40,7 @@ pub struct Statistics {
     /// At 0 the next message finds no receive: a connected peer sends it again later (RNR), and a datagram is
     /// dropped. [`Context::out_of_buffer`](crate::Context::out_of_buffer) counts both.
     pub low_water: Option<u32>,
-    /// CQEs whose signature was checked, see [`CqConfig::verify_cqes`](crate::CqConfig::verify_cqes).
+    /// CQEs whose signature was checked, see [`Receiver::verify_cqes`].
     pub verified_cqes: u64,
     /// CQEs whose signature was wrong.
     pub wrong_cqes: u64,

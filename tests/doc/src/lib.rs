@@ -148,8 +148,7 @@ impl World {
 /// The buffer of the next request that is over.
 pub fn sent(sender: &mut Sender) -> Buffer {
     sender.wait(None).unwrap();
-    let done = sender.poll().next().unwrap().unwrap();
-    done.buffer.unwrap()
+    sender.next().unwrap().unwrap().buffer.unwrap()
 }
 
 /// Two tag-matching SRQs that are connected to each other.
