@@ -6,9 +6,9 @@ use doorbell::{
     BufferPool, NotSent, Path, QpAddress, QueuePair, Receiver, ReceiverConfig, Sender, SenderConfig,
 };
 
-use super::check::{Stop, fail};
 use super::far::config;
 use super::lab::{Lab, Patience};
+use super::stop::{Stop, fail};
 
 const RECEIVES: u32 = 256;
 const BATCH: u32 = 32;
