@@ -7,6 +7,9 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+/// TCP port of `doorbell selftest --listen`.
+const TCP_PORT: u16 = 18_515;
+
 /// Tools for mlx5 (NVIDIA ConnectX) adapters: what is there, and what an error means.
 ///
 /// The exit code is 0 when all is well, 1 when there is something to look at, 2 for wrong use.
@@ -90,7 +93,7 @@ pub struct SelftestArgs {
     #[arg(long, conflicts_with_all = ["quick", "soak", "only", "report", "bundle", "json"])]
     pub listen: bool,
     /// TCP port between the two
-    #[arg(long, value_name = "PORT", default_value_t = crate::selftest::TCP_PORT)]
+    #[arg(long, value_name = "PORT", default_value_t = TCP_PORT)]
     pub tcp_port: u16,
     /// Index of the GID to use, see doorbell info [default: the best by its type]
     #[arg(long, value_name = "INDEX")]

@@ -10,6 +10,7 @@ pub mod c_program;
 pub mod cut;
 pub mod descriptor;
 pub mod device;
+pub mod layers;
 pub mod message;
 pub mod peers;
 pub mod poison;

@@ -179,9 +179,10 @@ fn needs(artifact: &Artifact) -> Needs {
         ("soft-mlx5" | "doorbell-stepped-tests", _) => Needs::Device,
         ("doorbell-conformance", _) => Needs::Twins,
         ("doorbell-tests", _) if artifact.kind != "test" => Needs::Nothing,
-        ("doorbell-tests", "api" | "docs" | "compile_fail" | "cqe_barrier" | "handover") => {
-            Needs::Nothing
-        }
+        (
+            "doorbell-tests",
+            "api" | "docs" | "layers" | "compile_fail" | "cqe_barrier" | "handover",
+        ) => Needs::Nothing,
         ("doorbell-tests", "interop" | "rdma_interop" | "tags_interop") => Needs::Network,
         ("doorbell-tests", "link") => Needs::Link,
         ("doorbell-tests", "soak") => Needs::Soak,

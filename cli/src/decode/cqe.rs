@@ -7,7 +7,7 @@ use mlx5_wire::syndrome::Syndrome;
 use super::cause::{self, explain};
 use super::cqe_fields::{self, SIZE, TAIL};
 use super::hex::{Block, Context};
-use super::log::Logged;
+use super::log_formats::Logged;
 use super::{Finding, Kind, Signature};
 
 /// Lines between a report of the kernel and the dump that belongs to it.

@@ -6,7 +6,7 @@ use mlx5_wire::syndrome::Syndrome;
 
 use super::cause::{self, explain};
 use super::lines::Line;
-use super::log_formats::FORMATS;
+use super::log_formats::{FORMATS, Logged};
 use super::{Finding, Kind, KnownFields, wqe};
 
 /// Lines between a report and the dump that belongs to it.
@@ -15,25 +15,6 @@ const NEAR: usize = 8;
 const AHEAD: usize = 400;
 /// Characters before it.
 const BEFORE: usize = 200;
-
-/// A report of an error.
-#[derive(Debug, Default)]
-pub struct Logged {
-    /// Line, from 1.
-    pub line: usize,
-    /// Which program reports it.
-    pub printer: Option<&'static str>,
-    /// Side, where it says so.
-    pub requester: Option<bool>,
-    /// Status of verbs, where the report has that and no syndrome.
-    pub status: Option<u32>,
-    /// `hw_err_synd` and `hw_synd_type`; UCX prints the upper half of the latter.
-    pub hardware: Option<(u32, u32)>,
-    /// Numbers.
-    pub facts: KnownFields,
-    /// Notes about this format.
-    pub notes: Vec<String>,
-}
 
 /// All lines as one, so that a report may be wrapped.
 pub struct Flat {

@@ -2,8 +2,26 @@
 
 use mlx5_wire::syndrome::Syndrome;
 
-use super::log::Logged;
 use super::{KnownFields, wqe};
+
+/// A report of an error.
+#[derive(Debug, Default)]
+pub struct Logged {
+    /// Line, from 1.
+    pub line: usize,
+    /// Which program reports it.
+    pub printer: Option<&'static str>,
+    /// Side, where it says so.
+    pub requester: Option<bool>,
+    /// Status of verbs, where the report has that and no syndrome.
+    pub status: Option<u32>,
+    /// `hw_err_synd` and `hw_synd_type`; UCX prints the upper half of the latter.
+    pub hardware: Option<(u32, u32)>,
+    /// Numbers.
+    pub facts: KnownFields,
+    /// Notes about this format.
+    pub notes: Vec<String>,
+}
 
 /// A way to report errors.
 pub struct Format {

@@ -200,7 +200,7 @@ pub fn decode(input: &[u8]) -> Report {
 }
 
 /// Returns the findings in the bytes of a block.
-fn decode_block(block: &hex::Block, logs: &[log::Logged]) -> Vec<Finding> {
+fn decode_block(block: &hex::Block, logs: &[log_formats::Logged]) -> Vec<Finding> {
     let mut found = Vec::new();
     let entries = match block.context {
         hex::Context::ReceiveRing => return vec![receive_ring(block)],

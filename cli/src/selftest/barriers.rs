@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::check::{Check, Needs, Stop, fail};
+use super::check::{Check, Needs};
 use super::lab::Lab;
 use super::pair::{Pair, Shape};
 use super::receive::payload;
+use super::stop::{Stop, fail};
 use crate::process;
 
 pub const CHECKS: &[Check] = &[

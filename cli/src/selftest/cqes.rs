@@ -6,11 +6,12 @@ use doorbell::{Compression, Path, Timestamps};
 use mlx5_wire::cqe::{Cqe64, CqeFormat};
 use mlx5_wire::opcode::CqeOpcode;
 
-use super::check::{Check, Needs, Stop, fail, same};
+use super::check::{Check, Needs};
 use super::lab::Lab;
 use super::layout::counter;
 use super::pair::{Pair, Shape};
 use super::receive::payload;
+use super::stop::{Stop, fail, same};
 use super::witness::{Witness, hex};
 
 pub const CHECKS: &[Check] = &[

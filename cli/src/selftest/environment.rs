@@ -1,7 +1,8 @@
 //! Group A: where the test runs.
 
-use super::check::{Check, Needs, Stop, fail};
+use super::check::{Check, Needs};
 use super::lab::Lab;
+use super::stop::{Stop, fail};
 use crate::info::names;
 use crate::process::Process;
 use crate::sysfs;
@@ -21,7 +22,7 @@ pub const CHECKS: &[Check] = &[
 
 fn device(lab: &mut Lab) -> Result<String, Stop> {
     let attr = lab.context.attr();
-    let board = super::board(&lab.context);
+    let board = lab.board();
     let pci = |name: &str| sysfs::read(&lab.context.sysfs_path().join("device").join(name));
     let link = pci("current_link_width").zip(pci("current_link_speed"));
     let link = link.map_or("no PCI link".into(), |(width, speed)| format!("PCI x{width}, {speed}"));

@@ -10,10 +10,11 @@ use mlx5_wire::cqe::ErrorCqe;
 use mlx5_wire::opcode::CqeOpcode;
 use mlx5_wire::syndrome::Syndrome;
 
-use super::check::{Check, Needs, Stop, fail, same};
-use super::far::Request;
+use super::check::{Check, Needs};
 use super::lab::Lab;
+use super::messages::Request;
 use super::pair::{Pair, Shape};
+use super::stop::{Stop, fail, same};
 use super::witness::hex;
 
 pub const CHECKS: &[Check] = &[

@@ -3,10 +3,11 @@
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use super::check::{Check, Needs, Stop, fail};
-use super::far::Request;
+use super::check::{Check, Needs};
 use super::lab::Lab;
+use super::messages::Request;
 use super::pair::{Pair, Shape};
+use super::stop::{Stop, fail};
 
 pub const CHECKS: &[Check] = &[
     Check {

@@ -1,60 +1,17 @@
 //! The queue pairs that send to the queue pairs of a [`Pair`](super::pair::Pair): of this process, or of the peer.
 
-use std::borrow::Cow;
 use std::rc::Rc;
 
 use doorbell::{
     AddressHandle, BufferPool, CqConfig, NotSent, Path, PoolConfig, Posting, ProtectionDomain,
     QpAddress, QpConfig, QueuePair, Receiver, Refused, RemoteRegion, Sender, WcStatus,
 };
-use serde::{Deserialize, Serialize};
 
-use super::check::{Stop, fail};
 use super::lab::Lab;
-use super::peer::{RemoteFar, SeenCqe};
+use super::messages::{FarShape, Request, SeenCqe};
+use super::peer::RemoteFar;
 use super::rings::Tap;
-
-/// Shape of the queue pairs that send.
-#[derive(Clone, Copy, Serialize, Deserialize)]
-pub struct FarShape {
-    /// Queue pairs.
-    pub qps: u32,
-    /// Datagrams.
-    pub datagrams: bool,
-    /// libibverbs posts, also where doorbell could.
-    pub verbs: bool,
-    /// The CQEs are watched.
-    pub watched: bool,
-    /// Code of the time for an acknowledgement, as in `ibv_qp_attr`.
-    pub timeout: u8,
-    /// Retries after that time.
-    pub retries: u8,
-    /// Retries where no receive is posted; 7 is without end.
-    pub rnr_retry: u8,
-}
-
-/// A request to a queue pair that sends.
-#[derive(Clone, Serialize, Deserialize)]
-pub enum Request<'a> {
-    /// Bytes that are sent inline.
-    Send {
-        /// The bytes.
-        bytes: Cow<'a, [u8]>,
-        /// Immediate data.
-        imm: Option<u32>,
-        /// The receiver's completion is a solicited one.
-        solicited: bool,
-    },
-    /// A message with this number of bytes, from a buffer.
-    Long(u32),
-    /// Eight bytes to memory of the receiver.
-    Write {
-        /// Their address.
-        address: u64,
-        /// Its key.
-        key: u32,
-    },
-}
+use super::stop::{Stop, fail};
 
 /// Queue key of datagrams.
 pub const QKEY: u32 = 0x1234_5678;

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use doorbell::{Context, Path, ProtectionDomain};
 
-use super::check::Stop;
 use super::peer::Peer;
+use super::stop::Stop;
 use super::witness::Witness;
 use crate::args::SelftestArgs;
 use crate::doctor::counters::Counters;
+use crate::sysfs;
 
 /// The device under test.
 pub struct Lab {
@@ -71,6 +72,11 @@ impl Lab {
         };
         lab.use_port(1);
         Ok(lab)
+    }
+
+    /// Returns the identifier that the vendor gave to the board; `unknown` where there is none.
+    pub fn board(&self) -> String {
+        sysfs::read(&self.context.sysfs_path().join("board_id")).unwrap_or("unknown".into())
     }
 
     /// Messages go through that port.

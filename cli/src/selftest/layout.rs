@@ -3,11 +3,12 @@
 use doorbell::Path;
 use mlx5_wire::data::DataSegment;
 
-use super::check::{Check, Needs, Stop, fail, same};
-use super::far::Request;
+use super::check::{Check, Needs};
 use super::lab::Lab;
+use super::messages::Request;
 use super::pair::{Pair, Shape};
 use super::rings::Wqes;
+use super::stop::{Stop, fail, same};
 use super::witness::{hex, plain};
 
 pub const CHECKS: &[Check] = &[

@@ -2,8 +2,9 @@
 
 use std::process::Command;
 
-use super::check::{Check, Needs, Stop, fail};
+use super::check::{Check, Needs};
 use super::lab::Lab;
+use super::stop::{Stop, fail};
 
 pub const CHECKS: &[Check] = &[
     Check {

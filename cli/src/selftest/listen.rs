@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use doorbell::{Path, QpAddress};
 
-use super::check::Stop;
 use super::far::LocalFar;
 use super::lab::Lab;
-use super::peer::{Command, Completion, Lines, Reply, VERSION};
+use super::messages::{Command, Completion, Reply};
+use super::peer::{Lines, VERSION};
+use super::stop::Stop;
 use super::two_way::TwoWay;
 
 /// Checks that need no peer take less.

@@ -14,12 +14,14 @@ mod lab;
 mod layout;
 mod leave;
 mod listen;
+mod messages;
 mod pair;
 mod peer;
 mod receive;
 mod report;
 mod rings;
 mod speed;
+mod stop;
 mod tags;
 mod two_way;
 mod witness;
@@ -29,15 +31,12 @@ use std::error::Error;
 use std::io::IsTerminal;
 use std::rc::Rc;
 
-use doorbell::Context;
-
 use crate::args::SelftestArgs;
 use crate::sysfs;
 use check::{Check, Ending, Outcome};
 use lab::Lab;
-use peer::{Command, Peer};
-
-pub use peer::TCP_PORT;
+use messages::Command;
+use peer::Peer;
 
 /// The checks in the order in which they run. Checks that need a peer do not count where there is none.
 fn checks() -> impl Iterator<Item = &'static Check> {
@@ -56,11 +55,6 @@ fn checks() -> impl Iterator<Item = &'static Check> {
         leave::CHECKS,
     ];
     groups.into_iter().flatten()
-}
-
-/// The identifier that the vendor gave to the board; `unknown` where there is none.
-fn board(context: &Context) -> String {
-    sysfs::read(&context.sysfs_path().join("board_id")).unwrap_or("unknown".into())
 }
 
 /// Runs the checks, and writes the report; returns `true` if none failed.
@@ -111,7 +105,7 @@ pub fn run(args: &SelftestArgs) -> Result<bool, Box<dyn Error>> {
         _ = peer.borrow_mut().tell(&Command::End { verdict: verdict.clone() });
     }
     let report = report::text(&lab, &outcomes, &verdict);
-    let path = args.report.clone().unwrap_or_else(|| report::file_name(&lab.context).into());
+    let path = args.report.clone().unwrap_or_else(|| report::file_name(&lab).into());
     std::fs::write(&path, report).map_err(|error| format!("{}: {error}", path.display()))?;
     if let Some(bundle) = &args.bundle {
         let text = report::bundle(&lab, &outcomes);

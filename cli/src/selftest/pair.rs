@@ -9,10 +9,11 @@ use doorbell::{
     QueuePair, Receiver, SrqConfig, SrqId, WcStatus,
 };
 
-use super::check::{Stop, fail};
-use super::far::{Far, FarShape, OUTSTANDING, Request, config};
+use super::far::{Far, OUTSTANDING, config};
 use super::lab::{Lab, Patience};
+use super::messages::{FarShape, Request};
 use super::rings::Tap;
+use super::stop::{Stop, fail};
 use super::witness::Witness;
 
 /// Shape of a pair.

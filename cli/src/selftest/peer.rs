@@ -10,83 +10,19 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use doorbell::{QpAddress, WcStatus};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
-use super::check::Stop;
-use super::far::{FarShape, Request};
+use super::messages::{Command, FarShape, Reply, Request};
+use super::stop::Stop;
 use super::witness::Witness;
 
 /// The version, which must be the same on both sides.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (selftest 1)");
-/// TCP port of the listening side.
-pub const TCP_PORT: u16 = 18_515;
 /// A peer that says nothing for so long has died.
 const SILENCE: Duration = Duration::from_secs(10);
 /// Bytes of the longest line.
 const LINE: u64 = 1 << 20;
-
-/// Commands of the testing side to the listening side.
-#[derive(Serialize, Deserialize)]
-pub enum Command<'a> {
-    /// The first: replied to with the version of the other side.
-    Hello { version: String },
-    /// Makes queue pairs: replied to with their addresses.
-    Open { id: u32, shape: FarShape },
-    /// Connects them.
-    Connect { id: u32, near: Vec<String> },
-    /// Posts a request. No reply.
-    Post { id: u32, qp: usize, request: Request<'a> },
-    /// Takes a completion.
-    Poll { id: u32, qp: usize },
-    /// Destroys queue pairs. No reply.
-    Close { id: u32 },
-    /// Makes a queue pair that sends and receives: replied to with its address.
-    OpenTwoWay,
-    /// Connects it.
-    ConnectTwoWay { near: String },
-    /// Answers `count` messages. Replied to before the first.
-    Answer { count: u32 },
-    /// Sends `count` messages. Replied to before the first.
-    Stream { count: u32 },
-    /// Destroys it. No reply.
-    CloseTwoWay,
-    /// The last: how it ended. No reply.
-    End { verdict: String },
-}
-
-/// Replies of the listening side.
-#[derive(Serialize, Deserialize)]
-pub enum Reply {
-    /// To [`Command::Hello`].
-    Version(String),
-    /// The addresses of queue pairs.
-    Addresses(Vec<String>),
-    /// It is done.
-    Done,
-    /// A completion, if there was one.
-    Completion(Option<Completion>),
-    /// This command, or one without a reply before it, failed.
-    Failed(String),
-}
-
-/// A completion of a send.
-#[derive(Serialize, Deserialize)]
-pub struct Completion {
-    pub status: u32,
-    pub vendor: u32,
-    /// CQEs that came since the last completion.
-    pub cqes: Vec<SeenCqe>,
-}
-
-/// A CQE of the other side.
-#[derive(Serialize, Deserialize)]
-pub struct SeenCqe {
-    pub cqn: u32,
-    pub size: usize,
-    pub index: u32,
-    pub bytes: Vec<u8>,
-}
 
 /// A stream of lines.
 pub struct Lines {

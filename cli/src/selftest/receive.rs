@@ -2,11 +2,12 @@
 
 use doorbell::{Buffer, WcFlags};
 
-use super::check::{Check, Needs, Stop, fail, same};
+use super::check::{Check, Needs};
 use super::lab::Lab;
 use super::layout::counter;
 use super::pair::{Pair, Shape};
 use super::rings::Wqes;
+use super::stop::{Stop, fail, same};
 
 pub const CHECKS: &[Check] = &[
     Check {

@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use doorbell::Context;
 use mlx5_wire::cqe::{Cqe64, CqeFormat};
 
 use super::check::Outcome;
@@ -10,8 +9,8 @@ use super::lab::Lab;
 use super::witness::hex;
 
 /// Name of the report: board and firmware, nothing of the machine.
-pub fn file_name(context: &Context) -> String {
-    let name = format!("doorbell-selftest-{}-{}.txt", super::board(context), context.firmware());
+pub fn file_name(lab: &Lab) -> String {
+    let name = format!("doorbell-selftest-{}-{}.txt", lab.board(), lab.context.firmware());
     name.chars()
         .map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' })
         .collect()
@@ -23,7 +22,7 @@ fn head(lab: &Lab) -> String {
         "vendor {:#x} part {} board {} firmware {} model {}\n",
         attr.vendor_id,
         attr.vendor_part_id,
-        super::board(&lab.context).replace(' ', "_"),
+        lab.board().replace(' ', "_"),
         lab.context.firmware().replace(' ', "_"),
         if lab.model { "yes" } else { "no" }
     )

@@ -12,8 +12,8 @@ use doorbell::raw::rdma_core_sys::{self as sys, Mlx5dv};
 use mlx5_wire::cqe::{Cqe64, CqeFormat};
 use mlx5_wire::mini_cqe::{MINI_CQES_PER_ARRAY, array_of};
 
-use super::check::Stop;
-use super::peer::SeenCqe;
+use super::messages::SeenCqe;
+use super::stop::Stop;
 use super::witness::Witness;
 
 fn init_obj(kind: u32, fill: impl FnOnce(&mut sys::mlx5dv_obj)) -> Result<(), Stop> {

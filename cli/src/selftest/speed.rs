@@ -6,10 +6,12 @@ use std::time::Instant;
 
 use doorbell::Path;
 
-use super::check::{Check, Needs, Stop, fail};
+use super::check::{Check, Needs};
 use super::lab::Lab;
+use super::messages::Command;
 use super::pair::{Pair, Shape};
-use super::peer::{Command, Peer};
+use super::peer::Peer;
+use super::stop::{Stop, fail};
 use super::two_way::TwoWay;
 
 pub const CHECKS: &[Check] = &[

@@ -9,9 +9,10 @@ use doorbell::{BufferPool, Completions, PoolConfig, QpConfig};
 use mlx5_wire::cqe::{APP_TAG_MATCHING, Cqe64};
 use mlx5_wire::tm::AppOp;
 
-use super::check::{Check, Needs, Stop, fail, same};
+use super::check::{Check, Needs};
 use super::lab::{Lab, Patience};
 use super::rings::Tap;
+use super::stop::{Stop, fail, same};
 
 pub const CHECKS: &[Check] = &[
     Check {

@@ -7,9 +7,9 @@ use doorbell::{
     RqConfig, Sender,
 };
 
-use super::check::{Stop, fail};
 use super::far::config;
 use super::lab::{Lab, Patience};
+use super::stop::{Stop, fail};
 
 const RECEIVES: u32 = 256;
 const BATCH: u32 = 32;

@@ -8,6 +8,8 @@ use crate::be::{Be32, Be64};
 use crate::cqe::{Cqe64, L3_OK, L4_OK};
 use crate::data::DataSegment;
 
+/// `hds_ip_ext`: the Ethernet header is good. No CQE of RDMA has this bit.
+pub const L2_OK: u8 = 1;
 /// `l4_hdr_type_etc`: the device took the VLAN tag out of the frame, and `vlan_info` has it.
 pub const VLAN_STRIPPED: u8 = 1;
 

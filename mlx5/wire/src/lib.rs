@@ -43,6 +43,7 @@ pub mod opcode;
 pub mod remote;
 pub mod signature;
 pub mod syndrome;
+pub mod text;
 pub mod tm;
 pub mod tmh;
 pub mod uar;

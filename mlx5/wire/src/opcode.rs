@@ -50,7 +50,47 @@ impl WqeOpcode {
     pub const fn get(self) -> u8 {
         self.0
     }
+
+    /// Returns the name in `mlx5dv.h` without the prefix, or that of Linux (`include/linux/mlx5/device.h`) or DPDK
+    /// (`mlx5_prm.h`) for an opcode that has none there.
+    pub fn name(self) -> Option<&'static str> {
+        NAMES.iter().find(|row| row.0 == self.0).map(|row| row.1)
+    }
+
+    /// Returns the opcode of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        NAMES.iter().find(|row| row.1 == name).map(|row| Self(row.0))
+    }
 }
+
+/// Opcodes of WQEs and their names.
+const NAMES: [(u8, &str); 25] = [
+    (0x00, "NOP"),
+    (0x01, "SEND_INVAL"),
+    (0x08, "RDMA_WRITE"),
+    (0x09, "RDMA_WRITE_IMM"),
+    (0x0a, "SEND"),
+    (0x0b, "SEND_IMM"),
+    (0x0e, "TSO"),
+    (0x0f, "WAIT"),
+    (0x10, "RDMA_READ"),
+    (0x11, "ATOMIC_CS"),
+    (0x12, "ATOMIC_FA"),
+    (0x14, "ATOMIC_MASKED_CS"),
+    (0x15, "ATOMIC_MASKED_FA"),
+    (0x18, "BIND_MW"),
+    (0x1b, "LOCAL_INVAL"),
+    (0x1f, "CONFIG_CMD"),
+    (0x20, "SET_PSV"),
+    (0x21, "GET_PSV"),
+    (0x22, "CHECK_PSV"),
+    (0x23, "DUMP"),
+    (0x25, "UMR"),
+    (0x28, "TAG_MATCHING"),
+    (0x29, "ENHANCED_MPSW"),
+    (0x2d, "ACCESS_ASO"),
+    (0x2f, "MMO"),
+];
 
 /// Opcode of a CQE: bits 4..7 of `op_own`. All sixteen values are representable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,6 +160,24 @@ impl CqeOpcode {
         }
     }
 
+    /// Returns the name in `mlx5dv.h` without the prefix.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Requester => "REQ",
+            Self::ResponderWriteImm => "RESP_WR_IMM",
+            Self::ResponderSend => "RESP_SEND",
+            Self::ResponderSendImm => "RESP_SEND_IMM",
+            Self::ResponderSendInv => "RESP_SEND_INV",
+            Self::ResizeCq => "RESIZE_CQ",
+            Self::NoPacket => "NO_PACKET",
+            Self::SignatureError => "SIG_ERR",
+            Self::RequesterError => "REQ_ERR",
+            Self::ResponderError => "RESP_ERR",
+            Self::Invalid => "INVALID",
+            Self::Unknown(_) => "without a name",
+        }
+    }
+
     /// Returns `true` if the CQE reports a received message (successfully).
     #[inline]
     pub const fn is_responder(self) -> bool {
@@ -157,5 +215,12 @@ mod tests {
     fn any_byte_is_a_wqe_opcode() {
         assert_eq!(WqeOpcode::new(0xc3).get(), 0xc3);
         assert_eq!(WqeOpcode::TAG_MATCHING.get(), 0x28);
+        assert_eq!(WqeOpcode::TAG_MATCHING.name(), Some("TAG_MATCHING"));
+        assert_eq!(WqeOpcode::named("RDMA_READ"), Some(WqeOpcode::RDMA_READ));
+        assert_eq!(WqeOpcode::new(0xc3).name(), None);
+        for byte in 0..=255 {
+            let opcode = WqeOpcode::new(byte);
+            assert!(opcode.name().is_none_or(|name| WqeOpcode::named(name) == Some(opcode)));
+        }
     }
 }

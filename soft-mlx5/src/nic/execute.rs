@@ -157,7 +157,7 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
     if core.trace.is_on() {
         qp.sq.load(index, ctrl, &mut loaded.wqe)?;
         loaded.index = None;
-        core.trace.send(qp.number, qp.attr.service, &loaded.wqe);
+        core.trace.send(qp.attr.service, &loaded.wqe);
     }
     let len = blocks(ctrl.ds());
     let fits = len > 0 && len <= ready;

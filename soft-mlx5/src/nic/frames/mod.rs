@@ -12,7 +12,6 @@ mod wq;
 #[cfg(test)]
 pub mod samples;
 
-pub use self::verdict::L2_OK;
 pub use self::wq::Wq;
 
 use std::collections::BTreeMap;

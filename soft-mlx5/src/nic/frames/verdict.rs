@@ -1,14 +1,11 @@
 //! Properties of a frame's headers and checksums in its CQE.
 
 use mlx5_wire::cqe::{Cqe64, L3_OK, L4_OK};
-use mlx5_wire::frame::VLAN_STRIPPED;
+use mlx5_wire::frame::{L2_OK, VLAN_STRIPPED};
 
 use super::checksum;
 use super::header::{Headers, Ip, TCP, UDP};
 use crate::fabric::icrc::Crc;
-
-/// `hds_ip_ext`: the Ethernet header is good. No CQE of RDMA has this bit.
-pub const L2_OK: u8 = 1;
 
 // Bits of `l4_hdr_type_etc`.
 const IP_OPTIONS: u8 = 1 << 1;

@@ -3,14 +3,14 @@
 //! A line is `TIME lid=N KIND key=value ...`. KIND is `doorbell`, `wqe` or `cqe`; the keys are named
 //! after the fields of `mlx5dv.h`, so that `grep` finds the way of one QP or one slot.
 
-mod decode;
-
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
+use mlx5_wire::data::DataSegment;
 use mlx5_wire::dbrec::Arm;
+use mlx5_wire::text::{Addressing, CqeText, RingText, WqeText};
 
 use super::cq::Completion;
 use super::objects::{Cqn, Service, Srqn};
@@ -62,7 +62,7 @@ impl Trace {
     /// Traces a register write.
     pub fn rang(&mut self, page: u32, ring: &Ring) {
         if self.is_on() {
-            let ctrl = decode::Ring(ring.value);
+            let ctrl = RingText(ring.value);
             self.line(format_args!("doorbell uar={page} {ctrl}"));
         }
     }
@@ -94,17 +94,22 @@ impl Trace {
     }
 
     /// Traces a started send WQE.
-    pub fn send(&mut self, qpn: u32, service: Service, wqe: &SendWqe) {
+    pub fn send(&mut self, service: Service, wqe: &SendWqe) {
         if self.is_on() {
-            let wqe = decode::Send(wqe, service);
-            self.line(format_args!("wqe qp={qpn:#x} sq {wqe}"));
+            let addressing = match service {
+                Service::Rc | Service::Uc => Addressing::Connected,
+                Service::Ud => Addressing::Datagram,
+                Service::Raw => Addressing::Ethernet,
+            };
+            let wqe = WqeText { bytes: wqe.bytes(), addressing: Some(addressing) };
+            self.line(format_args!("wqe sq {wqe}"));
         }
     }
 
     /// Traces a taken receive WQE: of the queue pair's own queue, or of a shared one.
     pub fn receive(&mut self, qpn: u32, srq: Option<Srqn>, counter: u16, list: &ScatterList) {
         if self.is_on() {
-            let data = decode::Segments(list.segments());
+            let data = Segments(list.segments());
             match srq {
                 Some(srq) => {
                     let srqn = srq.0;
@@ -118,7 +123,7 @@ impl Trace {
     /// Traces a taken WQE of a receive queue of frames.
     pub fn receive_frames(&mut self, wq: u32, counter: u16, list: &ScatterList) {
         if self.is_on() {
-            let data = decode::Segments(list.segments());
+            let data = Segments(list.segments());
             self.line(format_args!("wqe wq={wq:#x} wqe_counter={counter} {data}"));
         }
     }
@@ -140,8 +145,22 @@ impl Trace {
     /// Traces a CQE that is written at `index` of a CQ.
     pub fn completed(&mut self, cqn: Cqn, index: u32, completion: &Completion) {
         if self.is_on() {
-            let cqe = decode::Cqe(&completion.cqe);
+            let cqe = CqeText(&completion.cqe);
             self.line(format_args!("cqe cq={:#x} index={index} {cqe}", cqn.0));
         }
+    }
+}
+
+/// Data segments.
+struct Segments<'a>(&'a [DataSegment]);
+
+impl fmt::Display for Segments<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("data=[")?;
+        for (index, segment) in self.0.iter().enumerate() {
+            let space = if index > 0 { " " } else { "" };
+            write!(f, "{space}{segment}")?;
+        }
+        f.write_str("]")
     }
 }
