@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use doorbell::{
     Buffer, BufferPool, Compression, Context, CqConfig, Path, PoolConfig, ProtectionDomain,
-    QpConfig, QueueId, QueuePair, Receiver, SrqConfig,
+    QpConfig, QueueId, QueuePair, ReceiveFrom, Receiver, RqConfig, SrqConfig,
 };
 use rdma_core_sys as sys;
 use soft_mlx5::{Device, LinkLayer};
@@ -146,16 +146,16 @@ impl Subject {
             queues.push(srq.into());
             srq
         });
-        let plain = QpConfig::rc().receives(receives, 1);
-        let configs = match (kind >> 2 & 3, srq) {
-            (1, Some(srq)) => vec![QpConfig::rc().srq(srq), QpConfig::rc().srq(srq)],
-            (2, Some(srq)) => vec![QpConfig::rc().srq(srq), plain],
-            (3, Some(srq)) => vec![QpConfig::ud(7).srq(srq)],
-            _ => vec![plain],
+        let (rc, own) = (QpConfig::rc(), ReceiveFrom::Own(RqConfig::new(receives)));
+        let shapes = match (kind >> 2 & 3, srq.map(ReceiveFrom::Srq)) {
+            (1, Some(srq)) => vec![(rc.clone(), srq), (rc, srq)],
+            (2, Some(srq)) => vec![(rc.clone(), srq), (rc, own)],
+            (3, Some(srq)) => vec![(QpConfig::ud(7), srq)],
+            _ => vec![(rc, own)],
         };
-        for config in configs {
+        for (config, from) in shapes {
             let qp = QueuePair::builder(&config)
-                .receive(&mut receiver, FROM_TODO)
+                .receive(&mut receiver, from)
                 .build()
                 .expect("a queue pair");
             queues.extend(qp.receive_queue().map(QueueId::from));

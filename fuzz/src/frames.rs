@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use doorbell::Path;
 use doorbell::frames::{FrameConfig, FrameReceiver, TakenFrame};
+use doorbell::{CqConfig, Path};
 use soft_mlx5::LinkLayer;
 
 use crate::completions::{RAW, target};
@@ -125,7 +125,7 @@ pub fn run(bytes: &[u8]) {
     let target = target(LinkLayer::Ethernet);
     let mut input = Input(bytes);
     let Some(kind) = input.u8() else { return };
-    let config = FrameConfig::new().path(Path::Direct);
+    let config = FrameConfig::new().cq(CqConfig::new(1).path(Path::Direct));
     let striding = kind & 1 != 0;
     let config =
         if striding { config.striding(WQES, STRIDES, STRIDE) } else { config.plain(WQES, 256) };

@@ -55,12 +55,12 @@ struct Subject {
 
 impl Subject {
     fn new(target: &Target, kind: u8) -> Self {
-        let config = CqConfig::new(64).max_unsignaled(1 << (kind & 3));
-        let mut sender = Sender::new(&target.pd, &config).expect("a sender");
+        let mut sender = Sender::new(&target.pd, &CqConfig::new(64)).expect("a sender");
         let cq = CqWriter::of_last(&target.device);
         let mut receiver = Receiver::new(&target.pd, &CqConfig::new(8)).expect("a receiver");
         // They are connected to each other, and each is ready to send.
         let config = QpConfig::rc().sends(SENDS).send_buffers(2).max_inline(100);
+        let config = config.max_unsignaled(1 << (kind & 3));
         let mut qps = [(); 2].map(|()| {
             QueuePair::builder(&config)
                 .receive(&mut receiver, RqConfig::new(1))
@@ -82,7 +82,7 @@ impl Subject {
         let Some(queue) = self.qps[index].as_ref().and_then(QueuePair::send_queue) else {
             return Some(());
         };
-        let Ok(mut posting) = self.sender.post(queue) else { return Some(()) };
+        let Ok(mut posting) = self.sender.post_many(queue) else { return Some(()) };
         let remote = RemoteRegion::from_bytes(&[0x40; RemoteRegion::BYTES]);
         for token in 0..u64::from(count) {
             posting.token(token);
@@ -134,9 +134,14 @@ impl Subject {
         let mut owners: HashSet<_> = self.kept.iter().map(|buffer| buffer.as_ptr()).collect();
         let mut batch = self.sender.poll_up_to(budget);
         let mut back = Vec::new();
-        while let Some(mut done) = batch.next() {
-            back.extend(done.buffer.take());
-            back.extend(std::iter::from_fn(|| done.next_buffer()));
+        while let Some(done) = batch.next() {
+            match done {
+                Ok(mut done) => {
+                    back.extend(done.buffer.take());
+                    back.extend(std::iter::from_fn(|| done.next_buffer()));
+                }
+                Err(failure) => back.extend(failure.buffers),
+            }
         }
         drop(batch);
         for (number, buffer) in back.into_iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use doorbell::{
     Buffer, BufferPool, Compression, CqConfig, Failure, Path, PoolConfig, QpConfig, QueueId,
-    QueuePair, Receiver, SrqConfig,
+    QueuePair, ReceiveFrom, Receiver, RqConfig, SrqConfig,
 };
 use rdma_core_sys::ibv_cq_ex_to_cq;
 
@@ -47,12 +47,16 @@ pub(super) fn receiver(
         let mut receiver =
             Receiver::from_raw_cq(&world.pd, cq, &CqConfig::new(4096).path(Path::Direct))
                 .expect("a receiver");
-        let attach = |&srq| receiver.attach_raw_srq(srq, shape.receives(), 1).expect("an SRQ");
+        let size = SrqConfig::new(shape.receives());
+        let attach = |&srq| receiver.attach_srq(srq, &size).expect("an SRQ");
         let srqs: Vec<_> = objects.srqs.iter().map(attach).collect();
         let attach = |(index, &qp): (usize, &_)| {
-            let srq = srqs.get(index % shape.queues as usize);
-            let config = srq.map_or(QpConfig::rc(), |&srq| QpConfig::rc().srq(srq));
-            receiver.attach_raw_qp(qp, &config).expect("a QP")
+            let own = ReceiveFrom::Own(RqConfig::new(shape.receives()));
+            let from = srqs.get(index % shape.queues as usize).map_or(own, |&srq| srq.into());
+            QueuePair::builder(&QpConfig::rc())
+                .receive(&mut receiver, from)
+                .attach(qp)
+                .expect("a QP")
         };
         let qps: Vec<_> = objects.qps.iter().enumerate().map(attach).collect();
         let own = qps.iter().filter_map(|qp| qp.receive_queue().map(QueueId::from));
@@ -175,7 +179,7 @@ impl Safe {
         for _ in 0..count / batch {
             let mut lent = self.receiver.poll_up_to(batch);
             while let Some(message) = lent.next() {
-                let buffer = message?.take();
+                let Ok(buffer) = message?.take() else { unexpected() };
                 sum.add(buffer.as_ptr() as u64, buffer.len() as u64);
                 self.buffers.push(buffer);
             }

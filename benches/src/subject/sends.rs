@@ -176,7 +176,7 @@ impl<const REQUEST: u8> Subject for Doorbell<REQUEST> {
         let mut sum = Sum::default();
         let mut next = 0;
         for _ in 0..count / batch {
-            let Ok(mut posting) = sender.post(queues[next]) else { unexpected() };
+            let Ok(mut posting) = sender.post_many(queues[next]) else { unexpected() };
             next += 1;
             if next == queues.len() {
                 next = 0;
@@ -205,9 +205,7 @@ impl<const REQUEST: u8> Subject for Doorbell<REQUEST> {
             drop(posting);
             let mut over = sender.poll_up_to(batch);
             while let Some(done) = over.next() {
-                if !done.status.is_success() {
-                    unexpected();
-                }
+                let Ok(done) = done else { unexpected() };
                 sum.add(1, 0);
                 if REQUEST != INLINED {
                     let Some(buffer) = done.buffer else { unexpected() };

@@ -131,7 +131,7 @@ impl Subject for Shared {
             let mut lent = receiver.poll_up_to(batch);
             while let Some(message) = lent.next() {
                 let Ok(message) = message else { unexpected() };
-                let buffer = message.take();
+                let Ok(buffer) = message.take() else { unexpected() };
                 sum.add(buffer.as_ptr() as u64, buffer.len() as u64);
                 self.buffers.push(buffer);
                 left -= 1;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    BufferPool, Context, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, Sender, WcStatus,
+    BufferPool, Context, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender,
 };
 
 const MESSAGE: &[u8] = b"doorbell doctor";
@@ -16,37 +16,26 @@ pub fn send(context: &Context, port: u8, gid_index: u8) -> Result<(), String> {
     let pd = context.alloc_pd().map_err(text)?;
     let mut receiver = Receiver::new(&pd, &CqConfig::new(8)).map_err(text)?;
     // 67 ms for each of four tries.
-    let config =
-        QpConfig::rc().receives(2, 1).sends(2).max_inline(32).port(port).gid_index(gid_index);
+    let config = QpConfig::rc().sends(2).max_inline(32).port(port).gid_index(gid_index);
     let config = config.timeout(14).retry_cnt(3).rnr_retry(3);
     let sending = CqConfig::new(64);
     let mut sender = Sender::new(&pd, &sending).map_err(text)?;
-    let mut near = QueuePair::builder(&config)
-        .receive(&mut receiver, FROM_TODO)
-        .send(&mut sender)
-        .build()
-        .map_err(text)?;
-    let from = near.send_queue().ok_or("the queue pair has no send queue")?;
-    let mut far =
-        QueuePair::builder(&config).receive(&mut receiver, FROM_TODO).build().map_err(text)?;
+    let mut near = QueuePair::builder(&config).send(&mut sender).build().map_err(text)?;
+    let own = RqConfig::new(2);
+    let mut far = QueuePair::builder(&config).receive(&mut receiver, own).build().map_err(text)?;
     near.connect(&far.address().map_err(text)?).map_err(text)?;
     far.connect(&near.address().map_err(text)?).map_err(text)?;
     let queue = far.receive_queue().ok_or("the queue pair has no receive queue")?;
     let pool = BufferPool::new(&pd, &PoolConfig::new(2, 64)).map_err(text)?;
     receiver.fill(queue, &pool).map_err(|error| error.to_string())?;
-    let mut posting = sender.post_many(from).map_err(|error| error.to_string())?;
-    posting.send(MESSAGE).map_err(|error| error.to_string())?;
-    drop(posting);
+    sender.send(&near, MESSAGE).map_err(|refused| refused.to_string())?;
     let began = Instant::now();
     let (mut sent, mut arrived) = (false, false);
     while !(sent && arrived) {
-        if let Some(completion) = sender.poll().next() {
-            if completion.status != WcStatus::SUCCESS {
-                return Err(format!(
-                    "{} (vendor syndrome {:#04x})",
-                    completion.status, completion.vendor_err
-                ));
-            }
+        if let Some(completion) = sender.next() {
+            completion.map_err(|failure| {
+                format!("{} (vendor syndrome {:#04x})", failure.status, failure.vendor_err)
+            })?;
             sent = true;
         }
         let mut batch = receiver.poll();

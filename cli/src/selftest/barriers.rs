@@ -53,8 +53,8 @@ fn whole(lab: &mut Lab) -> Result<String, Stop> {
 fn messages(lab: &mut Lab, time: Duration, most: u32) -> Result<(u32, u64), Stop> {
     // An hour of CQEs would fill the memory.
     let watched = lab.soak.is_none();
-    let receiver = |config: doorbell::CqConfig| config.verify_cqes(true);
-    let mut pair = Pair::new(lab, &Shape { receiver, watched, ..Shape::new(lab) })?;
+    let mut pair = Pair::new(lab, &Shape { watched, ..Shape::new(lab) })?;
+    pair.receiver.verify_cqes()?;
     // The receiver must read each CQE first, as any other does; a tap would touch the CQE before.
     pair.tap = None;
     let began = Instant::now();

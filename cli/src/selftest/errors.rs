@@ -185,7 +185,7 @@ fn flush(lab: &mut Lab) -> Result<String, Stop> {
     }
     pair.all_sent(0)?;
     pair.receive(5, |message| {
-        message?.take();
+        message?.take()?;
         Ok(())
     })?;
     pair.near[0].to_error()?;

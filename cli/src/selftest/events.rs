@@ -3,6 +3,8 @@
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+use doorbell::Completions;
+
 use super::check::{Check, Needs};
 use super::lab::Lab;
 use super::messages::Request;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use doorbell::{
     AddressHandle, BufferPool, CqConfig, NotSent, Path, PoolConfig, Posting, ProtectionDomain,
-    QpAddress, QpConfig, QueuePair, Receiver, Refused, RemoteRegion, Sender, WcStatus,
+    QpAddress, QpConfig, QueuePair, Receiver, Refused, RemoteRegion, RqConfig, Sender, WcStatus,
 };
 
 use super::lab::Lab;
@@ -56,11 +56,11 @@ impl LocalFar {
         for _ in 0..shape.qps {
             let sending = CqConfig::new(256).path(path);
             let mut sender = Sender::new(&lab.pd, &sending)?;
-            let config = config(lab, shape.datagrams).receives(1, 1).sends(64).max_inline(64);
+            let config = config(lab, shape.datagrams).sends(64).max_inline(64);
             let config = config.timeout(shape.timeout).retry_cnt(shape.retries);
             let config = config.rnr_retry(shape.rnr_retry);
             let qp = QueuePair::builder(&config)
-                .receive(&mut receiver, FROM_TODO)
+                .receive(&mut receiver, RqConfig::new(1))
                 .send(&mut sender)
                 .build()?;
             // SAFETY: a live queue pair.
@@ -125,7 +125,10 @@ impl LocalFar {
         if queue.tap.as_mut().is_some_and(|tap| tap.look() == 0) {
             return None;
         }
-        let done = queue.sender.poll_up_to(1).next().map(|done| (done.status, done.vendor_err))?;
+        let done = match queue.sender.next()? {
+            Ok(_) => (WcStatus::SUCCESS, 0),
+            Err(failure) => (failure.status, failure.vendor_err),
+        };
         if let Some(tap) = &mut queue.tap {
             tap.take(1);
         }
@@ -144,7 +147,7 @@ fn send(
     to: Option<&AddressHandle>,
     bytes: &[u8],
     imm: Option<u32>,
-) -> Result<(), Refused<()>> {
+) -> Result<(), Refused<(), NotSent>> {
     let done = match (to, imm) {
         (Some(to), imm) => posting.send_to(to, bytes, imm),
         (None, Some(imm)) => posting.send_with_imm(bytes, imm),
@@ -153,7 +156,7 @@ fn send(
     done.map_err(|error| Refused { reason: error.reason, payload: () })
 }
 
-fn posted<P>(done: Result<(), Refused<P>>) -> Result<(), Stop> {
+fn posted<P>(done: Result<(), Refused<P, NotSent>>) -> Result<(), Stop> {
     Ok(done.map_err(|error| error.reason)?)
 }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use doorbell::raw::rdma_core_sys as sys;
 use doorbell::{
     BufferPool, Completions, CqConfig, Failure, Message, Path, PoolConfig, QpConfig, QueueId,
-    QueuePair, Receiver, SrqConfig, SrqId, WcStatus,
+    QueuePair, ReceiveFrom, Receiver, RqConfig, SrqConfig, SrqId, WcStatus,
 };
 
 use super::far::{Far, OUTSTANDING, config};
@@ -114,13 +114,13 @@ impl Pair {
         let mut near = Vec::new();
         for _ in 0..shape.qps {
             let base = config(lab, shape.datagrams).max_inline(32);
-            let config = match srq {
-                Some(srq) => base.srq(srq),
-                None => base.receives(shape.receives, shape.sges),
+            let from = match srq {
+                Some(srq) => ReceiveFrom::Srq(srq),
+                None => RqConfig::new(shape.receives).max_sge(shape.sges).into(),
             };
             near.push(
-                QueuePair::builder(&(shape.receives_with)(config))
-                    .receive(&mut receiver, FROM_TODO)
+                QueuePair::builder(&(shape.receives_with)(base))
+                    .receive(&mut receiver, from)
                     .build()?,
             );
         }
@@ -234,7 +234,7 @@ impl Pair {
     pub fn poll(
         &mut self,
         budget: u32,
-        mut each: impl FnMut(Result<Message<'_, '_>, Failure>) -> Result<(), Stop>,
+        mut each: impl FnMut(Result<Message<'_>, Failure>) -> Result<(), Stop>,
     ) -> Result<u32, Stop> {
         let budget = self.tap.as_mut().map_or(budget, |tap| tap.look().min(budget));
         if budget == 0 {
@@ -257,7 +257,7 @@ impl Pair {
     pub fn receive(
         &mut self,
         count: u32,
-        mut each: impl FnMut(Result<Message<'_, '_>, Failure>) -> Result<(), Stop>,
+        mut each: impl FnMut(Result<Message<'_>, Failure>) -> Result<(), Stop>,
     ) -> Result<(), Stop> {
         let (mut left, mut patience) = (count, Patience::new());
         while left > 0 {

@@ -106,7 +106,7 @@ fn out_of_order(lab: &mut Lab) -> Result<String, Stop> {
                 &message.to_vec(),
             )?;
             next[qp] += 1;
-            held.push(message.take());
+            held.push(message.take()?);
             Ok(())
         })?;
         while held.len() > 20 {
@@ -149,7 +149,7 @@ fn full_and_empty(lab: &mut Lab) -> Result<String, Stop> {
             let message = message?;
             same(format!("message {next}"), &payload(next, 16), &message.to_vec())?;
             next += 1;
-            buffers.push(message.take());
+            buffers.push(message.take()?);
             Ok(())
         })?;
         // Nothing is posted: the others wait with their sender.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use doorbell::tags::{
     Offload, Received, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
 };
-use doorbell::{BufferPool, Completions, PoolConfig, QpConfig};
+use doorbell::{BufferPool, Completions, CqConfig, PoolConfig, QpConfig};
 use mlx5_wire::cqe::{APP_TAG_MATCHING, Cqe64};
 use mlx5_wire::tm::AppOp;
 
@@ -62,7 +62,10 @@ impl Sides {
         // libmlx5 connects its own queue pair for the list without a GRH, which Ethernet needs: the SRQ cannot be made there.
         let ethernet = lab.context.query_port(lab.port)?.link_layer == ETHERNET;
         let side = |offload| {
-            let config = TagMatchingConfig::new(16).slots(64).path(lab.path()).offload(offload);
+            let config = TagMatchingConfig::new(16)
+                .slots(64)
+                .cq(CqConfig::new(1).path(lab.path()))
+                .offload(offload);
             let mut side = match TagMatchingSrq::new(&lab.pd, &config) {
                 Err(error) if ethernet && offload == Offload::Required => {
                     return Err(Stop::Cannot(format!(
@@ -71,7 +74,7 @@ impl Sides {
                 }
                 made => made?,
             };
-            side.fill(&BufferPool::new(&lab.pd, &PoolConfig::new(128, 576))?)?;
+            side.keep_filled(&BufferPool::new(&lab.pd, &PoolConfig::new(128, 576))?)?;
             Ok::<_, Stop>(side)
         };
         let (mut near, mut far) = (side(Offload::Required)?, side(Offload::Never)?);

@@ -71,8 +71,8 @@ impl TwoWay {
             let mut done = self.sender.poll();
             while let Some(send) = done.next() {
                 self.outstanding -= 1;
-                if !send.status.is_success() {
-                    return fail(format!("a send completed with {}", send.status));
+                if let Err(failure) = send {
+                    return fail(format!("a send completed with {}", failure.status));
                 }
             }
             drop(done);
