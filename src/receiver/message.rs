@@ -185,13 +185,13 @@ impl Message<'_> {
     ///
     /// # Errors
     /// [`Refused`] with [`PostFailure::Scattered`] if the message was scattered. It has the buffers, as
-    /// [`into_buffers`](Self::into_buffers) returns them.
+    /// [`into_buffers`](Self::into_buffers) returns them, and is in a `Box` so that the result stays as small as a buffer.
     #[inline(always)]
-    pub fn take(self) -> Result<Buffer, Refused<Vec<Buffer>, PostFailure>> {
+    pub fn take(self) -> Result<Buffer, Box<Refused<Vec<Buffer>, PostFailure>>> {
         let Lent { context, len, .. } = self.lent;
         // SAFETY: [slot-owns], for the slot is held.
         if !unsafe { context.is_single() } {
-            return self.refuse_scattered();
+            return Err(self.refuse_scattered());
         }
         self.receiver.release(&self.lent);
         // SAFETY: [slot-owns], given back without it just now; the length was clamped to the buffer.
@@ -200,8 +200,9 @@ impl Message<'_> {
 
     #[cold]
     #[inline(never)]
-    fn refuse_scattered(self) -> Result<Buffer, Refused<Vec<Buffer>, PostFailure>> {
-        Err(Refused { payload: self.into_buffers(), reason: PostFailure::Scattered })
+    fn refuse_scattered(self) -> Box<Refused<Vec<Buffer>, PostFailure>> {
+        let payload = self.into_buffers();
+        Box::new(Refused { payload, reason: PostFailure::Scattered })
     }
 
     /// Moves the buffer out of the queue and puts `buffer` in its place. The queue stays full and nothing needs to be

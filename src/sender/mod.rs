@@ -61,111 +61,30 @@ use queue::Entry;
 /// [`is_busy`](Self::is_busy) returns `false` before connecting it again; [`QueuePair`](crate::QueuePair) lists all steps.
 /// Dropping the sender returns outstanding buffers to their pools once their queue pair is destroyed.
 ///
-/// A server that replies to many clients, with one doorbell for all replies to a client:
+/// In a loop poll the sender first, then post: if the queue was full or the pool empty, a completion ends the sleep. The
+/// program `rpc_server` in `examples` replies to many clients that way.
 ///
 /// ```no_run
-/// use std::collections::VecDeque;
-/// use std::io::{ErrorKind, Read};
-/// use std::net::{TcpListener, TcpStream};
-/// use std::time::Duration;
-///
-/// use doorbell::{Buffer, BufferPool, CqConfig, Error, NotSent, PoolConfig, QpConfig, QueuePair};
-/// use doorbell::{Receiver, Sender, SrqConfig};
+/// use doorbell::{BufferPool, Completions, CqConfig, PoolConfig, QpConfig, QueuePair, Sender};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// let pool = BufferPool::new(&pd, &PoolConfig::new(4096, 1024))?;
-/// let mut receiver = Receiver::new(&pd, &CqConfig::new(1024))?;
-/// let mut sender = Sender::new(&pd, &CqConfig::new(4096))?;
-/// let srq = receiver.create_srq(&SrqConfig::new(1023))?;
-/// receiver.fill(srq, &pool)?;
+/// let pool = BufferPool::new(&pd, &PoolConfig::new(64, 1024))?;
+/// let mut sender = Sender::new(&pd, &CqConfig::new(64))?;
+/// let mut qp = QueuePair::builder(&QpConfig::rc().sends(64)).send(&mut sender).build()?;
+/// qp.connect_over(&mut std::net::TcpStream::connect("server:18515")?)?;
 ///
-/// struct Client {
-///     qp: QueuePair,
-///     stream: TcpStream,
-///     answers: VecDeque<Buffer>,
-/// }
-/// let listener = TcpListener::bind("0.0.0.0:18515")?;
-/// listener.set_nonblocking(true)?;
-/// let mut clients: Vec<Client> = Vec::new();
-/// loop {
-///     // This server is busy. To sleep, call `arm` of receiver and sender here. If both return `false`, call `poll(2)` for
-///     // both channels, the listener and the streams of the clients.
-///     if let Ok((mut stream, _)) = listener.accept() {
-///         // Each client reserves 64 entries of the sender's CQ, which has 4,096. More clients are refused.
-///         let config = QpConfig::rc().sends(64);
-///         let made =
-///             QueuePair::builder(&config).receive(&mut receiver, srq).send(&mut sender).build();
-///         let mut qp = match made {
-///             Err(Error::CqTooSmall { .. }) => continue,
-///             made => made?,
-///         };
-///         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-///         // A client that does not answer in time is not taken.
-///         if qp.connect_over(&mut stream).is_ok() {
-///             stream.set_nonblocking(true)?;
-///             clients.push(Client { qp, stream, answers: VecDeque::new() });
-///         }
-///     }
-///
-///     // Numbers of queue pairs. Without an answer, only the end of its stream shows that a client is dead: see `QueuePair`.
-///     let mut failed = Vec::new();
-///     for Client { qp, stream, .. } in &mut clients {
-///         match stream.read(&mut [0]) {
-///             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-///             _ => failed.push(qp.qp_num()),
-///         }
-///     }
-///     // Poll the sender before posting. Then, if the queue is full or the pool is empty, a completion will end the sleep.
-///     let mut batch = sender.poll();
-///     while let Some(done) = batch.next() {
+/// let mut message = pool.take().ok_or("a new pool is full")?;
+/// message.extend_from_slice(b"hello");
+/// sender.send(&qp, message)?;
+/// while sender.is_busy(&qp) {
+///     sender.wait(None)?;
+///     while let Some(done) = sender.next() {
 ///         // The buffer returns to its pool.
-///         if let Err(failure) = done {
-///             failed.push(failure.qp_num);
-///         }
-///     }
-///     drop(batch);
-///     let mut batch = receiver.poll();
-///     while let Some(next) = batch.next() {
-///         match next {
-///             Ok(message) => {
-///                 let number = message.qp_num();
-///                 if let Some(client) = clients.iter_mut().find(|client| client.qp.qp_num() == number) {
-///                     // The received buffer is the answer.
-///                     client.answers.push_back(message.take()?);
-///                 }
-///             }
-///             Err(failure) => failed.push(failure.qp_num),
-///         }
-///     }
-///     drop(batch);
-///     receiver.fill(srq, &pool)?;
-///
-///     for Client { qp, answers, .. } in clients.iter_mut().filter(|client| !client.answers.is_empty()) {
-///         let Ok(mut posting) = sender.post_many(&*qp) else {
-///             failed.push(qp.qp_num());
-///             continue;
-///         };
-///         while let Some(answer) = answers.pop_front() {
-///             match posting.send(answer) {
-///                 Ok(()) => {}
-///                 Err(refused) if matches!(refused.reason, NotSent::Full) => {
-///                     // Again after the next poll of the sender.
-///                     answers.push_front(refused.payload);
-///                     break;
-///                 }
-///                 Err(refused) => return Err(refused.into()),
-///             }
-///         }
-///         posting.ring();
-///     }
-///
-///     for number in failed {
-///         if let Some(at) = clients.iter().position(|client| client.qp.qp_num() == number) {
-///             receiver.destroy_qp(clients.swap_remove(at).qp)?;
-///         }
+///         done?;
 ///     }
 /// }
+/// # Ok(())
 /// # }
 /// ```
 pub struct Sender {
