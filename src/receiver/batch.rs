@@ -296,11 +296,11 @@ impl Receiver {
 
     /// Gives the slot of a message that is lent back without its buffer, which is the caller's.
     #[inline(always)]
-    pub(super) fn release(&mut self, lent: &Lent) {
-        let entry = &mut self.queues[lent.queue as usize];
+    pub(super) fn release(&mut self, queue: u32, slot: u32) {
+        let entry = &mut self.queues[queue as usize];
         entry.lent = None;
         // SAFETY: [lent-held].
-        unsafe { entry.queue.release(lent.slot) };
+        unsafe { entry.queue.release(slot) };
     }
 }
 

@@ -188,21 +188,14 @@ impl Message<'_> {
     /// [`into_buffers`](Self::into_buffers) returns them, and is in a `Box` so that the result stays as small as a buffer.
     #[inline(always)]
     pub fn take(self) -> Result<Buffer, Box<Refused<Vec<Buffer>, PostFailure>>> {
-        let Lent { context, len, .. } = self.lent;
+        let Lent { queue, slot, context, len, .. } = self.lent;
         // SAFETY: [slot-owns], for the slot is held.
         if !unsafe { context.is_single() } {
-            return Err(self.refuse_scattered());
+            return Err(self.receiver.take_scattered(queue, slot, context, len));
         }
-        self.receiver.release(&self.lent);
+        self.receiver.release(queue, slot);
         // SAFETY: [slot-owns], given back without it just now; the length was clamped to the buffer.
         Ok(unsafe { context.into_buffer(len as u32) })
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn refuse_scattered(self) -> Box<Refused<Vec<Buffer>, PostFailure>> {
-        let payload = self.into_buffers();
-        Box::new(Refused { payload, reason: PostFailure::Scattered })
     }
 
     /// Moves the buffer out of the queue and puts `buffer` in its place. The queue stays full and nothing needs to be
@@ -248,12 +241,40 @@ impl Message<'_> {
 
     /// Moves all buffers of the receive out of the queue. The length of each is that of its part of the message.
     pub fn into_buffers(self) -> Vec<Buffer> {
+        let Lent { queue, slot, context, len, .. } = self.lent;
+        self.receiver.take_buffers(queue, slot, context, len)
+    }
+}
+
+impl Receiver {
+    /// Takes all buffers out of the slot of a message that is lent.
+    fn take_buffers(
+        &mut self,
+        queue: u32,
+        slot: u32,
+        context: SlotContext,
+        len: usize,
+    ) -> Vec<Buffer> {
         let mut buffers = Vec::new();
-        self.receiver.release(&self.lent);
-        let Lent { context, len, .. } = self.lent;
+        self.release(queue, slot);
         // SAFETY: [slot-owns], given back just now.
         unsafe { context.into_buffers(len as u32, |buffer| buffers.push(buffer)) };
         buffers
+    }
+
+    /// Refuses to take the only buffer of a scattered message. The parts of [`Lent`] come one by one, so that a message stays
+    /// in registers where it has one buffer.
+    #[cold]
+    #[inline(never)]
+    fn take_scattered(
+        &mut self,
+        queue: u32,
+        slot: u32,
+        context: SlotContext,
+        len: usize,
+    ) -> Box<Refused<Vec<Buffer>, PostFailure>> {
+        let payload = self.take_buffers(queue, slot, context, len);
+        Box::new(Refused { payload, reason: PostFailure::Scattered })
     }
 }
 

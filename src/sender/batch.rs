@@ -175,12 +175,12 @@ impl Sender {
         if self.run.is_over() && !self.next_run() {
             return None;
         }
+        if self.run.status != sys::IBV_WC_SUCCESS {
+            return Some(Err(self.take_failure()));
+        }
         // SAFETY: [run], which is not over.
         let request = unsafe { self.run.requests.take() };
-        let Run { queue, status, .. } = self.run;
-        if status != sys::IBV_WC_SUCCESS {
-            return Some(Err(self.failure(request)));
-        }
+        let queue = self.run.queue;
         let more = request.more();
         let rest = if more == 0 { Rest::default() } else { self.rest_of(queue, more) };
         let token = request.wr_id();
@@ -189,10 +189,12 @@ impl Sender {
         Some(Ok(SendCompletion { queue, token, buffer, rest }))
     }
 
-    /// Describes a request of the run, which failed.
+    /// Takes the next request of the run, which has failed and is not over.
     #[cold]
     #[inline(never)]
-    fn failure(&mut self, request: WorkRequest) -> SendFailure {
+    fn take_failure(&mut self) -> SendFailure {
+        // SAFETY: [run], which the caller says is not over.
+        let request = unsafe { self.run.requests.take() };
         let Run { queue, status, vendor_err, .. } = self.run;
         let entry = self.queues.get(queue.index as usize).and_then(Option::as_deref);
         let qp_num = entry.map_or(0, |entry| entry.qp.qp_num());
