@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::counters::Counters;
 use crate::fabric::{Fabric, LinkLayer, Switch, pcap};
 use crate::faults::Faults;
 use crate::interpose;
@@ -20,6 +21,7 @@ use crate::registry::{self, Registry, STAND_INS};
 use crate::run_dir::RunDir;
 use crate::shared::{News, Shared};
 use crate::sysfs::{Names, Tree};
+use crate::tally::Tally;
 
 /// A software mlx5 device of this process. libibverbs lists the device until it is dropped; later commands
 /// on open files fail with `EIO`.
@@ -256,6 +258,11 @@ impl Device {
         self.shared.command().set_faults(faults);
     }
 
+    /// Returns the counters of the port and of the transport, and the faults that were injected.
+    pub fn counters(&self) -> Counters {
+        self.shared.command().nic().counters()
+    }
+
     /// Returns how often this rule was broken. An adapter would not report it.
     pub fn violations(&self, rule: Rule) -> u64 {
         self.shared.command().nic().violations(rule)
@@ -377,12 +384,14 @@ fn ensure_tree(registry: &mut Registry) -> io::Result<()> {
 // Powers up the device that every process of a run has. The tree appears at once, by a rename: a forked child
 // uses the tree of its parent, and finds its own device under the same names.
 fn ambient(registry: &mut Registry, root: &Path, options: &Options) -> io::Result<()> {
+    let mut config = options.config.clone();
+    config.tally = Tally::in_run(&options.dir);
     if registry.tree.is_some() {
-        return power_up(registry, None, options.config.clone(), false).map(drop);
+        return power_up(registry, None, config, false).map(drop);
     }
     let draft = options.dir.join(format!("draft-{}", std::process::id()));
     registry.tree = Some(Tree::create(&draft)?);
-    let powered = power_up(registry, None, options.config.clone(), false);
+    let powered = power_up(registry, None, config, false);
     let placed = std::fs::rename(&draft, root);
     if placed.is_err() {
         let _ = std::fs::remove_dir_all(&draft);

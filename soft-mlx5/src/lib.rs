@@ -83,6 +83,7 @@
 //! It is a correctness model: its speed says nothing about an adapter.
 
 mod clock;
+pub mod counters;
 mod device;
 mod engine;
 mod fabric;
@@ -100,6 +101,7 @@ mod run_dir;
 pub mod runner;
 mod shared;
 mod sysfs;
+mod tally;
 #[cfg(test)]
 mod test_memory;
 

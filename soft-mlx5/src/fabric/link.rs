@@ -13,8 +13,10 @@ use super::pcap::Capture;
 use super::playback::Playback;
 use super::socket::SocketPort;
 use super::switch::SwitchPort;
+use crate::counters;
 use crate::faults::Faults;
 use crate::nic::frames::header::ETHERNET;
+use crate::tally::{Fault, Tally};
 
 // Frames that may wait in the loopback before requesters pause.
 const LOOPBACK_LIMIT: usize = 1024;
@@ -54,12 +56,14 @@ pub struct Link {
     interface: Option<Interface>,
     pool: Vec<Frame>,
     drops: Drops,
+    counters: counters::Port,
+    tally: Tally,
     up: bool,
 }
 
 impl Link {
     /// Joins a fabric.
-    pub fn new(fabric: &Fabric, faults: Faults, seed: u64) -> io::Result<Self> {
+    pub fn new(fabric: &Fabric, faults: Faults, seed: u64, tally: Tally) -> io::Result<Self> {
         let port = match fabric {
             Fabric::Private => Port::Private,
             Fabric::Switch(switch) => Port::Switch(switch.join().ok_or_else(|| {
@@ -84,6 +88,8 @@ impl Link {
             interface: None,
             pool: Vec::new(),
             drops: Drops::default(),
+            counters: counters::Port::default(),
+            tally,
             up: true,
         })
     }
@@ -100,7 +106,18 @@ impl Link {
 
     /// Takes the link down or up; while it is down everything is lost.
     pub fn set_up(&mut self, up: bool) {
+        self.counters.link_downed += u64::from(self.up && !up);
         self.up = up;
+    }
+
+    /// Returns the counters of the port.
+    pub fn counters(&self) -> counters::Port {
+        let drops = self.drops();
+        counters::Port {
+            rcv_errors: drops.malformed,
+            xmit_discards: drops.undeliverable,
+            ..self.counters
+        }
     }
 
     /// Records what leaves the port.
@@ -221,25 +238,45 @@ impl Link {
 
     /// Sends a finished packet.
     pub fn send(&mut self, frame: Frame, now: u64) {
+        self.count_sent(&frame);
         if self.injector.is_idle() {
             return self.deliver(frame, now);
         }
+        self.tally.count(Fault::Packet);
         match self.injector.fate() {
             Fate::Send => {}
             Fate::SendTwice => {
+                self.tally.count(Fault::Doubled);
                 let mut copy = self.frame();
                 copy.copy_from(&frame);
                 self.carry(copy, now);
             }
             Fate::Lose => {
                 self.drops.injected += 1;
+                self.tally.count(Fault::Lost);
                 return self.recycle(frame);
             }
-            Fate::Hold => return self.injector.hold(frame, now),
+            Fate::Hold => {
+                self.tally.count(Fault::Overtaken);
+                return self.injector.hold(frame, now);
+            }
         }
         self.carry(frame, now);
         self.injector.overtake();
         self.release_held(now);
+    }
+
+    fn count_sent(&mut self, frame: &Frame) {
+        let multicast = frame.is_multicast();
+        // Each port gets a copy of a packet to a group; the copy for this port stands for the packet.
+        if !self.up || multicast && frame.dlid() != self.lid {
+            return;
+        }
+        let counters = &mut self.counters;
+        counters.xmit_packets += 1;
+        counters.xmit_data += frame.wire_len() as u64 / 4;
+        counters.unicast_xmit_packets += u64::from(!multicast);
+        counters.multicast_xmit_packets += u64::from(multicast);
     }
 
     fn carry(&mut self, frame: Frame, now: u64) {
@@ -341,7 +378,13 @@ impl Link {
 
     /// Takes the next packet that arrived.
     pub fn receive(&mut self) -> Option<Frame> {
-        self.arrived.pop_front()
+        let frame = self.arrived.pop_front()?;
+        let (multicast, counters) = (frame.is_multicast(), &mut self.counters);
+        counters.rcv_packets += 1;
+        counters.rcv_data += frame.wire_len() as u64 / 4;
+        counters.unicast_rcv_packets += u64::from(!multicast);
+        counters.multicast_rcv_packets += u64::from(multicast);
+        Some(frame)
     }
 
     /// Returns the LIDs of the other devices on the fabric.

@@ -64,6 +64,7 @@ use crate::faults::{Faults, Which};
 use crate::fd_table;
 use crate::nic::objects::{Cqn, Qpn, Result, Srqn, Wqn};
 use crate::nic::{Nic, NicConfig};
+use crate::tally::{Fault, Tally};
 
 /// A device with everything that the kernel keeps about it.
 #[derive(Debug)]
@@ -76,6 +77,7 @@ pub struct Core {
     // Time 0 of the device, in nanoseconds since 1970.
     epoch: u64,
     faults: Faults,
+    tally: Tally,
     // Commands to destroy an object so far, by type.
     destroys: [u64; 8],
     removal: Removal,
@@ -118,6 +120,7 @@ impl Core {
             refuse_raw: config.refuse_raw,
             epoch: config.epoch,
             faults: config.faults,
+            tally: config.tally.clone(),
             destroys: [0; 8],
             removal: Removal::default(),
             port_news: None,
@@ -321,7 +324,7 @@ impl Call<'_> {
             7 => fail.mr,
             _ => Which::None,
         };
-        if which.is(number) {
+        if self.core.tally.count_if(which.is(number), Fault::Destroy) {
             return Err(EBUSY);
         }
         self.destroy_object(handle, type_id)

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::Core;
+use crate::tally::Fault;
 
 /// Steps that send the outstanding answers.
 const STEPS: usize = 16;
@@ -62,6 +63,7 @@ impl Core {
         if let Some(removal) = self.removal_time().filter(|removal| *removal <= now) {
             // Work that was due before the removal is done first, even by a late device.
             self.nic.step(removal);
+            self.tally.count(Fault::Removal);
             self.remove();
         }
         let busy = self.nic.step(now);

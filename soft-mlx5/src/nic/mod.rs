@@ -10,6 +10,7 @@ mod completion;
 mod compress;
 mod config;
 mod core;
+mod counting;
 mod cq;
 pub mod defects;
 mod execute;
@@ -59,10 +60,12 @@ use self::qp::Qp;
 use self::strict::{Object, Rule};
 use self::table::Table;
 use self::uar::{Ring, Uar};
+use crate::counters::Counters;
 use crate::fabric::address;
 use crate::fabric::link::Drops;
 use crate::faults::Faults;
 use crate::guard;
+use crate::tally::Tally;
 
 pub use self::config::{NicConfig, PortAddress, UarPage};
 pub use self::mkey::DUMP_FILL_MKEY;
@@ -85,6 +88,7 @@ pub struct Nic {
     uar: Uar,
     groups: Vec<([u8; 16], Qpn)>,
     schedule: Schedule,
+    tally: Tally,
     small_steps: bool,
     // Queue pairs that wait for the link, and queue pairs in error.
     blocked: Vec<u32>,
@@ -118,6 +122,7 @@ impl Nic {
             uar: Uar::new()?,
             groups: Vec::new(),
             schedule: Schedule::new(&config.faults),
+            tally: config.tally,
             small_steps: config.small_steps,
             blocked: Vec::new(),
             failed: Vec::new(),
@@ -161,6 +166,12 @@ impl Nic {
         self.core.defects = Defects::new(faults.defect);
         self.core.shuffler.set(faults.shuffle_completions);
         self.schedule.set(&faults);
+    }
+
+    /// Returns all counters.
+    pub fn counters(&self) -> Counters {
+        let (port, hardware) = (self.core.link.counters(), self.core.counters);
+        Counters { port, hardware, injected: self.tally.own() }
     }
 
     /// Returns the packets that the port lost.

@@ -9,6 +9,7 @@ use super::table::Table;
 use super::uar::Ring;
 use super::{Nic, requester, responder, response, tm, transmit};
 use crate::fabric::packet::Packet;
+use crate::tally::Fault;
 
 // Bounds of one step.
 const PACKETS_PER_STEP: usize = 256;
@@ -25,6 +26,7 @@ impl Nic {
         self.core.trace.now = self.core.now;
         self.core.progress = false;
         while let Some(up) = self.schedule.port_change(self.core.now) {
+            self.tally.count_if(!up, Fault::PortDown);
             self.set_link(up);
         }
         if !self.schedule.works(self.core.now) {
