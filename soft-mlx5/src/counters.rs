@@ -63,6 +63,20 @@ pub const ALWAYS_ZERO: [&str; 10] = [
     "symbol_error",
 ];
 
+/// Counters of the transport that sysfs shows and that never count here: the device neither marks nor obeys congestion,
+/// and starts no RoCE transmission slowly.
+pub const NEVER_COUNTED: [&str; 9] = [
+    "np_cnp_sent",
+    "np_ecn_marked_roce_packets",
+    "roce_adp_retrans",
+    "roce_adp_retrans_to",
+    "roce_slow_restart",
+    "roce_slow_restart_cnps",
+    "roce_slow_restart_trans",
+    "rp_cnp_handled",
+    "rp_cnp_ignored",
+];
+
 counters! {
     /// Counters of the transport (`ports/1/hw_counters` in sysfs), since power-up.
     Hardware {
@@ -181,7 +195,8 @@ mod tests {
 
     #[test]
     fn the_summary_names_what_was_asked_for() {
-        let injected = Injected { packets: 612, lost: 31, rnr: 12, sends: 1, ..Injected::default() };
+        let injected =
+            Injected { packets: 612, lost: 31, rnr: 12, sends: 1, ..Injected::default() };
         let line = |faults: Faults| injected.summary(&faults);
         assert_eq!(line(Faults::default()), None);
         assert_eq!(line(Faults { shuffle_completions: true, ..Faults::default() }), None);

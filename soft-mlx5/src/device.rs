@@ -20,7 +20,7 @@ use crate::options::Options;
 use crate::registry::{self, Registry, STAND_INS};
 use crate::run_dir::RunDir;
 use crate::shared::{News, Shared};
-use crate::sysfs::{Names, Tree};
+use crate::sysfs::{Names, Shown, Tree};
 use crate::tally::Tally;
 
 /// A software mlx5 device of this process. libibverbs lists the device until it is dropped; later commands
@@ -350,6 +350,14 @@ pub fn prepare() {
     }
 }
 
+/// Shows the present counters of all devices of this process in sysfs.
+pub fn show_counters() {
+    if registry::is_ours() {
+        let devices = registry::lock().devices();
+        devices.iter().for_each(|device| device.show_counters());
+    }
+}
+
 /// Lets the devices finish their work when the process ends.
 pub fn finish() {
     if !registry::is_ours() {
@@ -422,7 +430,8 @@ fn power_up(
     let core = Core::new(nic, &config, clock.clone(), slot as u8)?;
     let shared = Arc::new(Shared::new(slot, names.clone(), core, clock));
     if let Some(tree) = &registry.tree {
-        tree.add(&names, STAND_INS[slot].1, &port, config.link_layer)?;
+        let (dev, link) = (STAND_INS[slot].1, config.link_layer);
+        tree.add(&names, Shown { dev, port: &port, link, joined: config.netdev.as_deref() })?;
     }
     registry.add(shared.clone());
     Ok(shared)

@@ -4,8 +4,11 @@ use super::LinkLayer;
 
 /// First LID given to a port.
 pub const FIRST_LID: u16 = 1;
-/// Last unicast LID.
-pub const LAST_LID: u16 = 0xbfff;
+/// Last LID given to a port.
+pub const LAST_LID: u16 = 0xbffe;
+/// LID of the switch between the ports of a fabric, the last unicast LID. No process plays it: each device answers for it,
+/// and for the subnet manager behind it, from what it knows of the fabric.
+pub const SWITCH_LID: u16 = 0xbfff;
 
 // The GUID is the EUI-64 of a locally administered MAC address, 02:db:00:00:xx:xx, whose last two
 // bytes are the LID: the port GID is then the link-local IPv6 address of that MAC, as RoCE wants it.
@@ -43,6 +46,11 @@ pub const fn table_entry(lid: u16, layer: LinkLayer, index: u32) -> Option<(GidT
 /// Returns the GUID of the port (and node) with this LID.
 pub const fn guid(lid: u16) -> u64 {
     GUID_BASE | lid as u64
+}
+
+/// Returns the node description of the device with this LID.
+pub fn node_description(lid: u16) -> String {
+    format!("soft-mlx5 lid {lid}")
 }
 
 /// Returns the GID at index 0 of the port with this LID: default subnet prefix and GUID.

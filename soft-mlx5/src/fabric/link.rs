@@ -57,6 +57,7 @@ pub struct Link {
     pool: Vec<Frame>,
     drops: Drops,
     counters: counters::Port,
+    wrong_icrcs: u64,
     tally: Tally,
     up: bool,
 }
@@ -89,6 +90,7 @@ impl Link {
             pool: Vec::new(),
             drops: Drops::default(),
             counters: counters::Port::default(),
+            wrong_icrcs: 0,
             tally,
             up: true,
         })
@@ -172,6 +174,11 @@ impl Link {
             drops.malformed += malformed;
         }
         drops
+    }
+
+    /// Returns the number of packets that failed their ICRC.
+    pub fn wrong_icrcs(&self) -> u64 {
+        self.wrong_icrcs
     }
 
     /// Counts a packet that arrived and could not be parsed.
@@ -353,22 +360,26 @@ impl Link {
             Port::Switch(port) => {
                 while let Some(frame) = port.receive() {
                     moved = true;
-                    if self.up && check_icrc(frame.bytes()).is_ok() {
+                    let sound = check_icrc(frame.bytes()).is_ok();
+                    if self.up && sound {
                         self.arrived.push_back(frame);
                     } else {
                         self.drops.malformed += 1;
+                        self.wrong_icrcs += u64::from(!sound);
                     }
                 }
             }
             Port::Socket(port) => {
                 let (pool, arrived, drops) = (&mut self.pool, &mut self.arrived, &mut self.drops);
-                let up = self.up;
+                let (up, wrong_icrcs) = (self.up, &mut self.wrong_icrcs);
                 moved |= port.receive(|bytes| {
                     let mut frame = pool.pop().unwrap_or_default();
-                    if up && check_icrc(bytes).is_ok() && frame.fill(bytes).is_ok() {
+                    let sound = check_icrc(bytes).is_ok();
+                    if up && sound && frame.fill(bytes).is_ok() {
                         arrived.push_back(frame);
                     } else {
                         drops.malformed += 1;
+                        *wrong_icrcs += u64::from(!sound);
                     }
                 });
             }

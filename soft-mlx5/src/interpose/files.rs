@@ -15,7 +15,7 @@ fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int
             return ours::open(&device, stand_in, flags);
         }
     }
-    let fd = raw::openat(dir, Meant::by(path).as_ptr(), flags, mode);
+    let fd = raw::openat(dir, Meant::to_open(path).as_ptr(), flags, mode);
     if fd < 0 {
         ours::explain_failure(path);
     }

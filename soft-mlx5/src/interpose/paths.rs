@@ -38,7 +38,7 @@ macro_rules! led {
                 raw::fail(libc::ENOSYS);
                 return $failed;
             }
-            let meant = Meant::by($path);
+            let meant = Meant::to_open($path);
             // SAFETY: libc's function of this name takes and returns these types; the arguments are the program's, but for
             // the path, which lives until the call has returned.
             unsafe {

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, OsStr, c_char};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use super::{is_active, ours, raw};
@@ -46,6 +46,19 @@ impl Meant {
             Some(led) => Self { path: led.as_ptr(), led: Some(led) },
             None => Self { path, led: None },
         }
+    }
+
+    /// Does the same for a file that is opened: counters are shown as they are now.
+    pub fn to_open(path: *const c_char) -> Self {
+        let meant = Self::by(path);
+        // SAFETY: a path that is not null is a string.
+        let is_counter = || {
+            unsafe { CStr::from_ptr(path) }.to_bytes().windows(9).any(|part| part == b"counters/")
+        };
+        if is_active() && !path.is_null() && !MAKING.get() && is_counter() {
+            device::show_counters();
+        }
+        meant
     }
 
     /// Replaces a path of the tree or of a device.
@@ -94,8 +107,12 @@ fn lead(path: *const c_char) -> Option<CString> {
             path.strip_prefix(roots.into_iter().flatten().find(missing)?).ok()?
         }
     };
-    let led = root(environment)?.join(inside);
-    CString::new(led.into_os_string().as_bytes()).ok()
+    let mut led = root(environment)?.join(inside).into_os_string().into_vec();
+    // A path that ends in a slash means the target of a link, also for calls that do not follow links.
+    if [&b"/"[..], b"/."].iter().any(|end| path.as_os_str().as_bytes().ends_with(end)) {
+        led.push(b'/');
+    }
+    CString::new(led).ok()
 }
 
 // Returns the root of the tree that this process sees, if it exists.

@@ -71,6 +71,7 @@ use crate::tally::{Fault, Tally};
 pub struct Core {
     nic: Nic,
     link: LinkLayer,
+    netdev: Option<String>,
     shared_registers: bool,
     real_time: bool,
     refuse_raw: bool,
@@ -115,6 +116,7 @@ impl Core {
         Ok(Self {
             nic,
             link: config.link_layer,
+            netdev: config.netdev.clone(),
             shared_registers: config.shared_registers || config.blue_flame,
             real_time: config.real_time,
             refuse_raw: config.refuse_raw,

@@ -170,7 +170,9 @@ impl Nic {
 
     /// Returns all counters.
     pub fn counters(&self) -> Counters {
-        let (port, hardware) = (self.core.link.counters(), self.core.counters);
+        let port = self.core.link.counters();
+        let mut hardware = self.core.counters;
+        hardware.rx_icrc_encapsulated = self.core.link.wrong_icrcs();
         Counters { port, hardware, injected: self.tally.own() }
     }
 
