@@ -431,7 +431,8 @@ fn power_up(
     let shared = Arc::new(Shared::new(slot, names.clone(), core, clock));
     if let Some(tree) = &registry.tree {
         let (dev, link) = (STAND_INS[slot].1, config.link_layer);
-        tree.add(&names, Shown { dev, port: &port, link, joined: config.netdev.as_deref() })?;
+        let shown = Shown { dev, port: &port, link, joined: config.netdev.as_deref() };
+        interpose::tree::making(|| tree.add(&names, shown))?;
     }
     registry.add(shared.clone());
     Ok(shared)

@@ -20,6 +20,8 @@ pub enum Kind {
     Events,
     /// A uverbs device that the parent of this process opened.
     Orphan,
+    /// A socket of RDMA netlink, which belongs to no device.
+    Netlink,
 }
 
 /// A descriptor that belongs to a device. Copies of a descriptor have equal entries.
@@ -33,8 +35,8 @@ pub struct Entry {
     pub id: u32,
 }
 
-const KIND_SHIFT: u32 = 30;
-const SLOT_SHIFT: u32 = 27;
+const KIND_SHIFT: u32 = 28;
+const SLOT_SHIFT: u32 = 25;
 const ID_MASK: u32 = (1 << SLOT_SHIFT) - 1;
 
 impl Entry {
@@ -43,6 +45,7 @@ impl Entry {
             Kind::Uverbs => 1,
             Kind::Events => 2,
             Kind::Orphan => 3,
+            Kind::Netlink => 4,
         };
         kind << KIND_SHIFT | u32::from(self.slot & 7) << SLOT_SHIFT | self.id & ID_MASK
     }
@@ -52,6 +55,7 @@ impl Entry {
             1 => Kind::Uverbs,
             2 => Kind::Events,
             3 => Kind::Orphan,
+            4 => Kind::Netlink,
             _ => return None,
         };
         Some(Self { kind, slot: (packed >> SLOT_SHIFT & 7) as u8, id: packed & ID_MASK })
@@ -89,7 +93,7 @@ pub fn orphan_all() {
             }
             // A read gives the events that were left in the socket.
             Some(Kind::Events) => word.store(0, Ordering::Release),
-            Some(Kind::Orphan) | None => {}
+            Some(Kind::Orphan | Kind::Netlink) | None => {}
         }
     }
 }

@@ -93,6 +93,7 @@ mod guard;
 mod interpose;
 mod kernel;
 mod netdev;
+mod netlink;
 pub mod nic;
 mod options;
 mod registry;

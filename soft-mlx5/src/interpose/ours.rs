@@ -1,14 +1,16 @@
 //! Calls on paths and descriptors of a device.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::tree::making;
 use super::{provider, raw};
 use crate::fd_table::{self, Entry, Kind};
 use crate::registry::{self, STAND_INS};
 use crate::shared::Shared;
-use crate::{device, kernel};
+use crate::{device, kernel, netlink};
 
 const DIRECTORY: &[u8] = b"/dev/infiniband/uverbs";
 
@@ -93,7 +95,7 @@ pub fn open(device: &Arc<Shared>, stand_in: &CStr, flags: c_int) -> c_int {
 
 /// Returns the device of a descriptor, or `None` in a child process and after the device was dropped.
 fn device(entry: Entry) -> Option<Arc<Shared>> {
-    if entry.kind == Kind::Orphan || !registry::is_ours() {
+    if matches!(entry.kind, Kind::Orphan | Kind::Netlink) || !registry::is_ours() {
         return None;
     }
     registry::lock().device(entry.slot.into())
@@ -108,6 +110,24 @@ pub fn call<T>(
     let device = device(entry).ok_or(libc::EIO)?;
     let result = work(&mut device.command());
     result.map_err(|error| error.0)
+}
+
+/// Makes a socket of RDMA netlink. With real devices in the machine there is none, because only sysfs shows all devices.
+pub fn netlink(kind: c_int) -> c_int {
+    device::prepare();
+    let real = making(|| std::fs::read_dir("/sys/class/infiniband"));
+    let opened = match real.is_ok_and(|mut devices| devices.next().is_some()) {
+        true => Err(io::Error::from_raw_os_error(libc::EPROTONOSUPPORT)),
+        false => netlink::open(kind),
+    };
+    match opened {
+        Ok(fd) if fd_table::set(fd, Entry { kind: Kind::Netlink, slot: 0, id: 0 }) => fd,
+        Ok(fd) => {
+            raw::close(fd);
+            raw::fail(libc::EMFILE)
+        }
+        Err(error) => raw::fail(error.raw_os_error().unwrap_or(libc::EPROTONOSUPPORT)),
+    }
 }
 
 /// Closes the device's side of a descriptor that is about to be closed.

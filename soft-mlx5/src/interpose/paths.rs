@@ -170,6 +170,34 @@ pub unsafe extern "C" fn readlinkat(
     read_link(dir, path, buf, size)
 }
 
+/// `getxattr`, which `ls -l` asks for access lists.
+///
+/// # Safety
+/// The contract of the libc function with this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getxattr(
+    path: *const c_char,
+    name: *const c_char,
+    value: *mut c_void,
+    size: size_t,
+) -> ssize_t {
+    raw::getxattr(Meant::by(path).as_ptr(), name, value, size)
+}
+
+/// `lgetxattr`.
+///
+/// # Safety
+/// The contract of the libc function with this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lgetxattr(
+    path: *const c_char,
+    name: *const c_char,
+    value: *mut c_void,
+    size: size_t,
+) -> ssize_t {
+    raw::lgetxattr(Meant::by(path).as_ptr(), name, value, size)
+}
+
 /// `chdir`.
 ///
 /// # Safety

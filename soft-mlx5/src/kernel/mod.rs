@@ -33,6 +33,7 @@ mod qp_state;
 mod query_device;
 mod removal;
 mod report;
+mod resources;
 mod rss;
 mod srq;
 mod teardown;
@@ -180,7 +181,7 @@ impl Core {
                 }
             }
             fd_table::Kind::Events => self.events.duplicate(entry.id),
-            fd_table::Kind::Orphan => {}
+            fd_table::Kind::Orphan | fd_table::Kind::Netlink => {}
         }
     }
 
@@ -205,7 +206,7 @@ impl Core {
                 }
             }
             fd_table::Kind::Events => self.events.close(entry.id),
-            fd_table::Kind::Orphan => {}
+            fd_table::Kind::Orphan | fd_table::Kind::Netlink => {}
         }
         self.deliver_events();
     }
@@ -241,6 +242,8 @@ impl Core {
 }
 
 pub use ioctl::REQUEST as VERBS_IOCTL;
+pub use query_device::DEVICE_CAPS;
+pub use resources::{Description, Resource};
 pub use uar::MapRequest;
 
 /// A running command: the device and the open file that it came through.
