@@ -49,6 +49,25 @@ counters! {
     }
 }
 
+impl Port {
+    /// Returns what was counted since `base`.
+    pub(crate) fn since(&self, base: &Self) -> Self {
+        Self {
+            xmit_packets: self.xmit_packets - base.xmit_packets,
+            xmit_data: self.xmit_data - base.xmit_data,
+            rcv_packets: self.rcv_packets - base.rcv_packets,
+            rcv_data: self.rcv_data - base.rcv_data,
+            unicast_xmit_packets: self.unicast_xmit_packets - base.unicast_xmit_packets,
+            unicast_rcv_packets: self.unicast_rcv_packets - base.unicast_rcv_packets,
+            multicast_xmit_packets: self.multicast_xmit_packets - base.multicast_xmit_packets,
+            multicast_rcv_packets: self.multicast_rcv_packets - base.multicast_rcv_packets,
+            rcv_errors: self.rcv_errors - base.rcv_errors,
+            xmit_discards: self.xmit_discards - base.xmit_discards,
+            link_downed: self.link_downed - base.link_downed,
+        }
+    }
+}
+
 /// Counters of a port that sysfs shows and that never count here: the link between devices has no such errors.
 pub const ALWAYS_ZERO: [&str; 10] = [
     "VL15_dropped",

@@ -287,8 +287,8 @@ impl Device {
 
     /// Returns when the next timer of the device expires, if one runs.
     pub fn next_timer(&self) -> Option<Duration> {
-        let mut core = self.shared.command();
-        let all = [core.nic().next_deadline(), core.removal_time()];
+        let core = self.shared.command();
+        let all = [core.next_deadline(), core.removal_time()];
         all.into_iter().flatten().min().map(Duration::from_nanos)
     }
 }

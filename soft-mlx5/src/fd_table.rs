@@ -18,7 +18,9 @@ pub enum Kind {
     Uverbs,
     /// A completion channel or an asynchronous event file.
     Events,
-    /// A uverbs device that the parent of this process opened.
+    /// A file for management datagrams.
+    Umad,
+    /// A file of a device that the parent of this process opened.
     Orphan,
     /// A socket of RDMA netlink, which belongs to no device.
     Netlink,
@@ -46,6 +48,7 @@ impl Entry {
             Kind::Events => 2,
             Kind::Orphan => 3,
             Kind::Netlink => 4,
+            Kind::Umad => 6,
         };
         kind << KIND_SHIFT | u32::from(self.slot & 7) << SLOT_SHIFT | self.id & ID_MASK
     }
@@ -56,6 +59,7 @@ impl Entry {
             2 => Kind::Events,
             3 => Kind::Orphan,
             4 => Kind::Netlink,
+            6 => Kind::Umad,
             _ => return None,
         };
         Some(Self { kind, slot: (packed >> SLOT_SHIFT & 7) as u8, id: packed & ID_MASK })
@@ -87,7 +91,7 @@ pub fn orphan_all() {
     for word in &TABLE {
         let packed = word.load(Ordering::Relaxed);
         match Entry::unpack(packed).map(|entry| entry.kind) {
-            Some(Kind::Uverbs) => {
+            Some(Kind::Uverbs | Kind::Umad) => {
                 let orphan = Entry { kind: Kind::Orphan, slot: 0, id: 0 };
                 word.store(orphan.pack(), Ordering::Release);
             }

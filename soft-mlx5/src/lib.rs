@@ -92,6 +92,7 @@ mod fd_table;
 mod guard;
 mod interpose;
 mod kernel;
+mod mad;
 mod netdev;
 mod netlink;
 pub mod nic;

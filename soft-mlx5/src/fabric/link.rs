@@ -7,6 +7,7 @@ use std::os::fd::RawFd;
 use super::Fabric;
 use super::address::{self, FIRST_LID};
 use super::faults::{Fate, Injector};
+use super::groups::{Groups, Member, Membership};
 use super::interface::Interface;
 use super::packet::{Frame, MAX_ETHERNET, MIN_ETHERNET, check_icrc};
 use super::pcap::Capture;
@@ -57,8 +58,11 @@ pub struct Link {
     pool: Vec<Frame>,
     drops: Drops,
     counters: counters::Port,
+    // Counters at the last time that they were set to 0.
+    base: counters::Port,
     wrong_icrcs: u64,
     tally: Tally,
+    groups: Groups,
     up: bool,
 }
 
@@ -90,8 +94,10 @@ impl Link {
             pool: Vec::new(),
             drops: Drops::default(),
             counters: counters::Port::default(),
+            base: counters::Port::default(),
             wrong_icrcs: 0,
             tally,
+            groups: Groups::new(fabric, lid),
             up: true,
         })
     }
@@ -114,12 +120,37 @@ impl Link {
 
     /// Returns the counters of the port.
     pub fn counters(&self) -> counters::Port {
+        self.counted().since(&self.base)
+    }
+
+    /// Sets counters to 0: those whose base `reset` sets to the value of all time.
+    pub fn reset_counters(&mut self, reset: impl FnOnce(&mut counters::Port, &counters::Port)) {
+        let counted = self.counted();
+        reset(&mut self.base, &counted);
+    }
+
+    fn counted(&self) -> counters::Port {
         let drops = self.drops();
         counters::Port {
             rcv_errors: drops.malformed,
             xmit_discards: drops.undeliverable,
             ..self.counters
         }
+    }
+
+    /// Returns the members of multicast groups on the fabric.
+    pub fn members(&self) -> Vec<Member> {
+        self.groups.members()
+    }
+
+    /// Makes this port a member of a group, or changes its membership.
+    pub fn join_group(&mut self, membership: Membership) -> io::Result<()> {
+        self.groups.join(membership)
+    }
+
+    /// Ends the membership of this port in a group; returns `false` if it was no member.
+    pub fn leave_group(&mut self, mgid: &[u8; 16]) -> bool {
+        self.groups.leave(mgid)
     }
 
     /// Records what leaves the port.

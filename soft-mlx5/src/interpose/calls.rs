@@ -6,7 +6,7 @@ use std::{mem, ptr, slice};
 
 use libc::{off_t, size_t, ssize_t};
 
-use super::{is_active, ours, raw};
+use super::{is_active, ours, raw, umad};
 use crate::fd_table::{self, Entry, Kind};
 use crate::kernel::{self, MapRequest};
 use crate::netlink;
@@ -141,11 +141,45 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const libc::msghdr, flags:
 /// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
+    if let Some(entry) = fd_table::get(fd).filter(|entry| entry.kind == Kind::Umad) {
+        return umad::write(entry, buf as u64, count);
+    }
     let Some(entry) = uverbs(fd) else { return raw::write(fd, buf, count) };
     match ours::call(entry, |core| core.write(entry.id, buf as u64, count)) {
         Ok(taken) => taken as ssize_t,
         Err(error) => raw::fail(error) as ssize_t,
     }
+}
+
+/// `read`: a management datagram.
+///
+/// # Safety
+/// The contract of the libc function with this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
+    match fd_table::get(fd).filter(|entry| entry.kind == Kind::Umad) {
+        Some(entry) => umad::read(entry, fd, buf, count),
+        None => raw::read(fd, buf, count),
+    }
+}
+
+/// `read` as fortified programs call it.
+///
+/// # Safety
+/// The contract of the libc function with this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __read_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    count: size_t,
+    available: size_t,
+) -> ssize_t {
+    if count > available {
+        // libc ends a program that gives less memory.
+        std::process::abort();
+    }
+    // SAFETY: our own function.
+    unsafe { read(fd, buf, count) }
 }
 
 /// `ioctl`: a command.
@@ -154,6 +188,9 @@ pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, count: size_t) -> 
 /// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
+    if let Some(entry) = fd_table::get(fd).filter(|entry| entry.kind == Kind::Umad) {
+        return umad::ioctl(entry, fd, request, argument);
+    }
     let Some(entry) = uverbs(fd) else { return raw::ioctl(fd, request, argument) };
     // Compares 32 bits, as the kernel does. Other requests are for descriptors of any kind.
     if request as u32 != kernel::VERBS_IOCTL {

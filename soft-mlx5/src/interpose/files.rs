@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libc::mode_t;
 
 use super::tree::Meant;
-use super::{is_active, ours, raw};
+use super::{is_active, ours, raw, umad};
 
 pub const ANCHOR: *const c_void = open as *const c_void;
 
@@ -13,6 +13,9 @@ fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int
     if is_active() {
         if let Some((device, stand_in)) = ours::find(path) {
             return ours::open(&device, stand_in, flags);
+        }
+        if let Some(opened) = umad::open(path, flags) {
+            return opened;
         }
     }
     let fd = raw::openat(dir, Meant::to_open(path).as_ptr(), flags, mode);

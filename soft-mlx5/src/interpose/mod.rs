@@ -13,6 +13,7 @@ mod provider;
 mod raw;
 mod signals;
 pub mod tree;
+mod umad;
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -12,22 +12,23 @@ use crate::registry::{self, STAND_INS};
 use crate::shared::Shared;
 use crate::{device, kernel, netlink};
 
-const DIRECTORY: &[u8] = b"/dev/infiniband/uverbs";
+/// Beginning of the paths of uverbs devices.
+const UVERBS: &[u8] = b"/dev/infiniband/uverbs";
 
-/// Returns the number of the uverbs device that a path names, if the path looks like one.
-pub fn uverbs_number(path: *const c_char) -> Option<u32> {
+/// Returns the number of the device file that a path names, if the path has this beginning and then a number.
+pub fn number_after(beginning: &[u8], path: *const c_char) -> Option<u32> {
     if path.is_null() {
         return None;
     }
     // Byte by byte: most paths are shorter, and no path may be read beyond its end.
-    for (index, &byte) in DIRECTORY.iter().enumerate() {
+    for (index, &byte) in beginning.iter().enumerate() {
         // SAFETY: all bytes before were not zero, so this one still belongs to the string.
         if unsafe { *path.add(index) } as u8 != byte {
             return None;
         }
     }
     // SAFETY: the string continues here, as the bytes before were not zero.
-    let rest = unsafe { CStr::from_ptr(path.add(DIRECTORY.len())) };
+    let rest = unsafe { CStr::from_ptr(path.add(beginning.len())) };
     let rest = rest.to_str().ok()?;
     let canonical = rest == "0" || !rest.starts_with('0');
     if canonical && rest.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -39,7 +40,7 @@ pub fn uverbs_number(path: *const c_char) -> Option<u32> {
 
 /// Returns the device with this path, and the path of the device file that stands in for it.
 pub fn find(path: *const c_char) -> Option<(Arc<Shared>, &'static CStr)> {
-    let number = uverbs_number(path)?;
+    let number = number_after(UVERBS, path)?;
     device::prepare();
     let device = registry::lock().by_uverbs(number)?;
     let stand_in = STAND_INS[device.slot].0;
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn only_uverbs_paths_are_looked_at() {
-        let number = |path: &CStr| uverbs_number(path.as_ptr());
+        let number = |path: &CStr| number_after(UVERBS, path.as_ptr());
         assert_eq!(number(c"/dev/infiniband/uverbs0"), Some(0));
         assert_eq!(number(c"/dev/infiniband/uverbs12"), Some(12));
         assert_eq!(number(c"/dev/infiniband/uverbs"), None);
@@ -174,6 +175,6 @@ mod tests {
         assert_eq!(number(c"/dev/infiniband/uverbs-1"), None);
         assert_eq!(number(c"/dev/infiniband/rdma_cm"), None);
         assert_eq!(number(c""), None);
-        assert_eq!(uverbs_number(std::ptr::null()), None);
+        assert_eq!(number_after(UVERBS, std::ptr::null()), None);
     }
 }

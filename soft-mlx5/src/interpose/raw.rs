@@ -34,6 +34,15 @@ pub fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
     call!(SYS_write, fd, buf, count) as ssize_t
 }
 
+pub fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
+    call!(SYS_read, fd, buf, count) as ssize_t
+}
+
+pub fn recv(fd: c_int, buf: *mut c_void, count: size_t, flags: c_int) -> ssize_t {
+    let none = std::ptr::null_mut::<c_void>();
+    call!(SYS_recvfrom, fd, buf, count, flags, none, none) as ssize_t
+}
+
 pub fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
     call!(SYS_ioctl, fd, request, argument) as c_int
 }

@@ -9,7 +9,7 @@ use std::ffi::{CStr, CString, OsStr, c_char};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::{is_active, ours, raw};
+use super::{is_active, ours, raw, umad};
 use crate::device::{self, Environment};
 use crate::sysfs::{CLASSES, DEVICES};
 
@@ -63,7 +63,8 @@ impl Meant {
 
     /// Replaces a path of the tree or of a device.
     pub fn by_or_device(path: *const c_char) -> Self {
-        match is_active().then(|| ours::find(path)).flatten() {
+        let find = || ours::find(path).or_else(|| umad::find(path));
+        match is_active().then(find).flatten() {
             Some((_, stand_in)) => Self { path: stand_in.as_ptr(), led: None },
             None => Self::by(path),
         }

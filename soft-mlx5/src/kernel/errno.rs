@@ -20,6 +20,7 @@ errnos!(
     ENOMEM,
     ENOSPC,
     ENOSYS,
+    ENOTTY,
     EOPNOTSUPP,
     EPERM,
     EPROTONOSUPPORT

@@ -18,6 +18,7 @@ mod handles;
 mod info;
 mod ioctl;
 pub mod limits;
+mod management;
 mod memlock;
 mod methods;
 mod mr;
@@ -40,6 +41,7 @@ mod teardown;
 mod uar;
 mod uar_object;
 mod udata;
+mod umad;
 mod user;
 mod wq;
 mod write;
@@ -58,6 +60,7 @@ use memlock::Memlock;
 use removal::Removal;
 use report::Routes;
 use uar::UarPages;
+use umad::UmadFiles;
 
 use crate::clock::Clock;
 use crate::fabric::LinkLayer;
@@ -97,6 +100,7 @@ pub struct Core {
     routes: Routes,
     uars: UarPages,
     memlock: Memlock,
+    umad: UmadFiles,
 }
 
 /// An open uverbs device, which one descriptor and its copies share.
@@ -138,6 +142,7 @@ impl Core {
             routes: Routes::default(),
             uars: UarPages::default(),
             memlock: Memlock::new(config.memlock),
+            umad: UmadFiles::new(slot),
         })
     }
 
@@ -172,6 +177,21 @@ impl Core {
         Ok(id)
     }
 
+    /// Opens the file for management datagrams; returns the program's descriptor.
+    pub fn open_umad(&mut self, flags: i32) -> Result<RawFd> {
+        if self.is_removed() {
+            return Err(EIO);
+        }
+        let id = self.next_id();
+        self.umad.open(id, flags)
+    }
+
+    /// Returns when the device or an agent of management has something to do again.
+    pub fn next_deadline(&self) -> Option<u64> {
+        let all = [self.nic.next_deadline(), self.umad.next_deadline()];
+        all.into_iter().flatten().min()
+    }
+
     /// Counts a copied descriptor.
     pub fn duplicate(&mut self, entry: fd_table::Entry) {
         match entry.kind {
@@ -181,6 +201,7 @@ impl Core {
                 }
             }
             fd_table::Kind::Events => self.events.duplicate(entry.id),
+            fd_table::Kind::Umad => self.umad.duplicate(entry.id),
             fd_table::Kind::Orphan | fd_table::Kind::Netlink => {}
         }
     }
@@ -206,6 +227,7 @@ impl Core {
                 }
             }
             fd_table::Kind::Events => self.events.close(entry.id),
+            fd_table::Kind::Umad => self.umad.close(entry.id),
             fd_table::Kind::Orphan | fd_table::Kind::Netlink => {}
         }
         self.deliver_events();

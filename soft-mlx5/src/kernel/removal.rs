@@ -56,5 +56,6 @@ impl Core {
             Call { core: self, file }.destroy_all();
         }
         self.events.shut_down();
+        self.umad.shut_down();
     }
 }

@@ -66,7 +66,9 @@ impl Core {
             self.tally.count(Fault::Removal);
             self.remove();
         }
-        let busy = self.nic.step(now);
+        let mut busy = self.nic.step(now);
+        busy |= self.take_management();
+        busy |= self.expire_umad();
         self.clock_pages.set(now);
         self.deliver_events();
         busy

@@ -21,6 +21,7 @@ use crate::counters::Hardware;
 use crate::fabric::LinkLayer;
 use crate::fabric::interface::Interface;
 use crate::fabric::link::Link;
+use crate::fabric::mad::Arrived;
 use crate::fabric::pcap::Capture;
 use crate::fabric::playback::Playback;
 
@@ -48,6 +49,10 @@ pub struct Core {
     pub timers: Timers,
     /// Events for the driver.
     pub events: VecDeque<Event>,
+    /// Management datagrams for the driver.
+    pub management: VecDeque<Arrived>,
+    /// Sequence number of the next management datagram.
+    pub management_psn: u32,
     /// Operations that fail on request.
     pub faults: OperationFaults,
     /// The rule that the device breaks, on request.
@@ -97,6 +102,8 @@ impl Core {
             srqs: Table::new(FIRST_SRQN, MAX_QUEUES),
             timers: Timers::default(),
             events: VecDeque::new(),
+            management: VecDeque::new(),
+            management_psn: 0,
             faults: OperationFaults::new(config.faults, config.seed, config.tally.clone()),
             defects: Defects::new(config.faults.defect),
             counters: Hardware::default(),

@@ -18,6 +18,7 @@ mod faults;
 pub(crate) mod frames;
 mod handover;
 pub mod inspect;
+mod management;
 mod memory;
 mod mkey;
 pub mod objects;
@@ -60,8 +61,9 @@ use self::qp::Qp;
 use self::strict::{Object, Rule};
 use self::table::Table;
 use self::uar::{Ring, Uar};
-use crate::counters::Counters;
+use crate::counters::{Counters, Port};
 use crate::fabric::address;
+use crate::fabric::groups::{Member, Membership};
 use crate::fabric::link::Drops;
 use crate::faults::Faults;
 use crate::guard;
@@ -174,6 +176,26 @@ impl Nic {
         let mut hardware = self.core.counters;
         hardware.rx_icrc_encapsulated = self.core.link.wrong_icrcs();
         Counters { port, hardware, injected: self.tally.own() }
+    }
+
+    /// Sets counters of the port to 0: those whose base `reset` sets to the value of all time.
+    pub fn reset_counters(&mut self, reset: impl FnOnce(&mut Port, &Port)) {
+        self.core.link.reset_counters(reset);
+    }
+
+    /// Returns the members of multicast groups on the fabric.
+    pub fn group_members(&self) -> Vec<Member> {
+        self.core.link.members()
+    }
+
+    /// Makes the port a member of a group. Queue pairs are attached by [`Nic::attach_multicast`].
+    pub fn join_group(&mut self, membership: Membership) -> io::Result<()> {
+        self.core.link.join_group(membership)
+    }
+
+    /// Ends the membership of the port in a group; returns `false` if it was no member.
+    pub fn leave_group(&mut self, mgid: &[u8; 16]) -> bool {
+        self.core.link.leave_group(mgid)
     }
 
     /// Returns the packets that the port lost.
