@@ -280,8 +280,8 @@ impl Device {
 
     /// Returns when the next timer of the device expires, if one runs.
     pub fn next_timer(&self) -> Option<Duration> {
-        let mut core = self.shared.command();
-        let all = [core.nic().next_deadline(), core.removal_time()];
+        let core = self.shared.command();
+        let all = [core.next_deadline(), core.removal_time()];
         all.into_iter().flatten().min().map(Duration::from_nanos)
     }
 }
@@ -319,11 +319,6 @@ pub fn set_environment(environment: Environment) {
 /// Returns the environment, once it was decided.
 pub fn environment() -> Option<&'static Environment> {
     ENVIRONMENT.get()
-}
-
-/// Returns `true` if the process is part of a run.
-pub fn is_in_run() -> bool {
-    ENVIRONMENT.get().is_some_and(|environment| environment.options.is_some())
 }
 
 /// Makes the tree, and in a run a device in it, when the process looks for its devices.

@@ -18,7 +18,9 @@ pub enum Kind {
     Uverbs,
     /// A completion channel or an asynchronous event file.
     Events,
-    /// A uverbs device that the parent of this process opened.
+    /// The file of the connection manager.
+    RdmaCm,
+    /// A uverbs device, or file of the connection manager, that the parent of this process opened.
     Orphan,
 }
 
@@ -33,8 +35,8 @@ pub struct Entry {
     pub id: u32,
 }
 
-const KIND_SHIFT: u32 = 30;
-const SLOT_SHIFT: u32 = 27;
+const KIND_SHIFT: u32 = 29;
+const SLOT_SHIFT: u32 = 26;
 const ID_MASK: u32 = (1 << SLOT_SHIFT) - 1;
 
 impl Entry {
@@ -43,6 +45,7 @@ impl Entry {
             Kind::Uverbs => 1,
             Kind::Events => 2,
             Kind::Orphan => 3,
+            Kind::RdmaCm => 4,
         };
         kind << KIND_SHIFT | u32::from(self.slot & 7) << SLOT_SHIFT | self.id & ID_MASK
     }
@@ -52,6 +55,7 @@ impl Entry {
             1 => Kind::Uverbs,
             2 => Kind::Events,
             3 => Kind::Orphan,
+            4 => Kind::RdmaCm,
             _ => return None,
         };
         Some(Self { kind, slot: (packed >> SLOT_SHIFT & 7) as u8, id: packed & ID_MASK })
@@ -83,7 +87,7 @@ pub fn orphan_all() {
     for word in &TABLE {
         let packed = word.load(Ordering::Relaxed);
         match Entry::unpack(packed).map(|entry| entry.kind) {
-            Some(Kind::Uverbs) => {
+            Some(Kind::Uverbs | Kind::RdmaCm) => {
                 let orphan = Entry { kind: Kind::Orphan, slot: 0, id: 0 };
                 word.store(orphan.pack(), Ordering::Release);
             }
@@ -106,6 +110,7 @@ mod tests {
         for entry in [
             Entry { kind: Kind::Uverbs, slot: 0, id: 0 },
             Entry { kind: Kind::Events, slot: 7, id: ID_MASK },
+            Entry { kind: Kind::RdmaCm, slot: 7, id: ID_MASK },
         ] {
             assert!(set(fd, entry));
             assert_eq!(get(fd), Some(entry));

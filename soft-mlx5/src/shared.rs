@@ -98,8 +98,8 @@ impl Shared {
             let busy = core.work();
             let news = News::take(&mut core);
             let nic = core.nic();
-            let (used, deadline) = (nic.has_queue_pairs(), nic.next_deadline());
-            (Pass { busy, used, deadline, wait_fd: nic.wait_fd() }, news)
+            let (used, wait_fd) = (nic.has_queue_pairs(), nic.wait_fd());
+            (Pass { busy, used, deadline: core.next_deadline(), wait_fd }, news)
         };
         self.tell(news);
         pass

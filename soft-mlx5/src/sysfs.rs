@@ -62,6 +62,11 @@ impl Tree {
         if !version.exists() {
             fs::write(version, "6\n")?;
         }
+        // The connection manager's file: librdmacm looks for its version here.
+        let misc = root.join("class/misc/rdma_cm/abi_version");
+        if !misc.exists() {
+            write(&misc, "4")?;
+        }
         Ok(Self { root: root.into() })
     }
 

@@ -93,6 +93,17 @@ pub fn multicast_mac(gid: &[u8; 16]) -> [u8; 6] {
     }
 }
 
+/// Returns the LID of a multicast group, which a subnet manager would choose. Packets find the members by their GID; groups
+/// may share a LID.
+pub fn mlid_of_group(gid: &[u8; 16]) -> u16 {
+    const FIRST: u16 = 0xc000;
+    const COUNT: u32 = 0x3fff;
+    let sum = gid.chunks(2).fold(0u32, |sum, pair| {
+        sum.wrapping_mul(31).wrapping_add(u32::from(pair[0]) << 8 | u32::from(pair[1]))
+    });
+    FIRST + (sum % COUNT) as u16
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,6 +10,7 @@ pub mod headers;
 pub mod icrc;
 pub mod interface;
 pub mod link;
+pub mod mad;
 pub mod opcode;
 pub mod packet;
 pub mod pcap;

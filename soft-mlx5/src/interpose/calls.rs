@@ -6,7 +6,7 @@ use std::{mem, ptr};
 
 use libc::{off_t, size_t, ssize_t};
 
-use super::{is_active, ours, raw};
+use super::{is_active, ours, raw, rdma_cm};
 use crate::device;
 use crate::fd_table::{self, Entry, Kind};
 use crate::kernel::{self, MapRequest};
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 }
 
 fn uverbs(fd: c_int) -> Option<Entry> {
-    fd_table::get(fd).filter(|entry| entry.kind != Kind::Events)
+    fd_table::get(fd).filter(|entry| !matches!(entry.kind, Kind::Events | Kind::RdmaCm))
 }
 
 /// `write`: a command.
@@ -77,6 +77,9 @@ fn uverbs(fd: c_int) -> Option<Entry> {
 /// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
+    if let Some(entry) = fd_table::get(fd).filter(|entry| entry.kind == Kind::RdmaCm) {
+        return rdma_cm::write(entry, fd, buf as u64, count);
+    }
     let Some(entry) = uverbs(fd) else { return raw::write(fd, buf, count) };
     match ours::call(entry, |core| core.write(entry.id, buf as u64, count)) {
         Ok(taken) => taken as ssize_t,

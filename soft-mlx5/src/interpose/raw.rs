@@ -30,6 +30,10 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     call!(SYS_close_range, first, last, flags) as c_int
 }
 
+pub fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
+    call!(SYS_read, fd, buf, count) as ssize_t
+}
+
 pub fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
     call!(SYS_write, fd, buf, count) as ssize_t
 }

@@ -9,7 +9,7 @@ use std::ffi::{CStr, CString, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::{is_active, ours, raw};
+use super::{is_active, ours, raw, rdma_cm};
 use crate::device::{self, Environment};
 use crate::sysfs::{CLASSES, DEVICES};
 
@@ -52,6 +52,9 @@ impl Meant {
     pub fn by_or_device(path: *const c_char) -> Self {
         match is_active().then(|| ours::find(path)).flatten() {
             Some((_, stand_in)) => Self { path: stand_in.as_ptr(), led: None },
+            None if is_active() && rdma_cm::is_path(path) && rdma_cm::device().is_some() => {
+                Self { path: rdma_cm::STAND_IN.as_ptr(), led: None }
+            }
             None => Self::by(path),
         }
     }

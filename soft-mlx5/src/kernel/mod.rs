@@ -18,6 +18,7 @@ mod handles;
 mod info;
 mod ioctl;
 pub mod limits;
+mod management;
 mod memlock;
 mod methods;
 mod mr;
@@ -31,6 +32,7 @@ mod qp_query;
 mod qp_rings;
 mod qp_state;
 mod query_device;
+mod rdma_cm;
 mod removal;
 mod report;
 mod rss;
@@ -54,6 +56,7 @@ use errno::{EBADF, EBUSY, EINVAL, EIO};
 use events::{Carries, EventFiles, FileId};
 use handles::{Handles, Kind, Object};
 use memlock::Memlock;
+use rdma_cm::RdmaCm;
 use removal::Removal;
 use report::Routes;
 use uar::UarPages;
@@ -93,6 +96,7 @@ pub struct Core {
     routes: Routes,
     uars: UarPages,
     memlock: Memlock,
+    rdma_cm: RdmaCm,
 }
 
 /// An open uverbs device, which one descriptor and its copies share.
@@ -110,6 +114,9 @@ impl Core {
     pub fn new(nic: Nic, config: &NicConfig, clock: Arc<Clock>, slot: u8) -> io::Result<Self> {
         let vectors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let clock_pages = ClockPages::new(config.epoch)?;
+        let port = nic.port();
+        // The next process with this port must not repeat the identifiers of this one.
+        let rdma_cm = RdmaCm::new(port.guid, port.lid, config.seed ^ config.epoch);
         Ok(Self {
             nic,
             link: config.link_layer,
@@ -132,12 +139,19 @@ impl Core {
             routes: Routes::default(),
             uars: UarPages::default(),
             memlock: Memlock::new(config.memlock),
+            rdma_cm,
         })
     }
 
     /// Returns the device itself.
     pub fn nic(&mut self) -> &mut Nic {
         &mut self.nic
+    }
+
+    /// Returns the time of the next timer of the device or of the connection manager.
+    pub fn next_deadline(&self) -> Option<u64> {
+        let all = [self.nic.next_deadline(), self.rdma_cm.next_deadline()];
+        all.into_iter().flatten().min()
     }
 
     /// Changes the faults from now on.
@@ -175,6 +189,7 @@ impl Core {
                 }
             }
             fd_table::Kind::Events => self.events.duplicate(entry.id),
+            fd_table::Kind::RdmaCm => self.duplicate_rdma_cm(entry.id),
             fd_table::Kind::Orphan => {}
         }
     }
@@ -200,6 +215,7 @@ impl Core {
                 }
             }
             fd_table::Kind::Events => self.events.close(entry.id),
+            fd_table::Kind::RdmaCm => self.close_rdma_cm(entry.id),
             fd_table::Kind::Orphan => {}
         }
         self.deliver_events();

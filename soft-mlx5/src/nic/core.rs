@@ -20,6 +20,7 @@ use super::trace::Trace;
 use crate::fabric::LinkLayer;
 use crate::fabric::interface::Interface;
 use crate::fabric::link::Link;
+use crate::fabric::mad::Arrived;
 use crate::fabric::pcap::Capture;
 use crate::fabric::playback::Playback;
 
@@ -47,6 +48,10 @@ pub struct Core {
     pub timers: Timers,
     /// Events for the driver.
     pub events: VecDeque<Event>,
+    /// Management datagrams for the driver.
+    pub management: VecDeque<Arrived>,
+    /// Sequence number of the next management datagram.
+    pub management_psn: u32,
     /// Operations that fail on request.
     pub faults: OperationFaults,
     /// The rule that the device breaks, on request.
@@ -94,6 +99,8 @@ impl Core {
             srqs: Table::new(FIRST_SRQN, MAX_QUEUES),
             timers: Timers::default(),
             events: VecDeque::new(),
+            management: VecDeque::new(),
+            management_psn: 0,
             faults: OperationFaults::new(config.faults, config.seed),
             defects: Defects::new(config.faults.defect),
             torn: Vec::new(),

@@ -17,6 +17,7 @@ mod faults;
 pub(crate) mod frames;
 mod handover;
 pub mod inspect;
+mod management;
 mod memory;
 mod mkey;
 pub mod objects;

@@ -7,7 +7,8 @@ use super::qp::{Qp, Turn, is_connected};
 use super::strict::{Object, Rule};
 use super::table::Table;
 use super::uar::Ring;
-use super::{Nic, requester, responder, response, tm, transmit};
+use super::{Nic, management, requester, responder, response, tm, transmit};
+use crate::fabric::mad::GSI_QPN;
 use crate::fabric::packet::Packet;
 
 // Bounds of one step.
@@ -173,6 +174,9 @@ impl Nic {
     }
 
     fn dispatch(&mut self, packet: &Packet) {
+        if packet.bth.dest_qpn <= GSI_QPN {
+            return management::receive(&mut self.core, packet);
+        }
         if packet.bth.dest_qpn != transmit::MULTICAST_QPN {
             return deliver(&mut self.qps, &mut self.core, packet.bth.dest_qpn, packet);
         }
