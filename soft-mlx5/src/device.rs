@@ -328,11 +328,6 @@ pub fn environment() -> Option<&'static Environment> {
     ENVIRONMENT.get()
 }
 
-/// Returns `true` if the process is part of a run.
-pub fn is_in_run() -> bool {
-    ENVIRONMENT.get().is_some_and(|environment| environment.options.is_some())
-}
-
 /// Makes the tree, and in a run a device in it, when the process looks for its devices.
 pub fn prepare() {
     let Some(environment) = ENVIRONMENT.get() else { return };

@@ -18,9 +18,11 @@ pub enum Kind {
     Uverbs,
     /// A completion channel or an asynchronous event file.
     Events,
+    /// The file of the connection manager.
+    RdmaCm,
     /// A file for management datagrams.
     Umad,
-    /// A file of a device that the parent of this process opened.
+    /// A file of a device that the parent of this process opened, or its file of the connection manager.
     Orphan,
     /// A socket of RDMA netlink, which belongs to no device.
     Netlink,
@@ -47,7 +49,8 @@ impl Entry {
             Kind::Uverbs => 1,
             Kind::Events => 2,
             Kind::Orphan => 3,
-            Kind::Netlink => 4,
+            Kind::RdmaCm => 4,
+            Kind::Netlink => 5,
             Kind::Umad => 6,
         };
         kind << KIND_SHIFT | u32::from(self.slot & 7) << SLOT_SHIFT | self.id & ID_MASK
@@ -58,7 +61,8 @@ impl Entry {
             1 => Kind::Uverbs,
             2 => Kind::Events,
             3 => Kind::Orphan,
-            4 => Kind::Netlink,
+            4 => Kind::RdmaCm,
+            5 => Kind::Netlink,
             6 => Kind::Umad,
             _ => return None,
         };
@@ -91,7 +95,7 @@ pub fn orphan_all() {
     for word in &TABLE {
         let packed = word.load(Ordering::Relaxed);
         match Entry::unpack(packed).map(|entry| entry.kind) {
-            Some(Kind::Uverbs | Kind::Umad) => {
+            Some(Kind::Uverbs | Kind::RdmaCm | Kind::Umad) => {
                 let orphan = Entry { kind: Kind::Orphan, slot: 0, id: 0 };
                 word.store(orphan.pack(), Ordering::Release);
             }
@@ -114,6 +118,7 @@ mod tests {
         for entry in [
             Entry { kind: Kind::Uverbs, slot: 0, id: 0 },
             Entry { kind: Kind::Events, slot: 7, id: ID_MASK },
+            Entry { kind: Kind::RdmaCm, slot: 7, id: ID_MASK },
         ] {
             assert!(set(fd, entry));
             assert_eq!(get(fd), Some(entry));

@@ -83,6 +83,7 @@
 //! It is a correctness model: its speed says nothing about an adapter.
 
 mod clock;
+mod cm;
 pub mod counters;
 mod device;
 mod engine;

@@ -85,6 +85,11 @@ impl Tree {
                 write(&path, version)?;
             }
         }
+        // The connection manager's file: librdmacm looks for its version here.
+        let misc = root.join("class/misc/rdma_cm/abi_version");
+        if !misc.exists() {
+            write(&misc, "4")?;
+        }
         Ok(Self { root: root.into() })
     }
 

@@ -6,7 +6,7 @@ use std::{mem, ptr, slice};
 
 use libc::{off_t, size_t, ssize_t};
 
-use super::{is_active, ours, raw, umad};
+use super::{is_active, ours, raw, rdma_cm, umad};
 use crate::fd_table::{self, Entry, Kind};
 use crate::kernel::{self, MapRequest};
 use crate::netlink;
@@ -141,8 +141,12 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const libc::msghdr, flags:
 /// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
-    if let Some(entry) = fd_table::get(fd).filter(|entry| entry.kind == Kind::Umad) {
-        return umad::write(entry, buf as u64, count);
+    match fd_table::get(fd) {
+        Some(entry) if entry.kind == Kind::Umad => return umad::write(entry, buf as u64, count),
+        Some(entry) if entry.kind == Kind::RdmaCm => {
+            return rdma_cm::write(entry, fd, buf as u64, count);
+        }
+        _ => {}
     }
     let Some(entry) = uverbs(fd) else { return raw::write(fd, buf, count) };
     match ours::call(entry, |core| core.write(entry.id, buf as u64, count)) {

@@ -3,7 +3,6 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::tree::making;
 use super::{provider, raw};
@@ -45,27 +44,6 @@ pub fn find(path: *const c_char) -> Option<(Arc<Shared>, &'static CStr)> {
     let device = registry::lock().by_uverbs(number)?;
     let stand_in = STAND_INS[device.slot].0;
     Some((device, stand_in))
-}
-
-const CONNECTION_MANAGER: &CStr = c"/dev/infiniband/rdma_cm";
-
-/// Says, once, why a program that asks for the connection manager will not find it.
-pub fn explain_failure(path: *const c_char) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    let errno = std::io::Error::last_os_error();
-    let missing = errno.raw_os_error() == Some(libc::ENOENT) && device::is_in_run();
-    // SAFETY: the kernel has read the path, which is therefore a string.
-    if !missing || unsafe { CStr::from_ptr(path) } != CONNECTION_MANAGER {
-        return;
-    }
-    if !SAID.swap(true, Ordering::Relaxed) {
-        eprintln!(
-            "soft-mlx5: this program asks for the RDMA connection manager ({}), which a software device does not have: \
-             let it exchange addresses over a socket (perftest without -R, libfabric without FI_EP_MSG), or run it on Soft-RoCE (make rxe)",
-            CONNECTION_MANAGER.to_string_lossy()
-        );
-    }
-    raw::fail(libc::ENOENT);
 }
 
 /// Opens a device.

@@ -9,7 +9,7 @@ use std::ffi::{CStr, CString, OsStr, c_char};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::{is_active, ours, raw, umad};
+use super::{is_active, ours, raw, rdma_cm, umad};
 use crate::device::{self, Environment};
 use crate::sysfs::{CLASSES, DEVICES};
 
@@ -66,6 +66,9 @@ impl Meant {
         let find = || ours::find(path).or_else(|| umad::find(path));
         match is_active().then(find).flatten() {
             Some((_, stand_in)) => Self { path: stand_in.as_ptr(), led: None },
+            None if is_active() && rdma_cm::is_path(path) && rdma_cm::device().is_some() => {
+                Self { path: rdma_cm::STAND_IN.as_ptr(), led: None }
+            }
             None => Self::by(path),
         }
     }

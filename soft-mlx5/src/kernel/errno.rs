@@ -9,6 +9,8 @@ macro_rules! errnos {
 }
 
 errnos!(
+    EADDRINUSE,
+    EADDRNOTAVAIL,
     EBADF,
     EBUSY,
     EFAULT,
@@ -16,6 +18,7 @@ errnos!(
     EIO,
     EMFILE,
     ENODATA,
+    ENODEV,
     ENOENT,
     ENOMEM,
     ENOSPC,
@@ -23,5 +26,6 @@ errnos!(
     ENOTTY,
     EOPNOTSUPP,
     EPERM,
-    EPROTONOSUPPORT
+    EPROTONOSUPPORT,
+    ETIMEDOUT
 );

@@ -32,6 +32,7 @@ mod qp_query;
 mod qp_rings;
 mod qp_state;
 mod query_device;
+mod rdma_cm;
 mod removal;
 mod report;
 mod resources;
@@ -57,6 +58,7 @@ use errno::{EBADF, EBUSY, EINVAL, EIO};
 use events::{Carries, EventFiles, FileId};
 use handles::{Handles, Kind, Object};
 use memlock::Memlock;
+use rdma_cm::RdmaCm;
 use removal::Removal;
 use report::Routes;
 use uar::UarPages;
@@ -101,6 +103,7 @@ pub struct Core {
     uars: UarPages,
     memlock: Memlock,
     umad: UmadFiles,
+    rdma_cm: RdmaCm,
 }
 
 /// An open uverbs device, which one descriptor and its copies share.
@@ -118,6 +121,9 @@ impl Core {
     pub fn new(nic: Nic, config: &NicConfig, clock: Arc<Clock>, slot: u8) -> io::Result<Self> {
         let vectors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let clock_pages = ClockPages::new(config.epoch)?;
+        let port = nic.port();
+        // The next process with this port must not repeat the identifiers of this one.
+        let rdma_cm = RdmaCm::new(port.guid, port.lid, config.seed ^ config.epoch);
         Ok(Self {
             nic,
             link: config.link_layer,
@@ -143,12 +149,20 @@ impl Core {
             uars: UarPages::default(),
             memlock: Memlock::new(config.memlock),
             umad: UmadFiles::new(slot),
+            rdma_cm,
         })
     }
 
     /// Returns the device itself.
     pub fn nic(&mut self) -> &mut Nic {
         &mut self.nic
+    }
+
+    /// Returns the time of the next timer of the device, of the connection manager or of a management datagram.
+    pub fn next_deadline(&self) -> Option<u64> {
+        let all =
+            [self.nic.next_deadline(), self.rdma_cm.next_deadline(), self.umad.next_deadline()];
+        all.into_iter().flatten().min()
     }
 
     /// Changes the faults from now on.
@@ -186,12 +200,6 @@ impl Core {
         self.umad.open(id, flags)
     }
 
-    /// Returns when the device or an agent of management has something to do again.
-    pub fn next_deadline(&self) -> Option<u64> {
-        let all = [self.nic.next_deadline(), self.umad.next_deadline()];
-        all.into_iter().flatten().min()
-    }
-
     /// Counts a copied descriptor.
     pub fn duplicate(&mut self, entry: fd_table::Entry) {
         match entry.kind {
@@ -201,6 +209,7 @@ impl Core {
                 }
             }
             fd_table::Kind::Events => self.events.duplicate(entry.id),
+            fd_table::Kind::RdmaCm => self.duplicate_rdma_cm(entry.id),
             fd_table::Kind::Umad => self.umad.duplicate(entry.id),
             fd_table::Kind::Orphan | fd_table::Kind::Netlink => {}
         }
@@ -227,6 +236,7 @@ impl Core {
                 }
             }
             fd_table::Kind::Events => self.events.close(entry.id),
+            fd_table::Kind::RdmaCm => self.close_rdma_cm(entry.id),
             fd_table::Kind::Umad => self.umad.close(entry.id),
             fd_table::Kind::Orphan | fd_table::Kind::Netlink => {}
         }

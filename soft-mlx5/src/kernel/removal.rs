@@ -49,6 +49,7 @@ impl Core {
         self.deliver_events();
         self.nic.report(Event::DeviceFatal);
         self.deliver_events();
+        self.remove_rdma_cm();
         // Destroying a queue pair lets the device work, and `work` must not remove the device again.
         self.removal = Removal::Gone;
         let files: Vec<_> = self.files.keys().copied().collect();

@@ -52,6 +52,7 @@ impl Core {
 
     /// Settles before the process ends, if there are queue pairs that peers may talk to.
     pub fn settle_at_exit(&mut self) {
+        self.end_rdma_cm();
         if self.routes.has_queue_pairs() {
             self.settle();
         }
@@ -69,6 +70,7 @@ impl Core {
         let mut busy = self.nic.step(now);
         busy |= self.take_management();
         busy |= self.expire_umad();
+        busy |= self.work_rdma_cm();
         self.clock_pages.set(now);
         self.deliver_events();
         busy
