@@ -105,3 +105,6 @@ pub fn refuse(request: &Mad) -> Option<Mad> {
 }
 
 const _: () = assert!(HEADER <= DATA);
+
+#[cfg(test)]
+mod tests;

@@ -127,7 +127,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const libc::msghdr, flags:
     if !message.is_null() && is_netlink(fd) {
         // SAFETY: by libc's contract the message names an array of parts.
         return unsafe {
-            let (parts, count) = ((*message).msg_iov, (*message).msg_iovlen as usize);
+            let (parts, count) = ((*message).msg_iov, (*message).msg_iovlen);
             let parts = if count == 0 { &[] } else { slice::from_raw_parts(parts, count) };
             send_requests(fd, parts)
         };

@@ -51,12 +51,12 @@ impl Meant {
     /// Does the same for a file that is opened: counters are shown as they are now.
     pub fn to_open(path: *const c_char) -> Self {
         let meant = Self::by(path);
-        // SAFETY: a path that is not null is a string.
-        let is_counter = || {
-            unsafe { CStr::from_ptr(path) }.to_bytes().windows(9).any(|part| part == b"counters/")
-        };
-        if is_active() && !path.is_null() && !MAKING.get() && is_counter() {
-            device::show_counters();
+        if is_active() && !path.is_null() && !MAKING.get() {
+            // SAFETY: a path that is not null is a string.
+            let name = unsafe { CStr::from_ptr(path) }.to_bytes();
+            if name.windows(9).any(|part| part == b"counters/") {
+                device::show_counters();
+            }
         }
         meant
     }

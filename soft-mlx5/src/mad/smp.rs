@@ -19,6 +19,8 @@ const SL_TO_VL: u16 = 0x17;
 const VL_ARBITRATION: u16 = 0x18;
 const LINEAR_TABLE: u16 = 0x19;
 const SM_INFO: u16 = 0x20;
+/// Speeds of a lane that only adapters of this vendor have: none is supported or active.
+const EXTENDED_PORT_INFO: u16 = 0xff90;
 
 /// Bit of the status of a datagram on its way back.
 const DIRECTION: u16 = 1 << 15;
@@ -157,6 +159,7 @@ fn attribute(
         }
         // All service levels use the first lane.
         SL_TO_VL | VL_ARBITRATION => {}
+        EXTENDED_PORT_INFO if !is_switch => {}
         LINEAR_TABLE if is_switch && modifier <= u32::from(SWITCH_LID) / 64 => {
             for (lid, port) in (64 * modifier..).zip(&mut data) {
                 *port = records::switch_port_to(around, lid as u16).unwrap_or(u8::MAX);

@@ -5,6 +5,7 @@ mod common;
 
 mod devinfo;
 mod killed;
+mod management;
 mod mpi;
 mod perftest;
 mod pingpong;

@@ -219,7 +219,7 @@ fn an_arm_after_more_cqes_than_indices_is_answered() {
         (cq.consumed, cq.unannounced) = (cq.produced, turn);
         program.consume(cq.produced);
         assert_eq!(push(&mut cq), None);
-        let sequence = cq.spent.unwrap() + 1 & 3;
+        let sequence = (cq.spent.unwrap() + 1) & 3;
         program.arm(Arm { sequence, consumer_index: cq.produced - 1, ..ANY });
         assert_eq!(arm(&mut cq), event, "{turn:#x}");
     }
