@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::counters::Counters;
 use crate::fabric::{Fabric, LinkLayer, Switch, pcap};
 use crate::faults::Faults;
 use crate::interpose;
@@ -19,7 +20,8 @@ use crate::options::Options;
 use crate::registry::{self, Registry, STAND_INS};
 use crate::run_dir::RunDir;
 use crate::shared::{News, Shared};
-use crate::sysfs::{Names, Tree};
+use crate::sysfs::{Names, Shown, Tree};
+use crate::tally::Tally;
 
 /// A software mlx5 device of this process. libibverbs lists the device until it is dropped; later commands
 /// on open files fail with `EIO`.
@@ -256,6 +258,11 @@ impl Device {
         self.shared.command().set_faults(faults);
     }
 
+    /// Returns the counters of the port and of the transport, and the faults that were injected.
+    pub fn counters(&self) -> Counters {
+        self.shared.command().nic().counters()
+    }
+
     /// Returns how often this rule was broken. An adapter would not report it.
     pub fn violations(&self, rule: Rule) -> u64 {
         self.shared.command().nic().violations(rule)
@@ -280,8 +287,8 @@ impl Device {
 
     /// Returns when the next timer of the device expires, if one runs.
     pub fn next_timer(&self) -> Option<Duration> {
-        let mut core = self.shared.command();
-        let all = [core.nic().next_deadline(), core.removal_time()];
+        let core = self.shared.command();
+        let all = [core.next_deadline(), core.removal_time()];
         all.into_iter().flatten().min().map(Duration::from_nanos)
     }
 }
@@ -321,11 +328,6 @@ pub fn environment() -> Option<&'static Environment> {
     ENVIRONMENT.get()
 }
 
-/// Returns `true` if the process is part of a run.
-pub fn is_in_run() -> bool {
-    ENVIRONMENT.get().is_some_and(|environment| environment.options.is_some())
-}
-
 /// Makes the tree, and in a run a device in it, when the process looks for its devices.
 pub fn prepare() {
     let Some(environment) = ENVIRONMENT.get() else { return };
@@ -340,6 +342,14 @@ pub fn prepare() {
     });
     if let Err(error) = outcome {
         eprintln!("soft-mlx5: no device: {error}");
+    }
+}
+
+/// Shows the present counters of all devices of this process in sysfs.
+pub fn show_counters() {
+    if registry::is_ours() {
+        let devices = registry::lock().devices();
+        devices.iter().for_each(|device| device.show_counters());
     }
 }
 
@@ -377,12 +387,14 @@ fn ensure_tree(registry: &mut Registry) -> io::Result<()> {
 // Powers up the device that every process of a run has. The tree appears at once, by a rename: a forked child
 // uses the tree of its parent, and finds its own device under the same names.
 fn ambient(registry: &mut Registry, root: &Path, options: &Options) -> io::Result<()> {
+    let mut config = options.config.clone();
+    config.tally = Tally::in_run(&options.dir);
     if registry.tree.is_some() {
-        return power_up(registry, None, options.config.clone(), false).map(drop);
+        return power_up(registry, None, config, false).map(drop);
     }
     let draft = options.dir.join(format!("draft-{}", std::process::id()));
     registry.tree = Some(Tree::create(&draft)?);
-    let powered = power_up(registry, None, options.config.clone(), false);
+    let powered = power_up(registry, None, config, false);
     let placed = std::fs::rename(&draft, root);
     if placed.is_err() {
         let _ = std::fs::remove_dir_all(&draft);
@@ -413,7 +425,9 @@ fn power_up(
     let core = Core::new(nic, &config, clock.clone(), slot as u8)?;
     let shared = Arc::new(Shared::new(slot, names.clone(), core, clock));
     if let Some(tree) = &registry.tree {
-        tree.add(&names, STAND_INS[slot].1, &port, config.link_layer)?;
+        let (dev, link) = (STAND_INS[slot].1, config.link_layer);
+        let shown = Shown { dev, port: &port, link, joined: config.netdev.as_deref() };
+        interpose::tree::making(|| tree.add(&names, shown))?;
     }
     registry.add(shared.clone());
     Ok(shared)

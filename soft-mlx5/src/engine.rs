@@ -24,6 +24,10 @@ const DORMANT: Duration = Duration::from_micros(500);
 const DORMANT_AFTER: Duration = Duration::from_millis(500);
 /// Longest sleep of a device without queue pairs: a command comes before its first doorbell.
 const UNUSED: Duration = Duration::from_millis(10);
+/// Idle time after which sysfs shows the counters, and the longest time that a busy device lets pass: other processes read
+/// the files. A look of the process itself sees the present counters.
+const SHOW_IDLE: Duration = Duration::from_millis(20);
+const SHOW_BUSY: Duration = Duration::from_millis(500);
 
 /// Returns how long to sleep after being idle for this long: a fraction of the idle time.
 fn nap(idle: Duration, used: bool) -> Duration {
@@ -65,14 +69,22 @@ fn run(device: &Shared) {
     prefer_latency();
     let mut in_vain = 0u32;
     let mut last_work = Instant::now();
+    let (mut shown, mut changed) = (Instant::now(), false);
     while !device.is_stopped() {
         let now = device.clock().now();
         let Pass { busy, used, deadline, wait_fd } = device.run();
         if busy {
             in_vain = 0;
             last_work = Instant::now();
+            changed = true;
         } else {
             in_vain += 1;
+        }
+        if changed
+            && (in_vain >= SPINS && last_work.elapsed() > SHOW_IDLE || shown.elapsed() > SHOW_BUSY)
+        {
+            device.show_counters();
+            (shown, changed) = (Instant::now(), false);
         }
         if device.command_waits() {
             // The lock is not fair: a command that waits for it must get the time to wake up.

@@ -18,8 +18,14 @@ pub enum Kind {
     Uverbs,
     /// A completion channel or an asynchronous event file.
     Events,
-    /// A uverbs device that the parent of this process opened.
+    /// The file of the connection manager.
+    RdmaCm,
+    /// A file for management datagrams.
+    Umad,
+    /// A file of a device that the parent of this process opened, or its file of the connection manager.
     Orphan,
+    /// A socket of RDMA netlink, which belongs to no device.
+    Netlink,
 }
 
 /// A descriptor that belongs to a device. Copies of a descriptor have equal entries.
@@ -33,8 +39,8 @@ pub struct Entry {
     pub id: u32,
 }
 
-const KIND_SHIFT: u32 = 30;
-const SLOT_SHIFT: u32 = 27;
+const KIND_SHIFT: u32 = 28;
+const SLOT_SHIFT: u32 = 25;
 const ID_MASK: u32 = (1 << SLOT_SHIFT) - 1;
 
 impl Entry {
@@ -43,6 +49,9 @@ impl Entry {
             Kind::Uverbs => 1,
             Kind::Events => 2,
             Kind::Orphan => 3,
+            Kind::RdmaCm => 4,
+            Kind::Netlink => 5,
+            Kind::Umad => 6,
         };
         kind << KIND_SHIFT | u32::from(self.slot & 7) << SLOT_SHIFT | self.id & ID_MASK
     }
@@ -52,6 +61,9 @@ impl Entry {
             1 => Kind::Uverbs,
             2 => Kind::Events,
             3 => Kind::Orphan,
+            4 => Kind::RdmaCm,
+            5 => Kind::Netlink,
+            6 => Kind::Umad,
             _ => return None,
         };
         Some(Self { kind, slot: (packed >> SLOT_SHIFT & 7) as u8, id: packed & ID_MASK })
@@ -83,13 +95,13 @@ pub fn orphan_all() {
     for word in &TABLE {
         let packed = word.load(Ordering::Relaxed);
         match Entry::unpack(packed).map(|entry| entry.kind) {
-            Some(Kind::Uverbs) => {
+            Some(Kind::Uverbs | Kind::RdmaCm | Kind::Umad) => {
                 let orphan = Entry { kind: Kind::Orphan, slot: 0, id: 0 };
                 word.store(orphan.pack(), Ordering::Release);
             }
             // A read gives the events that were left in the socket.
             Some(Kind::Events) => word.store(0, Ordering::Release),
-            Some(Kind::Orphan) | None => {}
+            Some(Kind::Orphan | Kind::Netlink) | None => {}
         }
     }
 }
@@ -106,6 +118,7 @@ mod tests {
         for entry in [
             Entry { kind: Kind::Uverbs, slot: 0, id: 0 },
             Entry { kind: Kind::Events, slot: 7, id: ID_MASK },
+            Entry { kind: Kind::RdmaCm, slot: 7, id: ID_MASK },
         ] {
             assert!(set(fd, entry));
             assert_eq!(get(fd), Some(entry));

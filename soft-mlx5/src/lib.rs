@@ -83,6 +83,8 @@
 //! It is a correctness model: its speed says nothing about an adapter.
 
 mod clock;
+mod cm;
+pub mod counters;
 mod device;
 mod engine;
 mod fabric;
@@ -91,7 +93,9 @@ mod fd_table;
 mod guard;
 mod interpose;
 mod kernel;
+mod mad;
 mod netdev;
+mod netlink;
 pub mod nic;
 mod options;
 mod registry;
@@ -100,6 +104,7 @@ mod run_dir;
 pub mod runner;
 mod shared;
 mod sysfs;
+mod tally;
 #[cfg(test)]
 mod test_memory;
 

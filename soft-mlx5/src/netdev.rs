@@ -1,7 +1,8 @@
 //! The network interface of an Ethernet port.
 //!
 //! The device has none. Programs ask the kernel for the interface that sysfs names, and UCX asks whether the interface
-//! has a route to a peer. So sysfs names the interface of the default route, or else the loopback interface.
+//! has a route to a peer. So sysfs names the interface that the port is connected to (`--netdev`), or that of the default
+//! route, or else the loopback interface.
 
 use std::ffi::CString;
 use std::fs;
@@ -9,16 +10,19 @@ use std::fs;
 const ROUTES: &str = "/proc/net/route";
 const LOOPBACK: &str = "lo";
 
-/// Returns the name of the interface.
-pub fn name() -> String {
+/// Returns the name of the interface of a port that is connected to `joined`, or to none.
+pub fn name(joined: Option<&str>) -> String {
+    if let Some(name) = joined {
+        return name.to_owned();
+    }
     let routes = fs::read_to_string(ROUTES).unwrap_or_default();
     of_default_route(&routes).unwrap_or(LOOPBACK).to_owned()
 }
 
-/// Returns the number of the interface.
-pub fn index() -> u32 {
+/// Returns the number of that interface.
+pub fn index(joined: Option<&str>) -> u32 {
     // SAFETY: the name is a C string.
-    CString::new(name()).map_or(0, |name| unsafe { libc::if_nametoindex(name.as_ptr()) })
+    CString::new(name(joined)).map_or(0, |name| unsafe { libc::if_nametoindex(name.as_ptr()) })
 }
 
 // Interface, destination and more, in words.
@@ -45,6 +49,7 @@ mod tests {
         );
         assert_eq!(of_default_route(&format!("{head}{lan}")), None);
         assert_eq!(of_default_route(""), None);
-        assert!(index() > 0, "{}", name());
+        assert!(index(None) > 0, "{}", name(None));
+        assert_eq!((name(Some("lo")), index(Some("lo"))), ("lo".into(), 1));
     }
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::{io, ptr};
 
+use crate::counters::Counters;
 use crate::fd_table;
 use crate::interpose::tree::making;
 use crate::run_dir::RunDir;
@@ -73,6 +74,13 @@ impl Registry {
     pub fn show_port(&self, device: &Shared, up: bool) {
         if let Some(tree) = &self.tree {
             making(|| tree.show_port(&device.names, up));
+        }
+    }
+
+    /// Shows the counters of a device that have changed since `before`.
+    pub fn show_counters(&self, device: &Shared, before: &Counters, now: &Counters) {
+        if let Some(tree) = &self.tree {
+            making(|| tree.show_counters(&device.names, before, now));
         }
     }
 

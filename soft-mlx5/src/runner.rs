@@ -13,6 +13,7 @@ use crate::fabric::{Fabric, pcap};
 use crate::nic::{NicConfig, trace};
 use crate::options::{self, Options};
 use crate::run_dir::{RunDir, fresh_path};
+use crate::tally::OfRun;
 
 pub use crate::options::{DeviceOption, all as options};
 
@@ -65,6 +66,8 @@ impl Runner {
             Playback::open(path, None)?;
             config.frames = Some(fs::canonicalize(path)?);
         }
+        let faults = config.faults;
+        let injected = if faults.is_none() { None } else { Some(OfRun::create(dir.path())?) };
         let options = Options { dir: dir.path().into(), config };
         let mut command = Command::new(program);
         command.args(arguments);
@@ -79,7 +82,11 @@ impl Runner {
             let what = format!("cannot start `{}`: {error}", Path::new(program).display());
             io::Error::new(error.kind(), what)
         })?;
-        signals.forward_until_exit(child)
+        let status = signals.forward_until_exit(child)?;
+        if let Some(said) = injected.and_then(|injected| injected.read().summary(&faults)) {
+            eprintln!("soft-mlx5: injected: {said}");
+        }
+        Ok(status)
     }
 }
 

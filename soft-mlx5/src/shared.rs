@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crate::clock::Clock;
+use crate::counters::Counters;
 use crate::engine;
 use crate::kernel::Core;
 use crate::registry;
@@ -51,6 +52,8 @@ pub struct Shared {
     clock: Arc<Clock>,
     stopped: AtomicBool,
     engine: Mutex<Option<JoinHandle<()>>>,
+    // Counters as sysfs shows them.
+    shown: Mutex<Counters>,
 }
 
 impl Shared {
@@ -65,6 +68,7 @@ impl Shared {
             clock,
             stopped: AtomicBool::new(false),
             engine: Mutex::new(None),
+            shown: Mutex::default(),
         }
     }
 
@@ -98,8 +102,8 @@ impl Shared {
             let busy = core.work();
             let news = News::take(&mut core);
             let nic = core.nic();
-            let (used, deadline) = (nic.has_queue_pairs(), nic.next_deadline());
-            (Pass { busy, used, deadline, wait_fd: nic.wait_fd() }, news)
+            let (used, wait_fd) = (nic.has_queue_pairs(), nic.wait_fd());
+            (Pass { busy, used, deadline: core.next_deadline(), wait_fd }, news)
         };
         self.tell(news);
         pass
@@ -111,6 +115,18 @@ impl Shared {
             registry::lock().unlist(self);
         } else if let Some(up) = news.port {
             registry::lock().show_port(self, up);
+        }
+    }
+
+    /// Shows the counters in sysfs.
+    pub fn show_counters(&self) {
+        // Held until the files are written: the last writer has read the counters last.
+        let registry = registry::lock();
+        let now = self.command().nic().counters();
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        if *shown != now {
+            registry.show_counters(self, &shown, &now);
+            *shown = now;
         }
     }
 

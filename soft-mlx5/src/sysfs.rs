@@ -4,13 +4,16 @@
 //! there, the entries of a class are links into the directory of the PCI device. Programs find the kind of
 //! adapter there, by the real path.
 
+mod pci;
+mod port;
+
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use crate::fabric::LinkLayer;
-use crate::fabric::address::{GidType, table_entry};
+use crate::counters::Counters;
+use crate::fabric::{LinkLayer, address};
 use crate::kernel::limits;
 use crate::netdev;
 use crate::nic::PortAddress;
@@ -19,7 +22,10 @@ const REAL: &str = "/sys";
 const EMPTY_GID: &str = "0000:0000:0000:0000:0000:0000:0000:0000\n";
 const EMPTY_PKEY: &str = "0x0000\n";
 /// Classes that list devices, below the root.
-pub const CLASSES: [&str; 2] = ["class/infiniband", "class/infiniband_verbs"];
+pub const CLASSES: [&str; 3] =
+    ["class/infiniband", "class/infiniband_verbs", "class/infiniband_mad"];
+/// Version of the interface that each class of character devices has.
+const VERSIONS: [(&str, &str); 2] = [(CLASSES[1], "6"), (CLASSES[2], "5")];
 
 /// Directory of the PCI functions, below the root. The real one has none of this name.
 pub const DEVICES: &str = "devices/soft-mlx5";
@@ -37,6 +43,21 @@ pub struct Names {
     pub ibdev: String,
     /// Number of the uverbs device.
     pub uverbs: u32,
+    /// Number of the umad device.
+    pub umad: u32,
+}
+
+/// What a tree shows of a device.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown<'a> {
+    /// Number of its character devices, `major:minor`.
+    pub dev: &'a str,
+    /// Addresses and state of the port.
+    pub port: &'a PortAddress,
+    /// Kind of link.
+    pub link: LinkLayer,
+    /// Network interface that the port is connected to.
+    pub joined: Option<&'a str>,
 }
 
 impl Tree {
@@ -58,9 +79,16 @@ impl Tree {
                 }
             }
         }
-        let version = root.join("class/infiniband_verbs/abi_version");
-        if !version.exists() {
-            fs::write(version, "6\n")?;
+        for (class, version) in VERSIONS {
+            let path = root.join(class).join("abi_version");
+            if !path.exists() {
+                write(&path, version)?;
+            }
+        }
+        // The connection manager's file: librdmacm looks for its version here.
+        let misc = root.join("class/misc/rdma_cm/abi_version");
+        if !misc.exists() {
+            write(&misc, "4")?;
         }
         Ok(Self { root: root.into() })
     }
@@ -95,17 +123,12 @@ impl Tree {
             }
             Some(name) => name.into(),
         };
-        Ok(Names { ibdev, uverbs: free(CLASSES[1], "uverbs") })
+        Ok(Names { ibdev, uverbs: free(CLASSES[1], "uverbs"), umad: free(CLASSES[2], "umad") })
     }
 
     /// Adds a device.
-    pub fn add(
-        &self,
-        names: &Names,
-        dev: &str,
-        port: &PortAddress,
-        link: LinkLayer,
-    ) -> io::Result<()> {
+    pub fn add(&self, names: &Names, shown: Shown) -> io::Result<()> {
+        let Shown { dev, port, link, joined } = shown;
         let pci = self.pci(names);
         let device = pci.join("infiniband").join(&names.ibdev);
         let guid = grouped(&port.guid.to_be_bytes());
@@ -114,7 +137,7 @@ impl Tree {
             ("node_type", "1: CA".into()),
             ("node_guid", guid.clone()),
             ("sys_image_guid", guid),
-            ("node_desc", format!("soft-mlx5 {}", names.ibdev)),
+            ("node_desc", address::node_description(port.lid)),
             ("fw_ver", format!("{major}.{minor}.{sub:04}")),
             ("hca_type", "MT4121".into()),
             ("hw_rev", "0".into()),
@@ -122,12 +145,15 @@ impl Tree {
         ]
         .map(|(name, value): (&str, String)| (name.into(), value))
         .into();
-        files.extend(port_files(port, link));
+        files.extend(port::files(port, link, joined));
         for (name, value) in files {
             write(&device.join(name), &value)?;
         }
-        for (name, value) in PCI_FILES {
-            write(&pci.join(name), value)?;
+        pci::add(&self.root, &pci)?;
+        if link == LinkLayer::Ethernet {
+            let name = netdev::name(joined);
+            fs::create_dir_all(pci.join("net"))?;
+            symlink(Path::new(REAL).join("class/net").join(&name), pci.join("net").join(name))?;
         }
         let gids = match link {
             LinkLayer::InfiniBand => limits::GIDS_INFINIBAND,
@@ -143,14 +169,22 @@ impl Tree {
                 fs::hard_link(entry(first), entry(index))?;
             }
         }
-        let verbs = pci.join("infiniband_verbs").join(uverbs_name(names));
-        write(&verbs.join("ibdev"), &names.ibdev)?;
-        write(&verbs.join("dev"), dev)?;
-        write(&verbs.join("abi_version"), "1")?;
-        for (class, entry) in CLASSES.into_iter().zip([&device, &verbs]) {
+        let mut entries = vec![(CLASSES[0], device)];
+        for (class, name) in names.files(link) {
+            let entry = pci.join(Path::new(class).file_name().unwrap_or_default()).join(name);
+            write(&entry.join("ibdev"), &names.ibdev)?;
+            write(&entry.join("dev"), dev)?;
+            if class == CLASSES[1] {
+                write(&entry.join("abi_version"), "1")?;
+            } else {
+                write(&entry.join("port"), "1")?;
+            }
+            entries.push((class, entry));
+        }
+        for (class, entry) in entries {
             symlink("../..", entry.join("device"))?;
             let name = entry.file_name().unwrap_or_default();
-            let inside = entry.strip_prefix(&self.root).unwrap_or(entry);
+            let inside = entry.strip_prefix(&self.root).unwrap_or(&entry);
             symlink(Path::new("../..").join(inside), self.root.join(class).join(name))?;
         }
         Ok(())
@@ -160,7 +194,7 @@ impl Tree {
     pub fn show_port(&self, names: &Names, up: bool) {
         let pci = self.pci(names);
         let port = pci.join("infiniband").join(&names.ibdev).join("ports/1");
-        for (name, value) in port_state(up) {
+        for (name, value) in port::state(up) {
             // A concurrent reader finds the old state or the new one. A device that was just removed has no directory
             // for the state.
             let draft = pci.join("draft");
@@ -169,9 +203,19 @@ impl Tree {
         }
     }
 
+    /// Shows the counters of the port that have changed since `before`.
+    pub fn show_counters(&self, names: &Names, before: &Counters, now: &Counters) {
+        port::show(
+            &self.pci(names).join("infiniband").join(&names.ibdev).join("ports/1"),
+            before,
+            now,
+        );
+    }
+
     /// Takes a device out again.
     pub fn remove(&self, names: &Names) {
-        for (class, name) in CLASSES.into_iter().zip([&names.ibdev, &uverbs_name(names)]) {
+        let device = (CLASSES[0], names.ibdev.clone());
+        for (class, name) in names.files(LinkLayer::InfiniBand).into_iter().chain([device]) {
             let _ = fs::remove_file(self.root.join(class).join(name));
         }
         let _ = fs::remove_dir_all(self.pci(names));
@@ -184,55 +228,18 @@ impl Tree {
     }
 }
 
-/// A ConnectX-5 Ex in a slot of the fourth generation.
-const PCI_FILES: [(&str, &str); 8] = [
-    ("modalias", "pci:v000015B3d00001019sv000015B3sd00000008bc02sc07i00"),
-    ("vendor", "0x15b3"),
-    ("device", "0x1019"),
-    ("subsystem_vendor", "0x15b3"),
-    ("subsystem_device", "0x0008"),
-    ("numa_node", "-1"),
-    ("current_link_width", "16"),
-    ("current_link_speed", "16.0 GT/s PCIe"),
-];
-
-fn uverbs_name(names: &Names) -> String {
-    format!("uverbs{}", names.uverbs)
-}
-
-fn port_state(up: bool) -> [(&'static str, &'static str); 2] {
-    if up {
-        [("state", "4: ACTIVE"), ("phys_state", "5: LinkUp")]
-    } else {
-        [("state", "1: DOWN"), ("phys_state", "3: Disabled")]
-    }
-}
-
-fn port_files(port: &PortAddress, link: LinkLayer) -> Vec<(String, String)> {
-    let ethernet = link == LinkLayer::Ethernet;
-    let lid = if ethernet { 0 } else { port.lid };
-    let mut files: Vec<(String, String)> = vec![
-        ("rate".into(), "100 Gb/sec (4X EDR)".into()),
-        ("link_layer".into(), if ethernet { "Ethernet" } else { "InfiniBand" }.into()),
-        ("lid".into(), format!("{lid:#x}")),
-        ("lid_mask_count".into(), "0".into()),
-        ("sm_lid".into(), if ethernet { "0x0" } else { "0x1" }.into()),
-        ("sm_sl".into(), "0".into()),
-        ("pkeys/0".into(), format!("{:#06x}", limits::DEFAULT_PKEY)),
-    ];
-    files.extend(port_state(port.up).map(|(name, value)| (name.into(), value.into())));
-    // Attributes of empty entries cannot be read, which means the same as their absence.
-    for (index, (gid_type, gid)) in
-        (0..).map_while(|index| Some((index, table_entry(port.lid, link, index)?)))
-    {
-        let named = if gid_type == GidType::RoceV2 { "RoCE v2" } else { "IB/RoCE v1" };
-        files.push((format!("gids/{index}"), grouped(&gid)));
-        files.push((format!("gid_attrs/types/{index}"), named.into()));
-        if ethernet {
-            files.push((format!("gid_attrs/ndevs/{index}"), netdev::name()));
+impl Names {
+    /// Returns the classes and names of its character devices. Only InfiniBand has a subnet manager.
+    fn files(&self, link: LinkLayer) -> Vec<(&'static str, String)> {
+        let mut files = vec![
+            (CLASSES[1], format!("uverbs{}", self.uverbs)),
+            (CLASSES[2], format!("umad{}", self.umad)),
+        ];
+        if link == LinkLayer::InfiniBand {
+            files.push((CLASSES[2], format!("issm{}", self.umad)));
         }
+        files
     }
-    files.into_iter().map(|(name, value)| (format!("ports/1/{name}"), value)).collect()
 }
 
 fn write(path: &Path, value: &str) -> io::Result<()> {
@@ -260,6 +267,7 @@ fn is_device_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fabric::address::table_entry;
     use crate::run_dir::{RunDir, fresh_path};
 
     fn port() -> PortAddress {
@@ -279,7 +287,7 @@ mod tests {
         let through = tree.root().join("class/infiniband_verbs/uverbs0/ibdev");
         assert_eq!(fs::read_to_string(through).unwrap(), "mlx5_0\n");
         let names = tree.free_names(None).unwrap();
-        assert_eq!(names, Names { ibdev: "mlx5_1".into(), uverbs: 1 });
+        assert_eq!(names, Names { ibdev: "mlx5_1".into(), uverbs: 1, umad: 0 });
         assert!(tree.free_names(Some("mlx5_0")).is_err());
         assert!(tree.free_names(Some("../x")).is_err());
     }
@@ -289,7 +297,8 @@ mod tests {
         let dir = RunDir::create(fresh_path("test")).unwrap();
         let tree = Tree::beside(&dir.path().join("fake"), Path::new("/nowhere")).unwrap();
         let names = tree.free_names(Some("mlx5_bond_0")).unwrap();
-        tree.add(&names, "1:3", &port(), LinkLayer::InfiniBand).unwrap();
+        let (port, link) = (port(), LinkLayer::InfiniBand);
+        tree.add(&names, Shown { dev: "1:3", port: &port, link, joined: None }).unwrap();
         let read = |name: &str| fs::read_to_string(tree.root().join("class").join(name)).unwrap();
         assert_eq!(read("infiniband_verbs/abi_version"), "6\n");
         assert_eq!(read("infiniband_verbs/uverbs0/ibdev"), "mlx5_bond_0\n");
@@ -306,6 +315,21 @@ mod tests {
         assert_eq!(fs::read_to_string(pci.join("vendor")).unwrap(), "0x15b3\n");
         assert_eq!(read(&format!("{device}/device/device")), "0x1019\n");
         assert_eq!(read("infiniband_verbs/uverbs0/device/device"), "0x1019\n");
+        for name in ["umad0", "issm0"] {
+            assert_eq!(read(&format!("infiniband_mad/{name}/ibdev")), "mlx5_bond_0\n");
+            assert_eq!(read(&format!("infiniband_mad/{name}/device/class")), "0x020700\n");
+        }
+        let driver = fs::read_link(pci.join("driver")).unwrap();
+        assert_eq!(driver.file_name().unwrap(), "mlx5_core");
+        let counter = format!("{device}/ports/1/counters/port_xmit_data");
+        let mut counters = Counters::default();
+        assert_eq!(read(&counter), "0\n");
+        for (value, text) in [(1234, "1234\n"), (77, "77\n")] {
+            let before = counters;
+            counters.port.xmit_data = value;
+            tree.show_counters(&names, &before, &counters);
+            assert_eq!(read(&counter), text);
+        }
         tree.remove(&names);
         assert!(!tree.root().join("class").join(device).exists() && !pci.exists());
         assert_eq!(tree.free_names(None).unwrap().uverbs, 0);

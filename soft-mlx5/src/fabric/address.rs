@@ -4,8 +4,11 @@ use super::LinkLayer;
 
 /// First LID given to a port.
 pub const FIRST_LID: u16 = 1;
-/// Last unicast LID.
-pub const LAST_LID: u16 = 0xbfff;
+/// Last LID given to a port.
+pub const LAST_LID: u16 = 0xbffe;
+/// LID of the switch between the ports of a fabric, the last unicast LID. No process plays it: each device answers for it,
+/// and for the subnet manager behind it, from what it knows of the fabric.
+pub const SWITCH_LID: u16 = 0xbfff;
 
 // The GUID is the EUI-64 of a locally administered MAC address, 02:db:00:00:xx:xx, whose last two
 // bytes are the LID: the port GID is then the link-local IPv6 address of that MAC, as RoCE wants it.
@@ -43,6 +46,11 @@ pub const fn table_entry(lid: u16, layer: LinkLayer, index: u32) -> Option<(GidT
 /// Returns the GUID of the port (and node) with this LID.
 pub const fn guid(lid: u16) -> u64 {
     GUID_BASE | lid as u64
+}
+
+/// Returns the node description of the device with this LID.
+pub fn node_description(lid: u16) -> String {
+    format!("soft-mlx5 lid {lid}")
 }
 
 /// Returns the GID at index 0 of the port with this LID: default subnet prefix and GUID.
@@ -91,6 +99,17 @@ pub fn multicast_mac(gid: &[u8; 16]) -> [u8; 6] {
         Some([_, a, b, c]) => [0x01, 0x00, 0x5e, a & 0x7f, b, c],
         None => [0x33, 0x33, gid[12], gid[13], gid[14], gid[15]],
     }
+}
+
+/// Returns the LID of a multicast group, which a subnet manager would choose. Packets find the members by their GID; groups
+/// may share a LID.
+pub fn mlid_of_group(gid: &[u8; 16]) -> u16 {
+    const FIRST: u16 = 0xc000;
+    const COUNT: u32 = 0x3fff;
+    let sum = gid.chunks(2).fold(0u32, |sum, pair| {
+        sum.wrapping_mul(31).wrapping_add(u32::from(pair[0]) << 8 | u32::from(pair[1]))
+    });
+    FIRST + (sum % COUNT) as u16
 }
 
 #[cfg(test)]

@@ -7,14 +7,17 @@ use std::os::fd::RawFd;
 use super::Fabric;
 use super::address::{self, FIRST_LID};
 use super::faults::{Fate, Injector};
+use super::groups::{Groups, Member, Membership};
 use super::interface::Interface;
 use super::packet::{Frame, MAX_ETHERNET, MIN_ETHERNET, check_icrc};
 use super::pcap::Capture;
 use super::playback::Playback;
 use super::socket::SocketPort;
 use super::switch::SwitchPort;
+use crate::counters;
 use crate::faults::Faults;
 use crate::nic::frames::header::ETHERNET;
+use crate::tally::{Fault, Tally};
 
 // Frames that may wait in the loopback before requesters pause.
 const LOOPBACK_LIMIT: usize = 1024;
@@ -54,12 +57,18 @@ pub struct Link {
     interface: Option<Interface>,
     pool: Vec<Frame>,
     drops: Drops,
+    counters: counters::Port,
+    // Counters at the last time that they were set to 0.
+    base: counters::Port,
+    wrong_icrcs: u64,
+    tally: Tally,
+    groups: Groups,
     up: bool,
 }
 
 impl Link {
     /// Joins a fabric.
-    pub fn new(fabric: &Fabric, faults: Faults, seed: u64) -> io::Result<Self> {
+    pub fn new(fabric: &Fabric, faults: Faults, seed: u64, tally: Tally) -> io::Result<Self> {
         let port = match fabric {
             Fabric::Private => Port::Private,
             Fabric::Switch(switch) => Port::Switch(switch.join().ok_or_else(|| {
@@ -84,6 +93,11 @@ impl Link {
             interface: None,
             pool: Vec::new(),
             drops: Drops::default(),
+            counters: counters::Port::default(),
+            base: counters::Port::default(),
+            wrong_icrcs: 0,
+            tally,
+            groups: Groups::new(fabric, lid),
             up: true,
         })
     }
@@ -100,7 +114,43 @@ impl Link {
 
     /// Takes the link down or up; while it is down everything is lost.
     pub fn set_up(&mut self, up: bool) {
+        self.counters.link_downed += u64::from(self.up && !up);
         self.up = up;
+    }
+
+    /// Returns the counters of the port.
+    pub fn counters(&self) -> counters::Port {
+        self.counted().since(&self.base)
+    }
+
+    /// Sets counters to 0: those whose base `reset` sets to the value of all time.
+    pub fn reset_counters(&mut self, reset: impl FnOnce(&mut counters::Port, &counters::Port)) {
+        let counted = self.counted();
+        reset(&mut self.base, &counted);
+    }
+
+    fn counted(&self) -> counters::Port {
+        let drops = self.drops();
+        counters::Port {
+            rcv_errors: drops.malformed,
+            xmit_discards: drops.undeliverable,
+            ..self.counters
+        }
+    }
+
+    /// Returns the members of multicast groups on the fabric.
+    pub fn members(&self) -> Vec<Member> {
+        self.groups.members()
+    }
+
+    /// Makes this port a member of a group, or changes its membership.
+    pub fn join_group(&mut self, membership: Membership) -> io::Result<()> {
+        self.groups.join(membership)
+    }
+
+    /// Ends the membership of this port in a group; returns `false` if it was no member.
+    pub fn leave_group(&mut self, mgid: &[u8; 16]) -> bool {
+        self.groups.leave(mgid)
     }
 
     /// Records what leaves the port.
@@ -155,6 +205,11 @@ impl Link {
             drops.malformed += malformed;
         }
         drops
+    }
+
+    /// Returns the number of packets that failed their ICRC.
+    pub fn wrong_icrcs(&self) -> u64 {
+        self.wrong_icrcs
     }
 
     /// Counts a packet that arrived and could not be parsed.
@@ -221,25 +276,45 @@ impl Link {
 
     /// Sends a finished packet.
     pub fn send(&mut self, frame: Frame, now: u64) {
+        self.count_sent(&frame);
         if self.injector.is_idle() {
             return self.deliver(frame, now);
         }
+        self.tally.count(Fault::Packet);
         match self.injector.fate() {
             Fate::Send => {}
             Fate::SendTwice => {
+                self.tally.count(Fault::Doubled);
                 let mut copy = self.frame();
                 copy.copy_from(&frame);
                 self.carry(copy, now);
             }
             Fate::Lose => {
                 self.drops.injected += 1;
+                self.tally.count(Fault::Lost);
                 return self.recycle(frame);
             }
-            Fate::Hold => return self.injector.hold(frame, now),
+            Fate::Hold => {
+                self.tally.count(Fault::Overtaken);
+                return self.injector.hold(frame, now);
+            }
         }
         self.carry(frame, now);
         self.injector.overtake();
         self.release_held(now);
+    }
+
+    fn count_sent(&mut self, frame: &Frame) {
+        let multicast = frame.is_multicast();
+        // Each port gets a copy of a packet to a group; the copy for this port stands for the packet.
+        if !self.up || multicast && frame.dlid() != self.lid {
+            return;
+        }
+        let counters = &mut self.counters;
+        counters.xmit_packets += 1;
+        counters.xmit_data += frame.wire_len() as u64 / 4;
+        counters.unicast_xmit_packets += u64::from(!multicast);
+        counters.multicast_xmit_packets += u64::from(multicast);
     }
 
     fn carry(&mut self, frame: Frame, now: u64) {
@@ -316,22 +391,26 @@ impl Link {
             Port::Switch(port) => {
                 while let Some(frame) = port.receive() {
                     moved = true;
-                    if self.up && check_icrc(frame.bytes()).is_ok() {
+                    let sound = check_icrc(frame.bytes()).is_ok();
+                    if self.up && sound {
                         self.arrived.push_back(frame);
                     } else {
                         self.drops.malformed += 1;
+                        self.wrong_icrcs += u64::from(!sound);
                     }
                 }
             }
             Port::Socket(port) => {
                 let (pool, arrived, drops) = (&mut self.pool, &mut self.arrived, &mut self.drops);
-                let up = self.up;
+                let (up, wrong_icrcs) = (self.up, &mut self.wrong_icrcs);
                 moved |= port.receive(|bytes| {
                     let mut frame = pool.pop().unwrap_or_default();
-                    if up && check_icrc(bytes).is_ok() && frame.fill(bytes).is_ok() {
+                    let sound = check_icrc(bytes).is_ok();
+                    if up && sound && frame.fill(bytes).is_ok() {
                         arrived.push_back(frame);
                     } else {
                         drops.malformed += 1;
+                        *wrong_icrcs += u64::from(!sound);
                     }
                 });
             }
@@ -341,7 +420,13 @@ impl Link {
 
     /// Takes the next packet that arrived.
     pub fn receive(&mut self) -> Option<Frame> {
-        self.arrived.pop_front()
+        let frame = self.arrived.pop_front()?;
+        let (multicast, counters) = (frame.is_multicast(), &mut self.counters);
+        counters.rcv_packets += 1;
+        counters.rcv_data += frame.wire_len() as u64 / 4;
+        counters.unicast_rcv_packets += u64::from(!multicast);
+        counters.multicast_rcv_packets += u64::from(multicast);
+        Some(frame)
     }
 
     /// Returns the LIDs of the other devices on the fabric.

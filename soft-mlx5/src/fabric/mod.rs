@@ -6,10 +6,12 @@
 pub mod address;
 pub mod ethernet;
 pub mod faults;
+pub mod groups;
 pub mod headers;
 pub mod icrc;
 pub mod interface;
 pub mod link;
+pub mod mad;
 pub mod opcode;
 pub mod packet;
 pub mod pcap;

@@ -207,6 +207,23 @@ impl Frame {
         &self.bytes[IP..self.len]
     }
 
+    /// Returns `true` if it is for a group: a multicast packet, or a frame to a group of stations.
+    pub fn is_multicast(&self) -> bool {
+        match self.ethernet() {
+            Some(frame) => frame.first().is_some_and(|byte| byte & 1 == 1),
+            None => self.bytes[BTH + 5..BTH + 8] == [0xff; 3],
+        }
+    }
+
+    /// Returns the bytes of it on a link. A packet of InfiniBand has no UDP header there, and often no GRH.
+    pub fn wire_len(&self) -> usize {
+        match self.bytes[LRH + 1] & 3 {
+            LNH_ETHERNET => self.len - IP,
+            LNH_LOCAL => self.len - (BTH - IP),
+            _ => self.len - (BTH - UDP),
+        }
+    }
+
     /// Returns the LID of the sender.
     pub fn slid(&self) -> u16 {
         u16::from_be_bytes([self.bytes[LRH + 6], self.bytes[LRH + 7]])

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::address::{FIRST_LID, LAST_LID};
+use super::groups::Shared;
 use super::packet::Frame;
 
 // Packets that may wait for one port; the port of a device that is not stepped loses further packets.
@@ -25,7 +26,7 @@ impl Ports {
 /// A switch that devices of one process are plugged into. Clones are the same switch. Packets cross it in
 /// the order in which the devices are stepped.
 #[derive(Clone, Default)]
-pub struct Switch(Arc<Mutex<Ports>>);
+pub struct Switch(Arc<Mutex<Ports>>, Shared);
 
 impl fmt::Debug for Switch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -45,6 +46,10 @@ impl Switch {
     /// Makes a switch without devices.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    pub(crate) fn members(&self) -> Shared {
+        self.1.clone()
     }
 
     fn ports(&self) -> MutexGuard<'_, Ports> {

@@ -2,29 +2,27 @@
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::{mem, ptr};
+use std::{mem, ptr, slice};
 
 use libc::{off_t, size_t, ssize_t};
 
-use super::{is_active, ours, raw};
-use crate::device;
+use super::{is_active, ours, raw, rdma_cm, umad};
 use crate::fd_table::{self, Entry, Kind};
 use crate::kernel::{self, MapRequest};
+use crate::netlink;
 
 pub const ANCHOR: *const c_void = close as *const c_void;
 
 const NETLINK_RDMA: c_int = 20;
 
-/// `socket`. Refuses the RDMA netlink socket, so that libibverbs lists devices by sysfs. The request shows that
-/// libibverbs is about to list devices.
+/// `socket`: one of RDMA netlink. The request shows that the program is about to list devices.
 ///
 /// # Safety
 /// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && is_active() {
-        device::prepare();
-        return raw::fail(libc::EPROTONOSUPPORT);
+        return ours::netlink(kind);
     }
     raw::socket(domain, kind, protocol)
 }
@@ -68,7 +66,73 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 }
 
 fn uverbs(fd: c_int) -> Option<Entry> {
-    fd_table::get(fd).filter(|entry| entry.kind != Kind::Events)
+    fd_table::get(fd).filter(|entry| matches!(entry.kind, Kind::Uverbs | Kind::Orphan))
+}
+
+fn is_netlink(fd: c_int) -> bool {
+    fd_table::get(fd).is_some_and(|entry| entry.kind == Kind::Netlink)
+}
+
+// SAFETY: as for the iovec of `sendmsg`.
+unsafe fn send_requests(fd: c_int, parts: &[libc::iovec]) -> ssize_t {
+    let mut requests = Vec::new();
+    for part in parts {
+        // SAFETY: the program names so many bytes of its memory.
+        let bytes = unsafe { slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
+        requests.extend_from_slice(bytes);
+    }
+    match netlink::answer(fd, &requests) {
+        Ok(()) => requests.len() as ssize_t,
+        Err(error) => raw::fail(error.0) as ssize_t,
+    }
+}
+
+/// `sendto`: requests of RDMA netlink.
+///
+/// # Safety
+/// The contract of the libc function with this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendto(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    to: *const libc::sockaddr,
+    to_len: libc::socklen_t,
+) -> ssize_t {
+    if len > 0 && is_netlink(fd) {
+        let part = libc::iovec { iov_base: buf.cast_mut(), iov_len: len };
+        // SAFETY: the arguments are the program's.
+        return unsafe { send_requests(fd, &[part]) };
+    }
+    raw::sendto(fd, buf, len, flags, to, to_len)
+}
+
+/// `send`.
+///
+/// # Safety
+/// The contract of the libc function with this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: our own function, which takes no address as its address.
+    unsafe { sendto(fd, buf, len, flags, ptr::null(), 0) }
+}
+
+/// `sendmsg`.
+///
+/// # Safety
+/// The contract of the libc function with this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> ssize_t {
+    if !message.is_null() && is_netlink(fd) {
+        // SAFETY: by libc's contract the message names an array of parts.
+        return unsafe {
+            let (parts, count) = ((*message).msg_iov, (*message).msg_iovlen);
+            let parts = if count == 0 { &[] } else { slice::from_raw_parts(parts, count) };
+            send_requests(fd, parts)
+        };
+    }
+    raw::sendmsg(fd, message, flags)
 }
 
 /// `write`: a command.
@@ -77,11 +141,49 @@ fn uverbs(fd: c_int) -> Option<Entry> {
 /// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
+    match fd_table::get(fd) {
+        Some(entry) if entry.kind == Kind::Umad => return umad::write(entry, buf as u64, count),
+        Some(entry) if entry.kind == Kind::RdmaCm => {
+            return rdma_cm::write(entry, fd, buf as u64, count);
+        }
+        _ => {}
+    }
     let Some(entry) = uverbs(fd) else { return raw::write(fd, buf, count) };
     match ours::call(entry, |core| core.write(entry.id, buf as u64, count)) {
         Ok(taken) => taken as ssize_t,
         Err(error) => raw::fail(error) as ssize_t,
     }
+}
+
+/// `read`: a management datagram.
+///
+/// # Safety
+/// The contract of the libc function with this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
+    match fd_table::get(fd).filter(|entry| entry.kind == Kind::Umad) {
+        Some(entry) => umad::read(entry, fd, buf, count),
+        None => raw::read(fd, buf, count),
+    }
+}
+
+/// `read` as fortified programs call it.
+///
+/// # Safety
+/// The contract of the libc function with this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __read_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    count: size_t,
+    available: size_t,
+) -> ssize_t {
+    if count > available {
+        // libc ends a program that gives less memory.
+        std::process::abort();
+    }
+    // SAFETY: our own function.
+    unsafe { read(fd, buf, count) }
 }
 
 /// `ioctl`: a command.
@@ -90,6 +192,9 @@ pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, count: size_t) -> 
 /// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
+    if let Some(entry) = fd_table::get(fd).filter(|entry| entry.kind == Kind::Umad) {
+        return umad::ioctl(entry, fd, request, argument);
+    }
     let Some(entry) = uverbs(fd) else { return raw::ioctl(fd, request, argument) };
     // Compares 32 bits, as the kernel does. Other requests are for descriptors of any kind.
     if request as u32 != kernel::VERBS_IOCTL {

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libc::mode_t;
 
 use super::tree::Meant;
-use super::{is_active, ours, raw};
+use super::{is_active, ours, raw, rdma_cm, umad};
 
 pub const ANCHOR: *const c_void = open as *const c_void;
 
@@ -14,12 +14,16 @@ fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int
         if let Some((device, stand_in)) = ours::find(path) {
             return ours::open(&device, stand_in, flags);
         }
+        if let Some(opened) = umad::open(path, flags) {
+            return opened;
+        }
+        if rdma_cm::is_path(path) {
+            if let Some(fd) = rdma_cm::open(flags) {
+                return fd;
+            }
+        }
     }
-    let fd = raw::openat(dir, Meant::by(path).as_ptr(), flags, mode);
-    if fd < 0 {
-        ours::explain_failure(path);
-    }
-    fd
+    raw::openat(dir, Meant::to_open(path).as_ptr(), flags, mode)
 }
 
 // Variadic in libc: the mode is passed like any third argument, and is ignored without O_CREAT.

@@ -11,8 +11,10 @@ mod ours;
 mod paths;
 mod provider;
 mod raw;
+mod rdma_cm;
 mod signals;
 pub mod tree;
+mod umad;
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +30,7 @@ fn is_active() -> bool {
 /// nothing else refers to them.
 pub fn ensure_linked() {
     let [start, end] = init::ANCHORS;
-    let anchors: [*const c_void; 6] =
-        [calls::ANCHOR, files::ANCHOR, paths::ANCHOR, signals::ANCHOR, start, end];
+    let anchors: [*const c_void; 7] =
+        [calls::ANCHOR, files::ANCHOR, paths::ANCHOR, rdma_cm::ANCHOR, signals::ANCHOR, start, end];
     std::hint::black_box(anchors);
 }

@@ -1,31 +1,33 @@
 //! Calls on paths and descriptors of a device.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::tree::making;
 use super::{provider, raw};
 use crate::fd_table::{self, Entry, Kind};
 use crate::registry::{self, STAND_INS};
 use crate::shared::Shared;
-use crate::{device, kernel};
+use crate::{device, kernel, netlink};
 
-const DIRECTORY: &[u8] = b"/dev/infiniband/uverbs";
+/// Beginning of the paths of uverbs devices.
+const UVERBS: &[u8] = b"/dev/infiniband/uverbs";
 
-/// Returns the number of the uverbs device that a path names, if the path looks like one.
-pub fn uverbs_number(path: *const c_char) -> Option<u32> {
+/// Returns the number of the device file that a path names, if the path has this beginning and then a number.
+pub fn number_after(beginning: &[u8], path: *const c_char) -> Option<u32> {
     if path.is_null() {
         return None;
     }
     // Byte by byte: most paths are shorter, and no path may be read beyond its end.
-    for (index, &byte) in DIRECTORY.iter().enumerate() {
+    for (index, &byte) in beginning.iter().enumerate() {
         // SAFETY: all bytes before were not zero, so this one still belongs to the string.
         if unsafe { *path.add(index) } as u8 != byte {
             return None;
         }
     }
     // SAFETY: the string continues here, as the bytes before were not zero.
-    let rest = unsafe { CStr::from_ptr(path.add(DIRECTORY.len())) };
+    let rest = unsafe { CStr::from_ptr(path.add(beginning.len())) };
     let rest = rest.to_str().ok()?;
     let canonical = rest == "0" || !rest.starts_with('0');
     if canonical && rest.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -37,32 +39,11 @@ pub fn uverbs_number(path: *const c_char) -> Option<u32> {
 
 /// Returns the device with this path, and the path of the device file that stands in for it.
 pub fn find(path: *const c_char) -> Option<(Arc<Shared>, &'static CStr)> {
-    let number = uverbs_number(path)?;
+    let number = number_after(UVERBS, path)?;
     device::prepare();
     let device = registry::lock().by_uverbs(number)?;
     let stand_in = STAND_INS[device.slot].0;
     Some((device, stand_in))
-}
-
-const CONNECTION_MANAGER: &CStr = c"/dev/infiniband/rdma_cm";
-
-/// Says, once, why a program that asks for the connection manager will not find it.
-pub fn explain_failure(path: *const c_char) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    let errno = std::io::Error::last_os_error();
-    let missing = errno.raw_os_error() == Some(libc::ENOENT) && device::is_in_run();
-    // SAFETY: the kernel has read the path, which is therefore a string.
-    if !missing || unsafe { CStr::from_ptr(path) } != CONNECTION_MANAGER {
-        return;
-    }
-    if !SAID.swap(true, Ordering::Relaxed) {
-        eprintln!(
-            "soft-mlx5: this program asks for the RDMA connection manager ({}), which a software device does not have: \
-             let it exchange addresses over a socket (perftest without -R, libfabric without FI_EP_MSG), or run it on Soft-RoCE (make rxe)",
-            CONNECTION_MANAGER.to_string_lossy()
-        );
-    }
-    raw::fail(libc::ENOENT);
 }
 
 /// Opens a device.
@@ -93,7 +74,7 @@ pub fn open(device: &Arc<Shared>, stand_in: &CStr, flags: c_int) -> c_int {
 
 /// Returns the device of a descriptor, or `None` in a child process and after the device was dropped.
 fn device(entry: Entry) -> Option<Arc<Shared>> {
-    if entry.kind == Kind::Orphan || !registry::is_ours() {
+    if matches!(entry.kind, Kind::Orphan | Kind::Netlink) || !registry::is_ours() {
         return None;
     }
     registry::lock().device(entry.slot.into())
@@ -108,6 +89,24 @@ pub fn call<T>(
     let device = device(entry).ok_or(libc::EIO)?;
     let result = work(&mut device.command());
     result.map_err(|error| error.0)
+}
+
+/// Makes a socket of RDMA netlink. With real devices in the machine there is none, because only sysfs shows all devices.
+pub fn netlink(kind: c_int) -> c_int {
+    device::prepare();
+    let real = making(|| std::fs::read_dir("/sys/class/infiniband"));
+    let opened = match real.is_ok_and(|mut devices| devices.next().is_some()) {
+        true => Err(io::Error::from_raw_os_error(libc::EPROTONOSUPPORT)),
+        false => netlink::open(kind),
+    };
+    match opened {
+        Ok(fd) if fd_table::set(fd, Entry { kind: Kind::Netlink, slot: 0, id: 0 }) => fd,
+        Ok(fd) => {
+            raw::close(fd);
+            raw::fail(libc::EMFILE)
+        }
+        Err(error) => raw::fail(error.raw_os_error().unwrap_or(libc::EPROTONOSUPPORT)),
+    }
 }
 
 /// Closes the device's side of a descriptor that is about to be closed.
@@ -145,7 +144,7 @@ mod tests {
 
     #[test]
     fn only_uverbs_paths_are_looked_at() {
-        let number = |path: &CStr| uverbs_number(path.as_ptr());
+        let number = |path: &CStr| number_after(UVERBS, path.as_ptr());
         assert_eq!(number(c"/dev/infiniband/uverbs0"), Some(0));
         assert_eq!(number(c"/dev/infiniband/uverbs12"), Some(12));
         assert_eq!(number(c"/dev/infiniband/uverbs"), None);
@@ -154,6 +153,6 @@ mod tests {
         assert_eq!(number(c"/dev/infiniband/uverbs-1"), None);
         assert_eq!(number(c"/dev/infiniband/rdma_cm"), None);
         assert_eq!(number(c""), None);
-        assert_eq!(uverbs_number(std::ptr::null()), None);
+        assert_eq!(number_after(UVERBS, std::ptr::null()), None);
     }
 }

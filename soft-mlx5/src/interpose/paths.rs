@@ -38,7 +38,7 @@ macro_rules! led {
                 raw::fail(libc::ENOSYS);
                 return $failed;
             }
-            let meant = Meant::by($path);
+            let meant = Meant::to_open($path);
             // SAFETY: libc's function of this name takes and returns these types; the arguments are the program's, but for
             // the path, which lives until the call has returned.
             unsafe {
@@ -168,6 +168,34 @@ pub unsafe extern "C" fn readlinkat(
     size: size_t,
 ) -> ssize_t {
     read_link(dir, path, buf, size)
+}
+
+/// `getxattr`, which `ls -l` asks for access lists.
+///
+/// # Safety
+/// The contract of the libc function with this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getxattr(
+    path: *const c_char,
+    name: *const c_char,
+    value: *mut c_void,
+    size: size_t,
+) -> ssize_t {
+    raw::getxattr(Meant::by(path).as_ptr(), name, value, size)
+}
+
+/// `lgetxattr`.
+///
+/// # Safety
+/// The contract of the libc function with this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lgetxattr(
+    path: *const c_char,
+    name: *const c_char,
+    value: *mut c_void,
+    size: size_t,
+) -> ssize_t {
+    raw::lgetxattr(Meant::by(path).as_ptr(), name, value, size)
 }
 
 /// `chdir`.

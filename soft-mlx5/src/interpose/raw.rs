@@ -34,6 +34,15 @@ pub fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
     call!(SYS_write, fd, buf, count) as ssize_t
 }
 
+pub fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
+    call!(SYS_read, fd, buf, count) as ssize_t
+}
+
+pub fn recv(fd: c_int, buf: *mut c_void, count: size_t, flags: c_int) -> ssize_t {
+    let none = std::ptr::null_mut::<c_void>();
+    call!(SYS_recvfrom, fd, buf, count, flags, none, none) as ssize_t
+}
+
 pub fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
     call!(SYS_ioctl, fd, request, argument) as c_int
 }
@@ -52,6 +61,21 @@ pub fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
 
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     call!(SYS_socket, domain, kind, protocol) as c_int
+}
+
+pub fn sendto(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    to: *const libc::sockaddr,
+    to_len: libc::socklen_t,
+) -> ssize_t {
+    call!(SYS_sendto, fd, buf, len, flags, to, to_len) as ssize_t
+}
+
+pub fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> ssize_t {
+    call!(SYS_sendmsg, fd, message, flags) as ssize_t
 }
 
 pub fn mmap(
@@ -82,6 +106,24 @@ pub fn statx(
 
 pub fn readlinkat(dir: c_int, path: *const c_char, buf: *mut c_char, size: size_t) -> ssize_t {
     call!(SYS_readlinkat, dir, path, buf, size) as ssize_t
+}
+
+pub fn getxattr(
+    path: *const c_char,
+    name: *const c_char,
+    value: *mut c_void,
+    size: size_t,
+) -> ssize_t {
+    call!(SYS_getxattr, path, name, value, size) as ssize_t
+}
+
+pub fn lgetxattr(
+    path: *const c_char,
+    name: *const c_char,
+    value: *mut c_void,
+    size: size_t,
+) -> ssize_t {
+    call!(SYS_lgetxattr, path, name, value, size) as ssize_t
 }
 
 pub fn chdir(path: *const c_char) -> c_int {

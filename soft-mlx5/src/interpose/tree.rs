@@ -6,10 +6,10 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, OsStr, c_char};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::{is_active, ours, raw};
+use super::{is_active, ours, raw, rdma_cm, umad};
 use crate::device::{self, Environment};
 use crate::sysfs::{CLASSES, DEVICES};
 
@@ -48,10 +48,27 @@ impl Meant {
         }
     }
 
+    /// Does the same for a file that is opened: counters are shown as they are now.
+    pub fn to_open(path: *const c_char) -> Self {
+        let meant = Self::by(path);
+        if is_active() && !path.is_null() && !MAKING.get() {
+            // SAFETY: a path that is not null is a string.
+            let name = unsafe { CStr::from_ptr(path) }.to_bytes();
+            if name.windows(9).any(|part| part == b"counters/") {
+                device::show_counters();
+            }
+        }
+        meant
+    }
+
     /// Replaces a path of the tree or of a device.
     pub fn by_or_device(path: *const c_char) -> Self {
-        match is_active().then(|| ours::find(path)).flatten() {
+        let find = || ours::find(path).or_else(|| umad::find(path));
+        match is_active().then(find).flatten() {
             Some((_, stand_in)) => Self { path: stand_in.as_ptr(), led: None },
+            None if is_active() && rdma_cm::is_path(path) && rdma_cm::device().is_some() => {
+                Self { path: rdma_cm::STAND_IN.as_ptr(), led: None }
+            }
             None => Self::by(path),
         }
     }
@@ -94,8 +111,12 @@ fn lead(path: *const c_char) -> Option<CString> {
             path.strip_prefix(roots.into_iter().flatten().find(missing)?).ok()?
         }
     };
-    let led = root(environment)?.join(inside);
-    CString::new(led.into_os_string().as_bytes()).ok()
+    let mut led = root(environment)?.join(inside).into_os_string().into_vec();
+    // A path that ends in a slash means the target of a link, also for calls that do not follow links.
+    if [&b"/"[..], b"/."].iter().any(|end| path.as_os_str().as_bytes().ends_with(end)) {
+        led.push(b'/');
+    }
+    CString::new(led).ok()
 }
 
 // Returns the root of the tree that this process sees, if it exists.

@@ -9,6 +9,8 @@ macro_rules! errnos {
 }
 
 errnos!(
+    EADDRINUSE,
+    EADDRNOTAVAIL,
     EBADF,
     EBUSY,
     EFAULT,
@@ -16,11 +18,14 @@ errnos!(
     EIO,
     EMFILE,
     ENODATA,
+    ENODEV,
     ENOENT,
     ENOMEM,
     ENOSPC,
     ENOSYS,
+    ENOTTY,
     EOPNOTSUPP,
     EPERM,
-    EPROTONOSUPPORT
+    EPROTONOSUPPORT,
+    ETIMEDOUT
 );

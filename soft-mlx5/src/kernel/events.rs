@@ -208,7 +208,8 @@ impl EventFiles {
     }
 }
 
-fn socket_pair() -> Option<(OwnedFd, OwnedFd)> {
+/// Returns both ends of a socket pair that keeps messages apart.
+pub fn socket_pair() -> Option<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: `ends` has room for the two descriptors.

@@ -2,6 +2,8 @@
 
 mod spec;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::abi::Abi;
 use super::abi::uverbs::{CreateFlow, CreateFlowResp, ExDestroyFlow};
 use super::errno::{EINVAL, ENOMEM, EOPNOTSUPP, EPERM};
@@ -9,7 +11,7 @@ use super::qp::Qp;
 use super::report::Reported;
 use super::rss::RssQp;
 use super::udata::Request;
-use super::{Call, capability};
+use super::{Call, Core, capability};
 use crate::nic::frames::flow::{FIELDS, Rule, Target, at};
 use crate::nic::objects::{Result, Service};
 
@@ -96,6 +98,7 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
         3 => return Err(EOPNOTSUPP),
         _ => return Err(EINVAL),
     };
+    call.core.warn_of_sockets();
     let number = call.nic().create_flow(&rules)?;
     *call.flows_of(core.qp_handle)? += 1;
     let flow_handle = call.insert(Flow { number, qp: core.qp_handle });
@@ -126,6 +129,19 @@ fn leftovers(multicast: bool, target: Target) -> Rule {
     let (mut mask, mut value) = ([0; FIELDS], [0; FIELDS]);
     (mask[at::DESTINATION_MAC], value[at::DESTINATION_MAC]) = (1, u8::from(multicast));
     Rule { level: LEFTOVERS_LEVEL, mask, value, tag: None, target, continues: false }
+}
+
+impl Core {
+    /// Says, once, that frames of a flow also reach the sockets of the machine. An adapter would take them away.
+    fn warn_of_sockets(&self) {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        let Some(name) = &self.netdev else { return };
+        if !SAID.swap(true, Ordering::Relaxed) {
+            eprintln!(
+                "soft-mlx5: frames of flows on {name} also reach the sockets of this machine: to keep them away, drop them at the ingress of {name} (tc clsact)"
+            );
+        }
+    }
 }
 
 impl Call<'_> {

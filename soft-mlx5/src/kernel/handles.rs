@@ -128,6 +128,11 @@ impl Handles {
         Some(object)
     }
 
+    /// Returns all objects.
+    pub fn objects(&self) -> impl Iterator<Item = &Object> {
+        self.slots.iter().flatten()
+    }
+
     /// Handles of all objects of a type, the newest number first.
     pub fn of_type(&self, type_id: u16) -> Vec<u32> {
         let handles = self.slots.iter().enumerate().rev();

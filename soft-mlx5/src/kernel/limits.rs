@@ -65,3 +65,9 @@ pub const GIDS_ETHERNET: u32 = 255;
 
 /// Bytes of the longest message.
 pub const MAX_MESSAGE: u32 = 1 << 30;
+
+/// Capabilities of an InfiniBand port: automatic migration, system image GUID, extended speeds, connection manager, client
+/// reregistration and the like, as a ConnectX on a managed fabric shows them.
+pub const PORT_CAPS_INFINIBAND: u32 = 0x2651_e848;
+/// Capabilities of an Ethernet port: IP-based GIDs and connection manager.
+pub const PORT_CAPS_ETHERNET: u32 = 1 << 26 | 1 << 16;

@@ -18,6 +18,7 @@ mod handles;
 mod info;
 mod ioctl;
 pub mod limits;
+mod management;
 mod memlock;
 mod methods;
 mod mr;
@@ -31,14 +32,17 @@ mod qp_query;
 mod qp_rings;
 mod qp_state;
 mod query_device;
+mod rdma_cm;
 mod removal;
 mod report;
+mod resources;
 mod rss;
 mod srq;
 mod teardown;
 mod uar;
 mod uar_object;
 mod udata;
+mod umad;
 mod user;
 mod wq;
 mod write;
@@ -54,9 +58,11 @@ use errno::{EBADF, EBUSY, EINVAL, EIO};
 use events::{Carries, EventFiles, FileId};
 use handles::{Handles, Kind, Object};
 use memlock::Memlock;
+use rdma_cm::RdmaCm;
 use removal::Removal;
 use report::Routes;
 use uar::UarPages;
+use umad::UmadFiles;
 
 use crate::clock::Clock;
 use crate::fabric::LinkLayer;
@@ -64,18 +70,21 @@ use crate::faults::{Faults, Which};
 use crate::fd_table;
 use crate::nic::objects::{Cqn, Qpn, Result, Srqn, Wqn};
 use crate::nic::{Nic, NicConfig};
+use crate::tally::{Fault, Tally};
 
 /// A device with everything that the kernel keeps about it.
 #[derive(Debug)]
 pub struct Core {
     nic: Nic,
     link: LinkLayer,
+    netdev: Option<String>,
     shared_registers: bool,
     real_time: bool,
     refuse_raw: bool,
     // Time 0 of the device, in nanoseconds since 1970.
     epoch: u64,
     faults: Faults,
+    tally: Tally,
     // Commands to destroy an object so far, by type.
     destroys: [u64; 8],
     removal: Removal,
@@ -93,6 +102,8 @@ pub struct Core {
     routes: Routes,
     uars: UarPages,
     memlock: Memlock,
+    umad: UmadFiles,
+    rdma_cm: RdmaCm,
 }
 
 /// An open uverbs device, which one descriptor and its copies share.
@@ -110,14 +121,19 @@ impl Core {
     pub fn new(nic: Nic, config: &NicConfig, clock: Arc<Clock>, slot: u8) -> io::Result<Self> {
         let vectors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let clock_pages = ClockPages::new(config.epoch)?;
+        let port = nic.port();
+        // The next process with this port must not repeat the identifiers of this one.
+        let rdma_cm = RdmaCm::new(port.guid, port.lid, config.seed ^ config.epoch);
         Ok(Self {
             nic,
             link: config.link_layer,
+            netdev: config.netdev.clone(),
             shared_registers: config.shared_registers || config.blue_flame,
             real_time: config.real_time,
             refuse_raw: config.refuse_raw,
             epoch: config.epoch,
             faults: config.faults,
+            tally: config.tally.clone(),
             destroys: [0; 8],
             removal: Removal::default(),
             port_news: None,
@@ -132,12 +148,21 @@ impl Core {
             routes: Routes::default(),
             uars: UarPages::default(),
             memlock: Memlock::new(config.memlock),
+            umad: UmadFiles::new(slot),
+            rdma_cm,
         })
     }
 
     /// Returns the device itself.
     pub fn nic(&mut self) -> &mut Nic {
         &mut self.nic
+    }
+
+    /// Returns the time of the next timer of the device, of the connection manager or of a management datagram.
+    pub fn next_deadline(&self) -> Option<u64> {
+        let all =
+            [self.nic.next_deadline(), self.rdma_cm.next_deadline(), self.umad.next_deadline()];
+        all.into_iter().flatten().min()
     }
 
     /// Changes the faults from now on.
@@ -166,6 +191,15 @@ impl Core {
         Ok(id)
     }
 
+    /// Opens the file for management datagrams; returns the program's descriptor.
+    pub fn open_umad(&mut self, flags: i32) -> Result<RawFd> {
+        if self.is_removed() {
+            return Err(EIO);
+        }
+        let id = self.next_id();
+        self.umad.open(id, flags)
+    }
+
     /// Counts a copied descriptor.
     pub fn duplicate(&mut self, entry: fd_table::Entry) {
         match entry.kind {
@@ -175,7 +209,9 @@ impl Core {
                 }
             }
             fd_table::Kind::Events => self.events.duplicate(entry.id),
-            fd_table::Kind::Orphan => {}
+            fd_table::Kind::RdmaCm => self.duplicate_rdma_cm(entry.id),
+            fd_table::Kind::Umad => self.umad.duplicate(entry.id),
+            fd_table::Kind::Orphan | fd_table::Kind::Netlink => {}
         }
     }
 
@@ -200,7 +236,9 @@ impl Core {
                 }
             }
             fd_table::Kind::Events => self.events.close(entry.id),
-            fd_table::Kind::Orphan => {}
+            fd_table::Kind::RdmaCm => self.close_rdma_cm(entry.id),
+            fd_table::Kind::Umad => self.umad.close(entry.id),
+            fd_table::Kind::Orphan | fd_table::Kind::Netlink => {}
         }
         self.deliver_events();
     }
@@ -236,6 +274,8 @@ impl Core {
 }
 
 pub use ioctl::REQUEST as VERBS_IOCTL;
+pub use query_device::DEVICE_CAPS;
+pub use resources::{Description, Resource};
 pub use uar::MapRequest;
 
 /// A running command: the device and the open file that it came through.
@@ -321,7 +361,7 @@ impl Call<'_> {
             7 => fail.mr,
             _ => Which::None,
         };
-        if which.is(number) {
+        if self.core.tally.count_if(which.is(number), Fault::Destroy) {
             return Err(EBUSY);
         }
         self.destroy_object(handle, type_id)

@@ -20,6 +20,18 @@ pub struct Mr {
     _pinned: Pinned,
 }
 
+impl Mr {
+    /// Returns its length in bytes.
+    pub fn length(&self) -> u64 {
+        self.attr.length
+    }
+
+    /// Returns the handle of its domain.
+    pub fn domain(&self) -> u32 {
+        self.pd
+    }
+}
+
 const PAGE_MASK: u64 = 4095;
 
 mod access {

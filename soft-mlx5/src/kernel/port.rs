@@ -40,12 +40,6 @@ const MTU_4096: u8 = 5;
 const WIDTH_4X: u8 = 2;
 const SPEED_EDR: u8 = 32;
 
-// Automatic migration, system image GUID, extended speeds, connection manager, client
-// reregistration and the like, as a ConnectX on a managed fabric shows them.
-const CAPS_INFINIBAND: u32 = 0x2651_e848;
-// IP-based GIDs and connection manager.
-const CAPS_ETHERNET: u32 = 1 << 26 | 1 << 16;
-
 impl Call<'_> {
     fn port(&mut self, port: u32) -> Result<QueryPortResp> {
         self.context()?;
@@ -65,10 +59,10 @@ impl Call<'_> {
         };
         Ok(match self.core.link {
             LinkLayer::InfiniBand => QueryPortResp {
-                port_cap_flags: CAPS_INFINIBAND,
+                port_cap_flags: limits::PORT_CAPS_INFINIBAND,
                 gid_tbl_len: limits::GIDS_INFINIBAND,
                 lid: address.lid,
-                sm_lid: 1,
+                sm_lid: address::SWITCH_LID,
                 active_mtu: MTU_4096,
                 max_vl_num: 4,
                 subnet_timeout: 18,
@@ -77,7 +71,7 @@ impl Call<'_> {
             },
             // An interface with the usual MTU of 1500 carries 1024 bytes of payload per packet.
             LinkLayer::Ethernet => QueryPortResp {
-                port_cap_flags: CAPS_ETHERNET,
+                port_cap_flags: limits::PORT_CAPS_ETHERNET,
                 gid_tbl_len: limits::GIDS_ETHERNET,
                 active_mtu: MTU_1024,
                 link_layer: 2,
@@ -92,7 +86,9 @@ impl Call<'_> {
         }
         let lid = self.nic().port().lid;
         let (gid_type, gid) = table_entry(lid, self.core.link, index).ok_or(ENODATA)?;
-        let netdev_ifindex = if gid_type == GidType::InfiniBand { 0 } else { netdev::index() };
+        let joined = self.core.netdev.as_deref();
+        let is_infiniband = gid_type == GidType::InfiniBand;
+        let netdev_ifindex = if is_infiniband { 0 } else { netdev::index(joined) };
         let gid_type = gid_type as u32;
         Ok(GidEntry { gid, gid_index: index, port_num: port, gid_type, netdev_ifindex })
     }

@@ -28,7 +28,7 @@ const RAW_CAPS: u32 = RAW_CVLAN_STRIPPING | RAW_SCATTER_FCS | RAW_IP_CSUM;
 /// Queue pairs of type `IBV_QPT_RAW_PACKET`, as a set.
 const RAW_PACKET: u32 = 1 << 8;
 const TOEPLITZ: u8 = 1;
-const DEVICE_CAPS: u32 =
+pub const DEVICE_CAPS: u32 =
     CAP_CHANGE_PHY_PORT | CAP_PORT_ACTIVE_EVENT | CAP_SYS_IMAGE_GUID | CAP_RC_RNR_NAK_GEN;
 
 const TM_CAP_RC: u32 = 1 << 0;

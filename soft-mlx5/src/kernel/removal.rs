@@ -49,6 +49,7 @@ impl Core {
         self.deliver_events();
         self.nic.report(Event::DeviceFatal);
         self.deliver_events();
+        self.remove_rdma_cm();
         // Destroying a queue pair lets the device work, and `work` must not remove the device again.
         self.removal = Removal::Gone;
         let files: Vec<_> = self.files.keys().copied().collect();
@@ -56,5 +57,6 @@ impl Core {
             Call { core: self, file }.destroy_all();
         }
         self.events.shut_down();
+        self.umad.shut_down();
     }
 }

@@ -88,6 +88,7 @@ impl Core {
             let _ = self.deliver(event);
         }
         self.events.flush();
+        self.umad.flush();
     }
 
     fn place(&self, number: Number) -> Result<(FileId, u32)> {

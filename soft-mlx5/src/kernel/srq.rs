@@ -31,6 +31,18 @@ pub struct Srq {
     _pinned: Pinned,
 }
 
+impl Srq {
+    /// Returns the handle of its domain.
+    pub fn domain(&self) -> u32 {
+        self.pd
+    }
+
+    /// Returns the handle of the CQ of its own completions.
+    pub fn own_cq(&self) -> Option<u32> {
+        self.cq
+    }
+}
+
 const BASIC: u32 = 0;
 const XRC: u32 = 1;
 const TAG_MATCHING: u32 = 2;

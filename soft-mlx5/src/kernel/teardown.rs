@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::Core;
+use crate::tally::Fault;
 
 /// Steps that send the outstanding answers.
 const STEPS: usize = 16;
@@ -51,6 +52,7 @@ impl Core {
 
     /// Settles before the process ends, if there are queue pairs that peers may talk to.
     pub fn settle_at_exit(&mut self) {
+        self.end_rdma_cm();
         if self.routes.has_queue_pairs() {
             self.settle();
         }
@@ -62,9 +64,13 @@ impl Core {
         if let Some(removal) = self.removal_time().filter(|removal| *removal <= now) {
             // Work that was due before the removal is done first, even by a late device.
             self.nic.step(removal);
+            self.tally.count(Fault::Removal);
             self.remove();
         }
-        let busy = self.nic.step(now);
+        let mut busy = self.nic.step(now);
+        busy |= self.take_management();
+        busy |= self.expire_umad();
+        busy |= self.work_rdma_cm();
         self.clock_pages.set(now);
         self.deliver_events();
         busy

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::fabric::{Fabric, LinkLayer};
 use crate::faults::Faults;
+use crate::tally::Tally;
 
 /// The configuration of a device at power-up.
 #[derive(Debug, Clone, Default)]
@@ -46,6 +47,8 @@ pub struct NicConfig {
     pub real_time: bool,
     /// Stop the program where an adapter would silently corrupt data.
     pub strict: bool,
+    /// Counts injected faults.
+    pub(crate) tally: Tally,
 }
 
 /// Addresses and state of the port.

@@ -17,9 +17,11 @@ use super::strict::{Object, Rule, Strict};
 use super::table::Table;
 use super::timer::Timers;
 use super::trace::Trace;
+use crate::counters::Hardware;
 use crate::fabric::LinkLayer;
 use crate::fabric::interface::Interface;
 use crate::fabric::link::Link;
+use crate::fabric::mad::Arrived;
 use crate::fabric::pcap::Capture;
 use crate::fabric::playback::Playback;
 
@@ -47,10 +49,16 @@ pub struct Core {
     pub timers: Timers,
     /// Events for the driver.
     pub events: VecDeque<Event>,
+    /// Management datagrams for the driver.
+    pub management: VecDeque<Arrived>,
+    /// Sequence number of the next management datagram.
+    pub management_psn: u32,
     /// Operations that fail on request.
     pub faults: OperationFaults,
     /// The rule that the device breaks, on request.
     pub defects: Defects,
+    /// Counters of the transport.
+    pub counters: Hardware,
     /// CQs with a torn CQE, and when it becomes whole.
     pub torn: Vec<(Cqn, u64)>,
     /// Completions on their way to their CQs.
@@ -74,7 +82,7 @@ pub struct Core {
 impl Core {
     /// Makes the shared part of a new device.
     pub fn new(config: &NicConfig) -> io::Result<Self> {
-        let mut link = Link::new(&config.fabric, config.faults, config.seed)?;
+        let mut link = Link::new(&config.fabric, config.faults, config.seed, config.tally.clone())?;
         if let Some(path) = &config.pcap {
             link.capture(Capture::open(path, config.epoch)?);
         }
@@ -94,8 +102,11 @@ impl Core {
             srqs: Table::new(FIRST_SRQN, MAX_QUEUES),
             timers: Timers::default(),
             events: VecDeque::new(),
-            faults: OperationFaults::new(config.faults, config.seed),
+            management: VecDeque::new(),
+            management_psn: 0,
+            faults: OperationFaults::new(config.faults, config.seed, config.tally.clone()),
             defects: Defects::new(config.faults.defect),
+            counters: Hardware::default(),
             torn: Vec::new(),
             shuffler: Shuffler::new(config.faults.shuffle_completions, config.seed),
             strict: Strict::new(config.strict),
@@ -164,6 +175,7 @@ impl Core {
         // Only a driver's mistake lets a queue pair outlive its CQ; no program waits for the CQE then.
         let Some(cq) = self.cqs.get_mut(cqn.0) else { return };
         self.trace.completed(cqn, cq.producer(), completion);
+        self.counters.count_failure(completion);
         let event = cq.push(completion, &self.defects, &mut self.strict);
         if self.defects.is(Defect::TornCqe) {
             self.torn.push((cqn, self.now + TORN_NS));

@@ -56,8 +56,12 @@ pub struct Cq {
     // Consumer index that follows from a resize: the program has consumed the resize CQE, but updates the
     // record only when it polls again.
     implied: Option<u32>,
-    // Producer index after the last solicited CQE.
+    // Producer index after the last solicited CQE that no event has announced.
     solicited: Option<u32>,
+    // Producer index of the last event, which announced the CQEs before it (`last_notified_index`).
+    notified: u32,
+    // CQEs after that index. The distance of the indices says less: it is zero again after 2^32 CQEs.
+    unannounced: u32,
     armed: Option<Arm>,
     // Sequence number of the arm that raised the last event, and raises no other.
     spent: Option<u32>,
@@ -113,6 +117,8 @@ impl Cq {
             consumed: 0,
             implied: None,
             solicited: None,
+            notified: 0,
+            unannounced: 0,
             armed: None,
             spent: None,
             failed: false,
@@ -134,6 +140,11 @@ impl Cq {
     /// Returns the index of the next CQE, which runs on without wrapping at the size of the queue.
     pub fn producer(&self) -> u32 {
         self.produced.wrapping_add(self.held())
+    }
+
+    /// Returns the producer index of the last event.
+    pub fn last_notified(&self) -> u32 {
+        self.notified
     }
 
     fn held(&self) -> u32 {
@@ -225,7 +236,7 @@ impl Cq {
             self.ring.write(slot as usize * CQE_SIZE, array)?;
         }
         self.write(&Completion { cqe: *title, front: None }, &Defects::default())?;
-        self.produced = self.produced.wrapping_add(len - 1);
+        self.advance(len - 1);
         Ok(())
     }
 
@@ -277,8 +288,13 @@ impl Cq {
         let mut last = [0; 8];
         last.copy_from_slice(&cqe[LAST_WORD..]);
         self.ring.publish(at + LAST_WORD, last)?;
-        self.produced = self.produced.wrapping_add(1);
+        self.advance(1);
         Ok(())
+    }
+
+    fn advance(&mut self, count: u32) {
+        self.produced = self.produced.wrapping_add(count);
+        self.unannounced = self.unannounced.saturating_add(count);
     }
 
     fn finish_torn(&mut self) -> Result<(), Unmapped> {
@@ -313,14 +329,22 @@ impl Cq {
         self.fire()
     }
 
+    // Raises the event of an arm if there is a CQE that the program has not taken and that no event has announced. A
+    // program may thus arm before it polls the CQEs of the last event.
     fn fire(&mut self) -> Option<Event> {
-        let arm = self.armed?;
-        let behind = if arm.solicited_only { self.solicited? } else { self.produced };
+        let arm = self.armed.filter(|_| self.unannounced > 0)?;
+        let is_written = |index: &u32| !is_ahead(*index, self.produced);
+        let solicited = self.solicited.filter(is_written);
+        let behind = if arm.solicited_only { solicited? } else { self.produced };
         if !is_ahead(behind, arm.consumer_index) {
             return None;
         }
+        if solicited.is_some() {
+            self.solicited = None;
+        }
         self.armed = None;
         self.spent = Some(arm.sequence);
+        (self.notified, self.unannounced) = (self.produced, 0);
         Some(Event::Completion(self.number))
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::fabric::rng::Rng;
 use crate::faults::{Faults, PortFlap};
+use crate::tally::{Fault, Tally};
 
 // Each kind of fault draws from a generator of its own: one more fault of one kind does not change those of
 // another kind.
@@ -14,6 +15,7 @@ const RNR_STREAM: u64 = 0x524e_5200;
 pub struct OperationFaults {
     faults: Faults,
     rng: Rng,
+    tally: Tally,
     sends: u64,
     receives: u64,
     messages: u64,
@@ -21,8 +23,9 @@ pub struct OperationFaults {
 
 impl OperationFaults {
     /// Makes the state of decisions that follow from `seed`.
-    pub fn new(faults: Faults, seed: u64) -> Self {
-        Self { faults, rng: Rng::new(seed ^ RNR_STREAM), sends: 0, receives: 0, messages: 0 }
+    pub fn new(faults: Faults, seed: u64, tally: Tally) -> Self {
+        let rng = Rng::new(seed ^ RNR_STREAM);
+        Self { faults, rng, tally, sends: 0, receives: 0, messages: 0 }
     }
 
     /// Changes the faults from now on, and counts from zero.
@@ -33,24 +36,25 @@ impl OperationFaults {
     /// Counts a send WQE; returns `true` if this WQE fails.
     pub fn send_fails(&mut self) -> bool {
         self.sends += 1;
-        self.faults.fail_send == Some(self.sends)
+        self.tally.count_if(self.faults.fail_send == Some(self.sends), Fault::Send)
     }
 
     /// Counts a message that goes into a receive WQE; returns `true` if this message fails.
     pub fn receive_fails(&mut self) -> bool {
         self.receives += 1;
-        self.faults.fail_receive == Some(self.receives)
+        self.tally.count_if(self.faults.fail_receive == Some(self.receives), Fault::Receive)
     }
 
     /// Counts a message, sent or received; returns `true` if this message takes its QP to error.
     pub fn is_fatal(&mut self) -> bool {
         self.messages += 1;
-        self.faults.qp_fatal == Some(self.messages)
+        self.tally.count_if(self.faults.qp_fatal == Some(self.messages), Fault::Qp)
     }
 
     /// Returns `true` if the receiver counts as not ready.
     pub fn is_rnr(&mut self) -> bool {
-        self.rng.chance(self.faults.rnr)
+        let refused = self.rng.chance(self.faults.rnr);
+        self.tally.count_if(refused, Fault::Rnr)
     }
 }
 
@@ -166,7 +170,7 @@ mod tests {
     #[test]
     fn only_the_nth_operation_fails() {
         let faults = Faults { fail_send: Some(2), qp_fatal: Some(1), ..Faults::default() };
-        let mut operations = OperationFaults::new(faults, 1);
+        let mut operations = OperationFaults::new(faults, 1, Tally::default());
         assert_eq!([(); 4].map(|()| operations.send_fails()), [false, true, false, false]);
         assert_eq!([(); 2].map(|()| operations.is_fatal()), [true, false]);
         assert!(![(); 9].map(|()| operations.receive_fails()).contains(&true));

@@ -55,6 +55,8 @@ pub struct CompletionQueue {
     pub attr: CqAttr,
     /// CQEs written.
     pub produced: u32,
+    /// Index of the next CQE at the last event, which announced the CQEs before it.
+    pub last_notified: u32,
 }
 
 /// All queues of a device, in the order of their numbers.
@@ -89,6 +91,7 @@ impl Nic {
             number,
             attr: *cq.attr(),
             produced: cq.producer(),
+            last_notified: cq.last_notified(),
         });
         let wqs = self.frames.wqs.iter().map(|(number, wq)| FrameQueue {
             number,

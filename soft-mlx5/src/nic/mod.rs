@@ -10,6 +10,7 @@ mod completion;
 mod compress;
 mod config;
 mod core;
+mod counting;
 mod cq;
 pub mod defects;
 mod execute;
@@ -17,6 +18,7 @@ mod faults;
 pub(crate) mod frames;
 mod handover;
 pub mod inspect;
+mod management;
 mod memory;
 mod mkey;
 pub mod objects;
@@ -59,10 +61,13 @@ use self::qp::Qp;
 use self::strict::{Object, Rule};
 use self::table::Table;
 use self::uar::{Ring, Uar};
+use crate::counters::{Counters, Port};
 use crate::fabric::address;
+use crate::fabric::groups::{Member, Membership};
 use crate::fabric::link::Drops;
 use crate::faults::Faults;
 use crate::guard;
+use crate::tally::Tally;
 
 pub use self::config::{NicConfig, PortAddress, UarPage};
 pub use self::mkey::DUMP_FILL_MKEY;
@@ -85,6 +90,7 @@ pub struct Nic {
     uar: Uar,
     groups: Vec<([u8; 16], Qpn)>,
     schedule: Schedule,
+    tally: Tally,
     small_steps: bool,
     // Queue pairs that wait for the link, and queue pairs in error.
     blocked: Vec<u32>,
@@ -118,6 +124,7 @@ impl Nic {
             uar: Uar::new()?,
             groups: Vec::new(),
             schedule: Schedule::new(&config.faults),
+            tally: config.tally,
             small_steps: config.small_steps,
             blocked: Vec::new(),
             failed: Vec::new(),
@@ -161,6 +168,34 @@ impl Nic {
         self.core.defects = Defects::new(faults.defect);
         self.core.shuffler.set(faults.shuffle_completions);
         self.schedule.set(&faults);
+    }
+
+    /// Returns all counters.
+    pub fn counters(&self) -> Counters {
+        let port = self.core.link.counters();
+        let mut hardware = self.core.counters;
+        hardware.rx_icrc_encapsulated = self.core.link.wrong_icrcs();
+        Counters { port, hardware, injected: self.tally.own() }
+    }
+
+    /// Sets counters of the port to 0: those whose base `reset` sets to the value of all time.
+    pub fn reset_counters(&mut self, reset: impl FnOnce(&mut Port, &Port)) {
+        self.core.link.reset_counters(reset);
+    }
+
+    /// Returns the members of multicast groups on the fabric.
+    pub fn group_members(&self) -> Vec<Member> {
+        self.core.link.members()
+    }
+
+    /// Makes the port a member of a group. Queue pairs are attached by [`Nic::attach_multicast`].
+    pub fn join_group(&mut self, membership: Membership) -> io::Result<()> {
+        self.core.link.join_group(membership)
+    }
+
+    /// Ends the membership of the port in a group; returns `false` if it was no member.
+    pub fn leave_group(&mut self, mgid: &[u8; 16]) -> bool {
+        self.core.link.leave_group(mgid)
     }
 
     /// Returns the packets that the port lost.

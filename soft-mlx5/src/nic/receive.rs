@@ -25,7 +25,7 @@ pub fn send(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusal
         refuse_on_request(qp, core)?;
         message::begin(qp, core, packet)?;
         let matched = matches!(qp.responder.receive.role, Role::Matched(..));
-        if !matched && !core.take_receive(qp) {
+        if !matched && !take(qp, core) {
             return Err(Refusal::NotReady);
         }
         if !matched && core.faults.receive_fails() {
@@ -72,6 +72,13 @@ pub fn send(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusal
         complete(qp, core, packet, opcode, byte_cnt, inline);
     }
     Ok(())
+}
+
+/// Takes a receive WQE; returns `false` and counts the message if none is posted.
+fn take(qp: &mut Qp, core: &mut Core) -> bool {
+    let taken = core.take_receive(qp);
+    core.counters.out_of_buffer += u64::from(!taken);
+    taken
 }
 
 /// Injects RNR where a sender would get the NAK.
@@ -139,7 +146,7 @@ pub fn write(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusa
         refuse_on_request(qp, core)?;
     }
     // The receive WQE comes before the bytes: a message without a WQE is not half executed.
-    if packet.operation.has_immediate() && !core.take_receive(qp) {
+    if packet.operation.has_immediate() && !take(qp, core) {
         return Err(Refusal::NotReady);
     }
     if let Some(region) = region {
@@ -184,7 +191,7 @@ pub fn atomic(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<u64, Refu
 
 /// Delivers a datagram. A datagram with any error is dropped without notice.
 pub fn datagram(qp: &mut Qp, core: &mut Core, packet: &Packet) {
-    if packet.deth.qkey != qp.qkey || !core.take_receive(qp) {
+    if packet.deth.qkey != qp.qkey || !take(qp, core) {
         return;
     }
     let pd = core.receive_pd(qp);

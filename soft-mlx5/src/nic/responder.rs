@@ -184,6 +184,7 @@ fn receive_reliable(qp: &mut Qp, core: &mut Core, packet: &Packet) {
     let expected = qp.responder.expected_psn;
     let ahead = psn::diff(packet.bth.psn, expected);
     if ahead > 0 {
+        core.counters.out_of_sequence += 1;
         if !qp.responder.refused {
             qp.responder.refused = true;
             qp.responder.say(expected, Syndrome::Nak(NakCode::SequenceError));
@@ -191,6 +192,7 @@ fn receive_reliable(qp: &mut Qp, core: &mut Core, packet: &Packet) {
         return;
     }
     if ahead < 0 {
+        core.counters.duplicate_request += 1;
         return repeat(qp, core, packet);
     }
     qp.responder.refused = false;
@@ -198,7 +200,9 @@ fn receive_reliable(qp: &mut Qp, core: &mut Core, packet: &Packet) {
         core.events.push_back(Event::QpFatal(Qpn(qp.number)));
         return qp.fail(core);
     }
-    match execute(qp, core, packet) {
+    let outcome = execute(qp, core, packet);
+    core.counters.count_request(packet.operation, &outcome);
+    match outcome {
         Ok(packets) => {
             qp.responder.expected_psn = psn::add(expected, packets);
             if packet.bth.ack_request && !has_own_answer(packet.operation) {
@@ -248,7 +252,9 @@ fn receive_unreliable(qp: &mut Qp, core: &mut Core, packet: &Packet) {
         qp.responder.message = Message::None;
         qp.responder.receive.placed = 0;
     }
-    match execute(qp, core, packet) {
+    let outcome = execute(qp, core, packet);
+    core.counters.count_request(packet.operation, &outcome);
+    match outcome {
         Ok(_) => {}
         Err(Refusal::Fatal(_, Some(failure))) if qp.responder.receive.counter.is_some() => {
             receive::fail(qp, core, failure);

@@ -7,8 +7,10 @@ use super::qp::{Qp, Turn, is_connected};
 use super::strict::{Object, Rule};
 use super::table::Table;
 use super::uar::Ring;
-use super::{Nic, requester, responder, response, tm, transmit};
+use super::{Nic, management, requester, responder, response, tm, transmit};
+use crate::fabric::mad::GSI_QPN;
 use crate::fabric::packet::Packet;
+use crate::tally::Fault;
 
 // Bounds of one step.
 const PACKETS_PER_STEP: usize = 256;
@@ -25,6 +27,7 @@ impl Nic {
         self.core.trace.now = self.core.now;
         self.core.progress = false;
         while let Some(up) = self.schedule.port_change(self.core.now) {
+            self.tally.count_if(!up, Fault::PortDown);
             self.set_link(up);
         }
         if !self.schedule.works(self.core.now) {
@@ -173,6 +176,9 @@ impl Nic {
     }
 
     fn dispatch(&mut self, packet: &Packet) {
+        if packet.bth.dest_qpn <= GSI_QPN {
+            return management::receive(&mut self.core, packet);
+        }
         if packet.bth.dest_qpn != transmit::MULTICAST_QPN {
             return deliver(&mut self.qps, &mut self.core, packet.bth.dest_qpn, packet);
         }

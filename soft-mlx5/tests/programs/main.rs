@@ -5,11 +5,13 @@ mod common;
 
 mod devinfo;
 mod killed;
+mod management;
 mod mpi;
 mod perftest;
 mod pingpong;
 mod qperf;
 mod rdma_cm;
+mod rdma_tool;
 mod tshark;
 mod ucx;
 

@@ -61,6 +61,28 @@ fn faults_of_the_command_line_reach_the_device() {
 }
 
 #[test]
+fn a_run_with_faults_says_at_its_end_what_was_injected() {
+    let waiting = format!("{}; wait $!", common::pingpong("-n 100"));
+    let script = ["sh", "-c", &waiting];
+    let outcome = finish(&mut run(&["--loss", "0.1", "--rnr", "0.1"], &script));
+    let line = outcome.stderr.lines().last().unwrap_or_default();
+    let counts =
+        line.strip_prefix("soft-mlx5: injected: ").unwrap_or_else(|| panic!("{outcome:?}"));
+    let words: Vec<_> = counts.split([' ', ',']).collect();
+    let [lost, "of", packets, "packets", "lost", "", rnr, "RNR"] = words[..] else {
+        panic!("{line}")
+    };
+    let [lost, packets, rnr] = [lost, packets, rnr].map(|word| word.parse::<u64>().unwrap());
+    // Of both processes: each message is a packet and has an acknowledgement.
+    assert!(packets >= 400 && lost >= 1 && lost < packets / 2 && rnr >= 1, "{line}");
+    // A process that is killed has counted, too.
+    let killed = "ibv_devices >/dev/null; kill -KILL $$";
+    let outcome = finish(&mut run(&["--fail-send", "7"], &["sh", "-c", killed]));
+    assert_eq!(outcome.stderr, "soft-mlx5: injected: 0 sends failed\n");
+    assert_eq!(finish(&mut run(&[], &["ibv_devices"])).stderr, "");
+}
+
+#[test]
 fn a_program_that_waits_for_events_sees_the_port_and_the_device_go() {
     // A busy machine may open the device after the port has changed: each attempt has more time than the last.
     let mut seen = Vec::new();

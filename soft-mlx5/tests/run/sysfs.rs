@@ -97,6 +97,12 @@ for name, after in ('realpath', (None,)), ('realpath', (buf,)), ('__realpath_chk
     found = getattr(c, name)(DIR, *after)
     found = ctypes.cast(found, ctypes.c_char_p).value
     assert found.startswith(b'/sys/devices/') and c.access(found, 0) == 0, (name, found)
+# A slash at the end means the target of a link, also where links are not followed.
+assert os.path.islink(DIR) and not os.path.islink(DIR + b'/')
+assert c.readlink(DIR + b'/', buf, 4096) == -1 and ctypes.get_errno() == 22
+assert c.lstat(FILE + b'/', buf) == -1 and ctypes.get_errno() == 20
+for name in 'getxattr', 'lgetxattr':
+    assert getattr(c, name)(DIR, b'user.none', buf, 10) == -1 and ctypes.get_errno() in (61, 95), name
 assert c.chdir(DIR) == 0 and open('node_type').read() == '1: CA\n'
 # What is not there is not there, and others' paths are their own.
 assert c.access(b'/sys/class/infiniband/mlx5_9', 0) == -1 and ctypes.get_errno() == 2
@@ -115,6 +121,30 @@ fn programs_that_look_at_other_paths_get_no_device() {
     assert_eq!(shell(script).trim(), "0");
     let inner = [SOFT_MLX5, "run", "--", "sh", "-c", "ls /sys/class/infiniband | wc -l"];
     assert_eq!(finish(&mut run(&[], &inner)).succeeded().trim(), "1");
+}
+
+#[test]
+fn the_pci_function_and_the_port_show_what_the_kernel_does() {
+    let script = "cd /sys/class/infiniband/mlx5_0 && cat device/class ports/1/cap_mask ports/1/has_smi && \
+        wc -c < device/config && wc -l < device/resource && basename $(readlink device/driver) && ls device/net && \
+        cat ports/1/counters/port_xmit_data ports/1/hw_counters/out_of_buffer && ls ports/1/counters | wc -l && \
+        cat /sys/class/infiniband_mad/abi_version && ls /sys/class/infiniband_mad && ls -l device/ >/dev/null";
+    let on_ethernet =
+        finish(&mut run(&["--link", "roce", "--netdev", "lo"], &["sh", "-c", script]));
+    assert_eq!(on_ethernet.stderr, "");
+    assert_eq!(
+        on_ethernet.succeeded(),
+        "0x020700\n0x04010000\n0\n256\n13\nmlx5_core\nlo\n0\n0\n21\n5\nabi_version\numad0\n"
+    );
+    let found = finish(&mut run(&[], &["sh", "-c", &script.replace("ls device/net", "echo")]));
+    assert_eq!(
+        found.succeeded(),
+        "0x020700\n0x2651e848\n1\n256\n13\nmlx5_core\n\n0\n0\n21\n5\nabi_version\nissm0\numad0\n"
+    );
+    let ndevs = "cat /sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0; rdma link show";
+    let found = finish(&mut run(&["--link", "roce", "--netdev", "lo"], &["sh", "-c", ndevs]));
+    let found = found.succeeded();
+    assert!(found.starts_with("lo\n") && found.ends_with(" netdev lo \n"), "{found}");
 }
 
 #[test]

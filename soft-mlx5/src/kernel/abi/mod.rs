@@ -2,6 +2,7 @@
 //! and without implicit padding.
 
 pub mod mlx5;
+pub mod rdma_cm;
 pub mod uverbs;
 
 /// A value with a fixed layout in command memory.

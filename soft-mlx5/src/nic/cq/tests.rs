@@ -179,6 +179,69 @@ fn an_event_for_each_arm() {
 }
 
 #[test]
+fn an_arm_before_the_poll_announces_newer_cqes_only() {
+    let (program, mut cq) = Program::new(8, 64);
+    let mut strict = Strict::new(false);
+    let event = Some(Event::Completion(Cqn(0x400)));
+    let mut push = |cq: &mut Cq| cq.push(&send(0), &Defects::default(), &mut strict);
+    program.arm(ANY);
+    assert_eq!((arm(&mut cq), push(&mut cq), cq.last_notified()), (None, event, 1));
+    // The program takes the event, arms, and polls only then: as ib_send_lat does.
+    program.arm(Arm { sequence: 1, ..ANY });
+    assert_eq!((arm(&mut cq), push(&mut cq), cq.last_notified()), (None, event, 2));
+    // A CQE between the event and the arm is new.
+    assert_eq!(push(&mut cq), None);
+    program.arm(Arm { sequence: 2, ..ANY });
+    assert_eq!((arm(&mut cq), cq.last_notified()), (event, 3));
+    // A CQE between the last poll and the arm, too.
+    program.consume(3);
+    assert_eq!(push(&mut cq), None);
+    program.arm(Arm { sequence: 3, consumer_index: 3, ..ANY });
+    assert_eq!((arm(&mut cq), cq.last_notified()), (event, 4));
+    // The program has polled a CQE before it takes its event.
+    program.arm(Arm { sequence: 4, consumer_index: 4, ..ANY });
+    assert_eq!((arm(&mut cq), push(&mut cq)), (None, event));
+    program.arm(Arm { sequence: 5, consumer_index: 5, ..ANY });
+    assert_eq!((arm(&mut cq), push(&mut cq)), (None, event));
+}
+
+#[test]
+fn an_arm_after_more_cqes_than_indices_is_answered() {
+    let (program, mut cq) = Program::new(2, 64);
+    let mut strict = Strict::new(false);
+    let event = Some(Event::Completion(Cqn(0x400)));
+    let mut push = |cq: &mut Cq| cq.push(&send(0), &Defects::default(), &mut strict);
+    program.arm(ANY);
+    assert_eq!((arm(&mut cq), push(&mut cq)), (None, event));
+    // All CQEs but one of a full turn of the indices were polled, and the next is the one with the index of the event.
+    for turn in [CONSUMER_INDEX_MASK, CONSUMER_INDEX_MASK / 2 + 1, u32::MAX] {
+        cq.advance(turn);
+        (cq.consumed, cq.unannounced) = (cq.produced, turn);
+        program.consume(cq.produced);
+        assert_eq!(push(&mut cq), None);
+        let sequence = (cq.spent.unwrap() + 1) & 3;
+        program.arm(Arm { sequence, consumer_index: cq.produced - 1, ..ANY });
+        assert_eq!(arm(&mut cq), event, "{turn:#x}");
+    }
+}
+
+#[test]
+fn a_solicited_cqe_is_announced_by_any_event_once() {
+    let (program, mut cq) = Program::new(8, 64);
+    let mut strict = Strict::new(false);
+    let event = Some(Event::Completion(Cqn(0x400)));
+    let solicited = completion(1, CqeOpcode::ResponderSend, true);
+    program.arm(ANY);
+    assert_eq!(arm(&mut cq), None);
+    assert_eq!(cq.push(&solicited, &Defects::default(), &mut strict), event);
+    assert_eq!(cq.push(&send(2), &Defects::default(), &mut strict), None);
+    program.arm(Arm { sequence: 1, solicited_only: true, ..ANY });
+    assert_eq!(arm(&mut cq), None);
+    assert_eq!(cq.push(&send(3), &Defects::default(), &mut strict), None);
+    assert_eq!(cq.push(&solicited, &Defects::default(), &mut strict), event);
+}
+
+#[test]
 fn solicited_arms_wait_for_solicited_cqes_and_errors() {
     let (program, mut cq) = Program::new(8, 64);
     let mut strict = Strict::new(false);

@@ -15,6 +15,7 @@ const INFINITE_RNR: u8 = 7;
 pub fn answer_lost(qp: &mut Qp, core: &mut Core) {
     let at = qp.requester.unacked_psn;
     if qp.requester.implied_loss != Some(at) {
+        core.counters.implied_nak_seq_err += 1;
         qp.requester.implied_loss = Some(at);
         qp.requester.go_back();
         core.activate(qp);
@@ -70,6 +71,7 @@ pub fn expire(qp: &mut Qp, core: &mut Core) {
         qp.requester.backing_off = false;
         core.activate(qp);
     } else if qp.requester.has_unacked() {
+        core.counters.local_ack_timeout_err += 1;
         retry(qp, core);
     }
 }
