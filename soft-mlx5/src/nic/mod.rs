@@ -134,6 +134,23 @@ impl Nic {
         self.uar.page(index).map_err(commands::errno)
     }
 
+    /// Makes the memory file of the UAR pages this long, for a bus that maps it whole.
+    pub(crate) fn reserve_uar_pages(&mut self, pages: u32) -> io::Result<()> {
+        self.uar.reserve(pages)
+    }
+
+    /// Returns the memory file of the UAR pages.
+    pub(crate) fn uar_file(&self) -> RawFd {
+        self.uar.file()
+    }
+
+    /// Takes a doorbell of eight bytes from a page that drivers do not map. No later doorbell overwrites it.
+    pub(crate) fn ring_register(&mut self, page: u32, offset: usize, doorbell: [u8; 8]) {
+        if self.uar.store(page, offset, doorbell) {
+            self.take_doorbells(true);
+        }
+    }
+
     /// Returns the addresses and state of the port.
     pub fn port(&self) -> PortAddress {
         let lid = self.core.link.lid();
