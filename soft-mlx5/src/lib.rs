@@ -82,8 +82,10 @@
 //!
 //! It is a correctness model: its speed says nothing about an adapter.
 
+mod capabilities;
 mod clock;
 mod device;
+mod dma;
 mod engine;
 mod fabric;
 pub mod faults;

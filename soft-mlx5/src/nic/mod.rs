@@ -18,7 +18,7 @@ pub(crate) mod frames;
 mod handover;
 pub mod inspect;
 mod memory;
-mod mkey;
+pub(crate) mod mkey;
 pub mod objects;
 mod psn;
 mod qp;
@@ -65,6 +65,7 @@ use crate::faults::Faults;
 use crate::guard;
 
 pub use self::config::{NicConfig, PortAddress, UarPage};
+pub(crate) use self::memory::{PageList, Space, Spaces, Span, Unmapped};
 pub use self::mkey::DUMP_FILL_MKEY;
 
 /// Frequency of the clock of CQE timestamps, in kHz (`hca_core_clock`): one tick per nanosecond.
@@ -84,6 +85,8 @@ pub struct Nic {
     frames: Frames,
     uar: Uar,
     groups: Vec<([u8; 16], Qpn)>,
+    // Queue pairs that stand for queue pairs 0 and 1.
+    management_qps: [Option<Qpn>; 2],
     schedule: Schedule,
     small_steps: bool,
     // Queue pairs that wait for the link, and queue pairs in error.
@@ -117,6 +120,7 @@ impl Nic {
             frames: Frames::default(),
             uar: Uar::new()?,
             groups: Vec::new(),
+            management_qps: [None; 2],
             schedule: Schedule::new(&config.faults),
             small_steps: config.small_steps,
             blocked: Vec::new(),

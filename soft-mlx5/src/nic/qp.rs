@@ -3,7 +3,7 @@
 use super::completion::{self, Failure};
 use super::core::Core;
 use super::execute;
-use super::memory::{Span, Unmapped};
+use super::memory::{Spaces, Span, Unmapped};
 use super::objects::{
     self, Access, AddressVector, Errno, Event, QpAttr, QpModify, QpState, QpStatus, Qpn, Service,
     WqAttr,
@@ -27,6 +27,8 @@ const DEFAULT_HOP_LIMIT: u8 = 64;
 pub struct Qp {
     /// Number.
     pub number: u32,
+    /// Number that stands in its packets: 0 and 1 for management, else its own.
+    pub wire_number: u32,
     /// Attributes of the creation.
     pub attr: QpAttr,
     /// State.
@@ -75,15 +77,16 @@ pub enum Turn {
 
 impl Qp {
     /// Makes a queue pair in state Reset.
-    pub fn new(number: u32, attr: QpAttr) -> objects::Result<Self> {
+    pub fn new(number: u32, attr: QpAttr, spaces: &Spaces) -> objects::Result<Self> {
         if attr.dbrec % 8 != 0 || attr.sq.buf % 8 != 0 {
             return Err(Errno(libc::EINVAL));
         }
-        let record = Span::new(attr.dbrec, 8);
+        let record = Span::of(&spaces.record, attr.dbrec, 8);
         // The receive side for frames is a queue of its own.
         let rq = if attr.service == Service::Raw { WqAttr::default() } else { attr.rq };
         Ok(Self {
             number,
+            wire_number: number,
             state: QpState::Reset,
             access: 0,
             qkey: 0,
@@ -91,8 +94,8 @@ impl Qp {
             mtu: MAX_MTU,
             dest_qpn: 0,
             route: None,
-            rq: ReceiveQueue::new(rq, record)?,
-            sq: SendQueue::new(attr.sq, record)?,
+            rq: ReceiveQueue::new(rq, &spaces.ring, record.clone())?,
+            sq: SendQueue::new(attr.sq, &spaces.ring, record)?,
             rendezvous: None,
             requester: Requester::default(),
             responder: Responder::default(),

@@ -212,7 +212,7 @@ fn datagram(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request) -> Resul
     let qkey = segment.qkey.get();
     let deth = Deth {
         qkey: if qkey & PRIVILEGED_QKEY != 0 { qp.qkey } else { qkey },
-        source_qpn: qp.number,
+        source_qpn: qp.wire_number,
     };
     let operation = operation_of(Kind::Send, request.trailer, true, true);
     let mut bth = bth(qp, operation, request.first_psn);

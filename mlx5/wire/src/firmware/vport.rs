@@ -158,6 +158,8 @@ pub mod field {
     pub const CHANGE_EVENT: u32 = 1 << 5;
     /// The MTU.
     pub const MTU: u32 = 1 << 6;
+    /// Own frames that come back.
+    pub const LOOPBACK: u32 = 3 << 10;
 }
 
 fields! {
