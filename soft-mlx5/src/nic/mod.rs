@@ -15,6 +15,7 @@ pub mod defects;
 mod execute;
 mod faults;
 pub(crate) mod frames;
+mod gid_table;
 mod handover;
 pub mod inspect;
 mod memory;

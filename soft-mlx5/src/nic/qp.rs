@@ -17,7 +17,7 @@ use super::timer::Deadline;
 use super::tm::message;
 use super::tm::rendezvous::{self, Rendezvous};
 use crate::fabric::LinkLayer;
-use crate::fabric::address;
+use crate::fabric::address::{self, GidType};
 use crate::fabric::packet::{MAX_MTU, Route};
 
 const DEFAULT_HOP_LIMIT: u8 = 64;
@@ -212,7 +212,7 @@ impl Qp {
             self.dest_qpn = qpn;
         }
         if let Some(av) = &change.av {
-            self.route = route(av, core.link.lid(), core.link_layer);
+            self.route = core.route(av);
         }
         self.requester.modify(change);
         self.responder.modify(change);
@@ -364,22 +364,23 @@ pub fn route(av: &AddressVector, slid: u16, layer: LinkLayer) -> Option<Route> {
         LinkLayer::InfiniBand if av.dlid == 0 => by_gid?,
         LinkLayer::InfiniBand => av.dlid,
     };
-    route_to(av, slid, dlid, layer)
+    let index = av.grh.map_or(0, |grh| grh.sgid_index.into());
+    Some(route_from(av, slid, dlid, address::table_entry(slid, layer, index)?))
 }
 
-/// Does the same for port `dlid`.
-pub fn route_to(av: &AddressVector, slid: u16, dlid: u16, layer: LinkLayer) -> Option<Route> {
-    Some(Route {
+/// Returns the route from a source address to port `dlid`.
+pub fn route_from(av: &AddressVector, slid: u16, dlid: u16, sgid: (GidType, [u8; 16])) -> Route {
+    Route {
         slid,
         dlid,
         sl: av.sl,
         global: av.grh.is_some(),
-        sgid: address::table_entry(slid, layer, av.grh.map_or(0, |grh| grh.sgid_index.into()))?,
+        sgid,
         dgid: av.grh.map_or_else(|| address::gid(dlid), |grh| grh.dgid),
         flow_label: av.grh.map_or(0, |grh| grh.flow_label),
         traffic_class: av.grh.map_or(0, |grh| grh.traffic_class),
         hop_limit: av.grh.map_or(DEFAULT_HOP_LIMIT, |grh| grh.hop_limit),
-    })
+    }
 }
 
 /// Returns `true` if the service is connected to one peer.
