@@ -20,7 +20,7 @@ const INFINIBAND: u8 = 1;
 const UP: u8 = 1;
 const DOWN: u8 = 2;
 /// Four virtual lanes.
-const LANES: u8 = 3;
+const LANES: u8 = 4;
 
 /// Writes a register into its room, which may be shorter.
 fn put<T: Value>(room: &mut [u8], value: T) {

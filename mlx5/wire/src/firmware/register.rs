@@ -103,7 +103,7 @@ fields! {
     pub struct Pvlc: 0x10 {
         /// Port.
         port: u8 = 0x00[23:16],
-        /// Virtual lanes that the port has: 1, 2, 4, 8 or 15 as 1 to 5.
+        /// Virtual lanes that the port has: 1, 2, 4, 8 or 15.
         hardware: u8 = 0x04[3:0],
         /// Virtual lanes that the driver allows.
         admin: u8 = 0x08[3:0],
