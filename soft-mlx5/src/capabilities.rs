@@ -113,7 +113,8 @@ pub const ETHERNET: Ethernet = Ethernet {
 };
 
 /// Atomics.
-pub const ATOMIC: Atomic = Atomic { operations: 3, size_qp: 8, ..Atomic::ZERO };
+pub const ATOMIC: Atomic =
+    Atomic { req_8b_endianness_mode: 1, operations: 3, size_qp: 8, ..Atomic::ZERO };
 
 /// RoCE.
 pub const ROCE: Roce = Roce {

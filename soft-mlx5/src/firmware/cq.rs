@@ -38,10 +38,9 @@ impl Function {
         if context.collapsed || context.compression {
             return Err(Refusal::CQE_MODE);
         }
-        let mut uses = vec![
-            self.objects.check_use(Id(Kind::Uar, context.uar_page), uid)?,
-            self.objects.check_use(Id(Kind::Eq, context.eqn.into()), uid)?,
-        ];
+        // No reference: libmlx5 frees the page of a context's CQs before the kernel destroys the CQs that a program left.
+        self.objects.check_use(Id(Kind::Uar, context.uar_page), uid)?;
+        let mut uses = vec![self.objects.check_use(Id(Kind::Eq, context.eqn.into()), uid)?];
         let memory = QueueMemory {
             log_page_size: context.log_page_size,
             page_offset: context.page_offset,

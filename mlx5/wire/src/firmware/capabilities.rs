@@ -168,7 +168,7 @@ fields! {
 fields! {
     /// Atomics.
     pub struct Atomic: 0x40 {
-        /// Order of bytes on request: 0 of the standard only.
+        /// Byte order of 8-byte operands: 0 big-endian, 1 that of the host.
         req_8b_endianness_mode: u8 = 0x08[31:30],
         /// Bit 0 compare and swap, bit 1 fetch and add.
         operations: u16 = 0x10[15:0],
