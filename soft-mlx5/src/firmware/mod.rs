@@ -199,6 +199,7 @@ impl Function {
         self.destroy_all();
         self.hca = Hca::new(self.layer);
         self.vport = Vport::new(&self.nic.port());
+        self.nic.forget_gids();
         self.doorbell = Assembly::default();
     }
 

@@ -11,7 +11,7 @@ use super::objects::{Entry, Id, Kind};
 use super::opcodes::{Command, Result, answer, created};
 use super::refusal::Refusal;
 use crate::capabilities::{self, GENERAL};
-use crate::fabric::LinkLayer;
+use crate::fabric::{LinkLayer, address};
 use crate::nic::mkey::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use crate::nic::objects::{
     Access, AddressVector, Cqn, Grh, Pdn, QpAttr, QpModify, QpState, Qpn, RawAttr, Register,
@@ -30,6 +30,12 @@ fn service_of(number: u8) -> Result<Service> {
         service::UD | service::QP0 | service::QP1 => Ok(Service::Ud),
         _ => Err(Refusal::SERVICE),
     }
+}
+
+/// Returns the LID of the port with this MAC address, or 0.
+fn lid_of_mac(mac: u64) -> u16 {
+    let [_, _, mac @ ..] = mac.to_be_bytes();
+    address::lid_of_mac(&mac).unwrap_or(0)
 }
 
 fn state_number(state: QpState) -> u8 {
@@ -168,7 +174,10 @@ impl Changes<'_> {
         self.now.next_rcv_psn = self.given.next_rcv_psn;
         self.device = QpModify {
             av: Some(AddressVector {
-                dlid: if layer == LinkLayer::Ethernet { 0 } else { path.rlid },
+                dlid: match layer {
+                    LinkLayer::Ethernet => lid_of_mac(path.rmac),
+                    LinkLayer::InfiniBand => path.rlid,
+                },
                 sl: path.sl,
                 src_path_bits: path.mlid,
                 grh: global.then_some(Grh {

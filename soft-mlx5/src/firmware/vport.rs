@@ -11,6 +11,7 @@ use super::opcodes::{Command, Result, answer};
 use super::refusal::Refusal;
 use crate::capabilities;
 use crate::fabric::LinkLayer;
+use crate::fabric::address::GidType;
 use crate::nic::PortAddress;
 
 const DOWN: u8 = 1;
@@ -223,6 +224,11 @@ impl Function {
     pub(super) fn set_roce_address(&mut self, command: &Command, _: &mut [u8]) -> Result {
         let SetRoceAddress { index, address, .. } = command.parse()?;
         *self.roce_address(index)? = address;
+        const ROCE_V1: u8 = 0;
+        let gid_type = if address.version == ROCE_V1 { GidType::RoceV1 } else { GidType::RoceV2 };
+        // An entry of zeros is an empty one.
+        let entry = (address.gid != [0; 16]).then_some((gid_type, address.gid));
+        self.nic.set_gid(index, entry);
         Ok(())
     }
 }

@@ -25,12 +25,12 @@ impl GidTable {
 }
 
 impl Nic {
-    /// Empties the table, which then belongs to a driver.
-    pub(crate) fn clear_gids(&mut self) {
-        self.core.gids.0 = Some(Vec::new());
+    /// Forgets the driver's table: the port has the addresses that follow from its LID.
+    pub(crate) fn forget_gids(&mut self) {
+        self.core.gids.0 = None;
     }
 
-    /// Sets an entry of the driver's table, or clears it.
+    /// Sets an entry of the table, or clears it. The whole table is the driver's from now on.
     pub(crate) fn set_gid(&mut self, index: u16, entry: Option<Entry>) {
         let table = self.core.gids.0.get_or_insert_default();
         let at = usize::from(index);
@@ -38,11 +38,6 @@ impl Nic {
             table.resize(at + 1, None);
         }
         table[at] = entry;
-    }
-
-    /// Returns an entry of the driver's table.
-    pub(crate) fn gid(&self, index: u16) -> Option<Entry> {
-        self.core.gids.0.as_ref()?.get(usize::from(index)).copied().flatten()
     }
 }
 

@@ -222,7 +222,6 @@ fn a_driver_sets_source_addresses_and_names_destinations_by_mac() {
     let mut s = setup_with(NicConfig { link_layer: LinkLayer::Ethernet, ..NicConfig::default() });
     let mut gid = [0; 16];
     gid[10..].copy_from_slice(&[0xff, 0xff, 192, 0, 2, 1]);
-    s.device.nic.clear_gids();
     s.device.nic.set_gid(7, Some((address::GidType::RoceV2, gid)));
     let send = |s: &mut Setup, index: u32, dgid: [u8; 16], mac: [u8; 6]| {
         s.receive(100);
@@ -245,4 +244,6 @@ fn a_driver_sets_source_addresses_and_names_destinations_by_mac() {
     assert_eq!(send(&mut s, 3, gid, [0; 6]), 0);
     s.device.nic.set_gid(7, None);
     assert_eq!(send(&mut s, 7, gid, [0; 6]), 0);
+    s.device.nic.forget_gids();
+    assert_eq!(send(&mut s, 3, address::gid(1), [0; 6]), 1);
 }
