@@ -1,7 +1,7 @@
 //! A software mlx5 device: the other side of the queues.
 //!
 //! `kernel` plays the uverbs character device and the mlx5 driver, [`nic`] plays the
-//! adapter, `fabric` is the wire between devices. The stock libibverbs and libmlx5 of the system
+//! adapter, [`firmware`] the command interface of a PCI function, `fabric` is the wire between devices. The stock libibverbs and libmlx5 of the system
 //! open the result like a ConnectX-5 and drive it with their own code.
 //!
 //! A test makes a [`Device`]; the program `soft-mlx5` ([`runner`]) gives one to each
@@ -82,14 +82,17 @@
 //!
 //! It is a correctness model: its speed says nothing about an adapter.
 
+mod capabilities;
 mod clock;
 mod cm;
 pub mod counters;
 mod device;
+mod dma;
 mod engine;
 mod fabric;
 pub mod faults;
 mod fd_table;
+pub mod firmware;
 mod guard;
 mod interpose;
 mod kernel;

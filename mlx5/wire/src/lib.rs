@@ -35,6 +35,7 @@ pub mod data;
 pub mod datagram;
 pub mod dbrec;
 pub mod eth;
+pub mod firmware;
 pub mod frame;
 pub mod inline;
 pub mod mini_cqe;

@@ -4,9 +4,10 @@ use std::io;
 
 use super::Nic;
 use super::cq::Cq;
+use super::memory::{Space, Spaces};
 use super::objects::{
-    CqAttr, Cqn, Errno, Event, Mkey, MkeyAttr, Pdn, QpAttr, QpModify, QpStatus, Qpn, Result,
-    Service, SrqAttr, SrqKind, Srqn,
+    CqAttr, CqStatus, Cqn, Errno, Event, Mkey, MkeyAttr, Pdn, QpAttr, QpModify, QpStatus, Qpn,
+    Result, Service, SrqAttr, SrqKind, Srqn,
 };
 use super::qp::Qp;
 use super::srq::Srq;
@@ -31,9 +32,19 @@ impl Nic {
         self.pds.remove(pd.0).ok_or(EINVAL)
     }
 
-    /// Registers memory.
+    /// Registers memory of this process.
     pub fn create_mkey(&mut self, attr: MkeyAttr) -> Result<Mkey> {
         self.core.mkeys.create(attr).ok_or(ENOMEM)
+    }
+
+    /// Registers memory of a space, with the lower eight bits of the key as the driver chose them.
+    pub(crate) fn create_mkey_in(
+        &mut self,
+        attr: MkeyAttr,
+        space: Space,
+        variant: u8,
+    ) -> Result<Mkey> {
+        self.core.mkeys.create_in(attr, space, Some(variant)).ok_or(ENOMEM)
     }
 
     /// Changes the attributes of a key, as REREG_MR does: peers that know the key keep their access.
@@ -48,10 +59,17 @@ impl Nic {
 
     /// Creates a completion queue; the caller has filled its buffer with invalid CQEs.
     pub fn create_cq(&mut self, attr: CqAttr) -> Result<Cqn> {
-        Cq::new(Cqn(0), attr)?;
+        self.create_cq_in(attr, &Spaces::default())
+    }
+
+    /// Does the same with memory of other spaces.
+    pub(crate) fn create_cq_in(&mut self, attr: CqAttr, spaces: &Spaces) -> Result<Cqn> {
+        let mut queue = Cq::new(Cqn(0), attr, spaces)?;
         let mut made = Ok(());
-        let number =
-            self.core.cqs.insert_with(|number| Cq::new(Cqn(number), attr).expect("checked above"));
+        let number = self.core.cqs.insert_with(|number| {
+            queue.renumber(Cqn(number));
+            queue
+        });
         let number = number.ok_or(ENOMEM)?;
         if let Err(error) = self.uar.attach_cq(attr.uar, number) {
             self.core.cqs.remove(number);
@@ -77,24 +95,40 @@ impl Nic {
 
     /// Moves a completion queue to a new buffer: a resize CQE ends the old one.
     pub fn resize_cq(&mut self, cq: Cqn, buf: u64, cqe_count: u32) -> Result<()> {
+        self.resize_cq_in(cq, &Space::Process, buf, cqe_count)
+    }
+
+    /// Does the same with a buffer in another space.
+    pub(crate) fn resize_cq_in(
+        &mut self,
+        cq: Cqn,
+        space: &Space,
+        buf: u64,
+        cqe_count: u32,
+    ) -> Result<()> {
         while let Some((cqn, completion)) = self.core.shuffler.release_of_cq(cq) {
             self.core.write_cqe(cqn, &completion);
         }
         self.core.write_blocks();
         let cq = self.core.cqs.get_mut(cq.0).ok_or(EINVAL)?;
-        cq.resize(buf, cqe_count, &mut self.core.strict)
+        cq.resize(space, buf, cqe_count, &mut self.core.strict)
     }
 
     /// Creates a shared receive queue.
     pub fn create_srq(&mut self, attr: SrqAttr) -> Result<Srqn> {
+        self.create_srq_in(attr, &Spaces::default())
+    }
+
+    /// Does the same with memory of other spaces.
+    pub(crate) fn create_srq_in(&mut self, attr: SrqAttr, spaces: &Spaces) -> Result<Srqn> {
         if let SrqKind::TagMatching { cq, .. } = attr.kind {
             self.core.cqs.get(cq.0).ok_or(EINVAL)?;
         }
-        Srq::new(Srqn(0), attr)?;
+        Srq::new(Srqn(0), attr, spaces)?;
         let made = self
             .core
             .srqs
-            .insert_with(|number| Srq::new(Srqn(number), attr).expect("checked above"));
+            .insert_with(|number| Srq::new(Srqn(number), attr, spaces).expect("checked above"));
         made.map(Srqn).ok_or(ENOMEM)
     }
 
@@ -120,6 +154,11 @@ impl Nic {
 
     /// Creates a queue pair in state Reset.
     pub fn create_qp(&mut self, attr: QpAttr) -> Result<Qpn> {
+        self.create_qp_in(attr, &Spaces::default())
+    }
+
+    /// Does the same with memory of other spaces.
+    pub(crate) fn create_qp_in(&mut self, attr: QpAttr, spaces: &Spaces) -> Result<Qpn> {
         let cqs = [attr.send_cq, attr.recv_cq];
         let srq = attr.srq.and_then(|srq| self.core.srqs.get(srq.0));
         let tagged = srq.is_some_and(|srq| srq.tags.is_some());
@@ -128,9 +167,10 @@ impl Nic {
         if !srq_fits || cqs.iter().any(|cq| self.core.cqs.get(cq.0).is_none()) {
             return Err(EINVAL);
         }
-        Qp::new(0, attr)?;
-        let made =
-            self.qps.insert_with(|number| Box::new(Qp::new(number, attr).expect("checked above")));
+        Qp::new(0, attr, spaces)?;
+        let made = self
+            .qps
+            .insert_with(|number| Box::new(Qp::new(number, attr, spaces).expect("checked above")));
         let number = made.ok_or(ENOMEM)?;
         if tagged && attr.sq.count == 0 {
             if let Some(qp) = self.qps.get_mut(number) {
@@ -144,7 +184,7 @@ impl Nic {
             }
         }
         if attr.service == Service::Raw {
-            if let Err(error) = self.create_receiver(Qpn(number), &attr) {
+            if let Err(error) = self.create_receiver(Qpn(number), &attr, spaces) {
                 self.destroy_qp(Qpn(number))?;
                 return Err(error);
             }
@@ -183,7 +223,29 @@ impl Nic {
         self.core.release_completions_of(qp.0);
         self.uar.detach_qp(removed.attr.register, qp.0);
         self.groups.retain(|(_, member)| *member != qp);
+        for bound in &mut self.management_qps {
+            bound.take_if(|bound| *bound == qp);
+        }
         Ok(())
+    }
+
+    /// Lets a UD queue pair stand for queue pair 0 or 1 of the port: it receives what comes for that number, and sends in
+    /// its name. The last one bound receives.
+    pub(crate) fn bind_management(&mut self, qp: Qpn, number: usize) {
+        if let Some(found) = self.qps.get_mut(qp.0) {
+            found.wire_number = number as u32;
+            self.management_qps[number] = Some(qp);
+        }
+    }
+
+    /// Returns how many queue pairs are in groups, each counted once in each of its groups.
+    pub(crate) fn attached_members(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Returns what QUERY_CQ tells.
+    pub(crate) fn cq_status(&self, cq: Cqn) -> Result<CqStatus> {
+        Ok(self.core.cqs.get(cq.0).ok_or(EINVAL)?.status())
     }
 
     /// Delivers datagrams for a multicast group to a UD queue pair.

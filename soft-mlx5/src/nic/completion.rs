@@ -6,6 +6,7 @@ use mlx5_wire::syndrome::Syndrome;
 
 use super::cq::Completion;
 use super::qp::Qp;
+use super::transmit::PKEY;
 
 /// Cause of an error, as an error CQE reports it. `docs/soft-mlx5.md` says which bytes adapters were seen to write and
 /// which are extrapolated.
@@ -164,7 +165,9 @@ pub fn responder(
     let grh = u32::from(arrival.global) << 28;
     cqe.flags_rqpn = (grh | u32::from(arrival.sl) << 24 | arrival.source_qpn).into();
     cqe.srqn_uidx = qp.attr.user_index.into();
-    cqe.imm_inval_pkey = arrival.immediate.into();
+    // Datagrams of management tell their partition key instead of immediate data.
+    let manages = qp.wire_number <= 1;
+    cqe.imm_inval_pkey = if manages { PKEY.into() } else { arrival.immediate }.into();
     cqe.byte_cnt = arrival.byte_cnt.into();
     cqe.timestamp = now.into();
     cqe.sop_drop_qpn = qp.number.into();

@@ -7,6 +7,7 @@ use super::NicConfig;
 use super::cq::{Completion, Cq};
 use super::defects::{Defect, Defects, TORN_NS};
 use super::faults::OperationFaults;
+use super::gid_table::GidTable;
 use super::memory::Unmapped;
 use super::mkey::MkeyTable;
 use super::objects::{Cqn, Event, Pdn, Srqn};
@@ -39,6 +40,8 @@ pub struct Core {
     pub link: Link,
     /// Link layer of the port.
     pub link_layer: LinkLayer,
+    /// Source addresses that a driver has set.
+    pub gids: GidTable,
     /// Memory keys.
     pub mkeys: MkeyTable,
     /// Completion queues.
@@ -97,6 +100,7 @@ impl Core {
             trace: Trace::open(config.trace.as_deref(), config.epoch, link.lid())?,
             link,
             link_layer: config.link_layer,
+            gids: GidTable::default(),
             mkeys: MkeyTable::new(),
             cqs: Table::new(FIRST_CQN, MAX_QUEUES),
             srqs: Table::new(FIRST_SRQN, MAX_QUEUES),

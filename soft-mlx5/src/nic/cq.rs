@@ -7,8 +7,8 @@ use mlx5_wire::signature::signature;
 
 use super::compress::Block;
 use super::defects::{Defect, Defects};
-use super::memory::{Span, Unmapped};
-use super::objects::{self, CqAttr, Cqn, Errno, Event};
+use super::memory::{Space, Spaces, Span, Unmapped};
+use super::objects::{self, CqAttr, CqStatus, Cqn, Errno, Event};
 use super::strict::{Object, Rule, Strict};
 use super::trace::Trace;
 
@@ -91,22 +91,22 @@ fn is_ahead(a: u32, b: u32) -> bool {
     distance != 0 && distance <= CONSUMER_INDEX_MASK / 2
 }
 
-fn ring(buf: u64, count: u32, cqe_size: u32) -> objects::Result<Span> {
+fn ring(space: &Space, buf: u64, count: u32, cqe_size: u32) -> objects::Result<Span> {
     let sizes = count.is_power_of_two() && count <= 1 << 22 && matches!(cqe_size, 64 | 128);
     if !sizes || buf % 8 != 0 {
         return Err(Errno(libc::EINVAL));
     }
-    Ok(Span::new(buf, count as usize * cqe_size as usize))
+    Ok(Span::of(space, buf, count as usize * cqe_size as usize))
 }
 
 impl Cq {
     /// Makes a queue in the memory that `attr` names.
-    pub fn new(number: Cqn, attr: CqAttr) -> objects::Result<Self> {
+    pub fn new(number: Cqn, attr: CqAttr, spaces: &Spaces) -> objects::Result<Self> {
         if attr.dbrec % 8 != 0 {
             return Err(Errno(libc::EINVAL));
         }
-        let ring = ring(attr.buf, attr.cqe_count, attr.cqe_size)?;
-        let record = Span::new(attr.dbrec, 8);
+        let ring = ring(&spaces.ring, attr.buf, attr.cqe_count, attr.cqe_size)?;
+        let record = Span::of(&spaces.record, attr.dbrec, 8);
         record.set_record(ARM, NEVER_ARMED).map_err(|Unmapped| EFAULT)?;
         Ok(Self {
             number,
@@ -127,6 +127,11 @@ impl Cq {
         })
     }
 
+    /// Gives the queue its number.
+    pub fn renumber(&mut self, number: Cqn) {
+        self.number = number;
+    }
+
     /// Returns its number.
     pub fn number(&self) -> Cqn {
         self.number
@@ -135,6 +140,13 @@ impl Cq {
     /// Returns the attributes of the creation, with the buffer of the last resize.
     pub fn attr(&self) -> &CqAttr {
         &self.attr
+    }
+
+    /// Returns the state for QUERY_CQ.
+    pub fn status(&self) -> CqStatus {
+        let unread = self.unread().unwrap_or_default();
+        let consumer = self.produced.wrapping_sub(unread);
+        CqStatus { failed: self.failed, consumer, producer: self.produced }
     }
 
     /// Returns the index of the next CQE, which runs on without wrapping at the size of the queue.
@@ -349,17 +361,24 @@ impl Cq {
     }
 
     /// Ends the old buffer with a resize CQE and goes on in a new one.
-    pub fn resize(&mut self, buf: u64, count: u32, strict: &mut Strict) -> objects::Result<()> {
-        self.try_resize(buf, count, strict).unwrap_or(Err(EFAULT))
+    pub fn resize(
+        &mut self,
+        space: &Space,
+        buf: u64,
+        count: u32,
+        strict: &mut Strict,
+    ) -> objects::Result<()> {
+        self.try_resize(space, buf, count, strict).unwrap_or(Err(EFAULT))
     }
 
     fn try_resize(
         &mut self,
+        space: &Space,
         buf: u64,
         count: u32,
         strict: &mut Strict,
     ) -> Result<objects::Result<()>, Unmapped> {
-        let new = match ring(buf, count, self.attr.cqe_size) {
+        let new = match ring(space, buf, count, self.attr.cqe_size) {
             Ok(new) => new,
             Err(error) => return Ok(Err(error)),
         };

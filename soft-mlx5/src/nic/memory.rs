@@ -7,14 +7,18 @@
 //! # Safety of this module
 //! Every address comes from the driver, which got it from the program when the memory was registered or
 //! the queue created ([`super::Nic::new`] states the contract). [`Span`] keeps accesses to queue
-//! memory inside the bounds given then; [`super::mkey`] does so for registered memory.
+//! memory inside the bounds given then; [`super::mkey`] does so for registered memory. Addresses of a host's memory are
+//! translated by its bus at each access, whose contract ([`Dma`]) covers what the translation gives.
 //!
 //! A kernel pins the memory that it registers, so that the adapter reaches it even when the program has unmapped
 //! it. The model cannot pin memory: it reports memory that is not mapped, and uses other memory that was mapped
 //! in its place.
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+use crate::dma::{Access, Dma, Piece};
 use crate::guard::{self, Unit};
 
 pub use crate::guard::Unmapped;
@@ -37,7 +41,7 @@ fn in_words(
 }
 
 /// Copies from program memory.
-pub fn read(addr: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
+fn read(addr: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
     let to = dst.as_mut_ptr() as u64;
     in_words(addr, dst.len(), |at, count, unit| {
         let at = at as u64;
@@ -50,7 +54,7 @@ pub fn read(addr: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
 ///
 /// # Safety
 /// The program expects writes to `addr..addr + src.len()`.
-pub unsafe fn write(addr: u64, src: &[u8]) -> Result<(), Unmapped> {
+unsafe fn write(addr: u64, src: &[u8]) -> Result<(), Unmapped> {
     let from = src.as_ptr() as u64;
     in_words(addr, src.len(), |at, count, unit| {
         let at = at as u64;
@@ -59,27 +63,12 @@ pub unsafe fn write(addr: u64, src: &[u8]) -> Result<(), Unmapped> {
     })
 }
 
-/// Copies to program memory, the last word after all others: programs wait for the end of an RDMA WRITE by
-/// looking at it.
-///
-/// # Safety
-/// The program expects writes to `addr..addr + src.len()`.
-pub unsafe fn write_in_order(addr: u64, src: &[u8]) -> Result<(), Unmapped> {
-    let (first, last) = src.split_at(src.len().saturating_sub(WORD));
-    // SAFETY: both are parts of the range to which the program expects writes, by the caller's promise.
-    unsafe {
-        write(addr, first)?;
-        fence(Ordering::Release);
-        write(addr.wrapping_add(first.len() as u64), last)
-    }
-}
-
 /// Replaces eight bytes at a multiple of eight, in the program's byte order, by the result of `change`;
 /// returns the old value.
 ///
 /// # Safety
 /// The program expects a write to the eight bytes at `addr`.
-pub unsafe fn fetch_update(addr: u64, mut change: impl FnMut(u64) -> u64) -> Result<u64, Unmapped> {
+unsafe fn fetch_update(addr: u64, mut change: impl FnMut(u64) -> u64) -> Result<u64, Unmapped> {
     let mut bytes = [0; WORD];
     read(addr, &mut bytes)?;
     let mut old = u64::from_ne_bytes(bytes);
@@ -92,17 +81,179 @@ pub unsafe fn fetch_update(addr: u64, mut change: impl FnMut(u64) -> u64) -> Res
     }
 }
 
+/// The memory in which the addresses of queues and keys are.
+#[derive(Debug, Clone, Default)]
+pub enum Space {
+    /// Memory of this process.
+    #[default]
+    Process,
+    /// Memory of a host, under the addresses of its bus.
+    Host(Arc<dyn Dma>),
+    /// Pages of a host's memory; an address is an offset in them.
+    Pages(Arc<PageList>),
+}
+
+/// Pages of a host's memory that stand for one range of bytes.
+#[derive(Debug)]
+pub struct PageList {
+    dma: Arc<dyn Dma>,
+    log_size: u32,
+    start: u64,
+    pages: Vec<u64>,
+}
+
+impl PageList {
+    /// Makes a list of pages of `1 << log_size` bytes each. Offset 0 is byte `start` of the first page.
+    pub fn new(dma: Arc<dyn Dma>, log_size: u32, start: u64, pages: Vec<u64>) -> Self {
+        Self { dma, log_size, start, pages }
+    }
+
+    /// Returns the number of bytes from offset 0 on.
+    pub fn len(&self) -> u64 {
+        let all = (self.pages.len() as u64).checked_shl(self.log_size).unwrap_or(0);
+        all.saturating_sub(self.start)
+    }
+
+    fn piece(&self, offset: u64, access: Access) -> Option<Piece> {
+        let at = self.start.checked_add(offset)?;
+        let page = self.pages.get(usize::try_from(at >> self.log_size).ok()?)?;
+        let size = 1u64 << self.log_size;
+        let within = at & (size - 1);
+        let piece = self.dma.translate(page.wrapping_add(within), access)?;
+        Some(Piece { len: piece.len.min(size - within), ..piece })
+    }
+}
+
+impl Space {
+    // Calls `copy` with each piece of `len` bytes at `addr`: its address in this process and its place in the range.
+    fn each_piece(
+        &self,
+        addr: u64,
+        len: usize,
+        access: Access,
+        mut copy: impl FnMut(u64, Range<usize>) -> Result<(), Unmapped>,
+    ) -> Result<(), Unmapped> {
+        if let Self::Process = self {
+            return copy(addr, 0..len);
+        }
+        let mut done = 0;
+        while done < len {
+            let piece = self.piece(addr.wrapping_add(done as u64), access)?;
+            let end = done + (piece.len.min((len - done) as u64) as usize).max(1);
+            copy(piece.address, done..end)?;
+            done = end;
+        }
+        Ok(())
+    }
+
+    fn piece(&self, addr: u64, access: Access) -> Result<Piece, Unmapped> {
+        match self {
+            Self::Process => Some(Piece { address: addr, len: u64::MAX }),
+            Self::Host(dma) => dma.translate(addr, access),
+            Self::Pages(list) => list.piece(addr, access),
+        }
+        .ok_or(Unmapped)
+    }
+
+    /// Copies out.
+    pub fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), Unmapped> {
+        self.each_piece(addr, dst.len(), Access::Read, |addr, range| read(addr, &mut dst[range]))
+    }
+
+    /// Copies in.
+    ///
+    /// # Safety
+    /// The owner of the memory expects writes to `addr..addr + src.len()`.
+    pub unsafe fn write(&self, addr: u64, src: &[u8]) -> Result<(), Unmapped> {
+        self.each_piece(addr, src.len(), Access::Write, |addr, range| {
+            // SAFETY: by the caller's promise; a host's memory was translated for writing.
+            unsafe { write(addr, &src[range]) }
+        })
+    }
+
+    /// Copies in, the last word after all others: programs wait for the end of an RDMA WRITE by looking at it.
+    ///
+    /// # Safety
+    /// The owner of the memory expects writes to `addr..addr + src.len()`.
+    pub unsafe fn write_in_order(&self, addr: u64, src: &[u8]) -> Result<(), Unmapped> {
+        let (first, last) = src.split_at(src.len().saturating_sub(WORD));
+        // SAFETY: both are parts of the range to which the owner expects writes, by the caller's promise.
+        unsafe {
+            self.write(addr, first)?;
+            fence(Ordering::Release);
+            self.write(addr.wrapping_add(first.len() as u64), last)
+        }
+    }
+
+    /// Replaces eight bytes at a multiple of eight, in the byte order of this machine, by the result of `change`;
+    /// returns the old value.
+    ///
+    /// # Safety
+    /// The owner of the memory expects a write to the eight bytes at `addr`.
+    pub unsafe fn fetch_update(
+        &self,
+        addr: u64,
+        change: impl FnMut(u64) -> u64,
+    ) -> Result<u64, Unmapped> {
+        let piece = self.piece(addr, Access::Write)?;
+        if piece.len < WORD as u64 {
+            return Err(Unmapped);
+        }
+        // SAFETY: by the caller's promise; a host's memory was translated for writing.
+        unsafe { fetch_update(piece.address, change) }
+    }
+
+    // Copies one aligned unit out.
+    fn load(&self, addr: u64, unit: &mut [u8], size: Unit) -> Result<(), Unmapped> {
+        debug_assert_eq!(unit.len(), size.size());
+        let piece = self.piece(addr, Access::Read)?;
+        if piece.len < unit.len() as u64 {
+            return Err(Unmapped);
+        }
+        // SAFETY: the target is our own.
+        unsafe { guard::copy(unit.as_mut_ptr() as u64, piece.address, 1, size) }
+    }
+
+    // Copies one aligned unit in.
+    //
+    // SAFETY (of the call): the owner of the memory expects a write there.
+    unsafe fn store(&self, addr: u64, unit: &[u8], size: Unit) -> Result<(), Unmapped> {
+        debug_assert_eq!(unit.len(), size.size());
+        let piece = self.piece(addr, Access::Write)?;
+        if piece.len < unit.len() as u64 {
+            return Err(Unmapped);
+        }
+        // SAFETY: by the caller's promise; a host's memory was translated for writing.
+        unsafe { guard::copy(piece.address, unit.as_ptr() as u64, 1, size) }
+    }
+}
+
+/// Spaces of a queue.
+#[derive(Debug, Clone, Default)]
+pub struct Spaces {
+    /// Space of the ring.
+    pub ring: Space,
+    /// Space of the doorbell record.
+    pub record: Space,
+}
+
 /// A queue's memory: a doorbell record, a ring of WQEs or of CQEs.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Span {
+    space: Space,
     base: u64,
     len: usize,
 }
 
 impl Span {
-    /// Names the memory at `base`, as the driver described it.
+    /// Names the memory at `base` of this process, as the driver described it.
     pub fn new(base: u64, len: usize) -> Self {
-        Self { base, len }
+        Self::of(&Space::Process, base, len)
+    }
+
+    /// Names the memory at `base` of a space.
+    pub fn of(space: &Space, base: u64, len: usize) -> Self {
+        Self { space: space.clone(), base, len }
     }
 
     /// Returns the length in bytes.
@@ -118,42 +269,37 @@ impl Span {
 
     /// Copies out.
     pub fn read(&self, offset: usize, dst: &mut [u8]) -> Result<(), Unmapped> {
-        read(self.at(offset, dst.len()), dst)
+        self.space.read(self.at(offset, dst.len()), dst)
     }
 
     /// Copies in.
     pub fn write(&self, offset: usize, src: &[u8]) -> Result<(), Unmapped> {
         // SAFETY: inside the span, which the driver vouched for.
-        unsafe { write(self.at(offset, src.len()), src) }
+        unsafe { self.space.write(self.at(offset, src.len()), src) }
     }
 
     /// Returns word `index` of a doorbell record. Stores of the program before the record are visible afterwards.
     #[inline]
     pub fn record(&self, index: usize) -> Result<u32, Unmapped> {
-        let addr = self.at(4 * index, 4);
-        let mut word = 0u32;
-        // SAFETY: the target is our own; records are aligned to eight bytes.
-        unsafe { guard::copy(&raw mut word as u64, addr, 1, Unit::Half) }?;
+        let mut word = [0; 4];
+        self.space.load(self.at(4 * index, 4), &mut word, Unit::Half)?;
         fence(Ordering::Acquire);
-        Ok(u32::from_be(word))
+        Ok(u32::from_be_bytes(word))
     }
 
     /// Sets word `index` of a doorbell record.
     pub fn set_record(&self, index: usize, value: u32) -> Result<(), Unmapped> {
-        let addr = self.at(4 * index, 4);
-        let word = value.to_be();
         fence(Ordering::Release);
         // SAFETY: inside the span, which the driver vouched for; records are aligned to eight bytes.
-        unsafe { guard::copy(addr, &raw const word as u64, 1, Unit::Half) }
+        unsafe { self.space.store(self.at(4 * index, 4), &value.to_be_bytes(), Unit::Half) }
     }
 
     /// Stores eight bytes at an aligned offset; a program that reads them also sees all earlier writes.
     pub fn publish(&self, offset: usize, bytes: [u8; 8]) -> Result<(), Unmapped> {
-        let addr = self.at(offset, 8);
         fence(Ordering::Release);
-        // SAFETY: inside the span, which the driver vouched for; rings are page-aligned and the offset
-        // is a multiple of eight.
-        unsafe { guard::copy(addr, bytes.as_ptr() as u64, 1, Unit::Word) }
+        // SAFETY: inside the span, which the driver vouched for; rings begin at a multiple of eight and the offset
+        // is one, too.
+        unsafe { self.space.store(self.at(offset, 8), &bytes, Unit::Word) }
     }
 }
 

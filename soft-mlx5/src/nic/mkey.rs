@@ -1,6 +1,6 @@
 //! Memory keys: which accesses to which bytes are allowed.
 
-use super::memory;
+use super::memory::Space;
 use super::objects::{Access, Mkey, MkeyAttr, Pdn};
 use super::table::Table;
 
@@ -29,23 +29,24 @@ pub struct Denied;
 #[derive(Debug)]
 struct Entry {
     attr: MkeyAttr,
+    space: Space,
     variant: u8,
 }
 
 /// Bytes that a key gave access to.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum Region {
-    /// In the program's memory.
-    Memory(u64),
+    /// At an address of a space.
+    Memory(Space, u64),
     /// No memory: reads give zeros, writes are ignored.
     Fill,
 }
 
 impl Region {
     /// Copies from the region.
-    pub fn read(self, dst: &mut [u8]) -> Result<(), Denied> {
+    pub fn read(&self, dst: &mut [u8]) -> Result<(), Denied> {
         match self {
-            Self::Memory(va) => memory::read(va, dst).map_err(|_| Denied),
+            Self::Memory(space, va) => space.read(*va, dst).map_err(|_| Denied),
             Self::Fill => {
                 dst.fill(0);
                 Ok(())
@@ -54,27 +55,31 @@ impl Region {
     }
 
     /// Copies to the region.
-    pub fn write(self, src: &[u8]) -> Result<(), Denied> {
+    pub fn write(&self, src: &[u8]) -> Result<(), Denied> {
         match self {
-            // SAFETY: the check that made the region found it inside a registration for writing this length.
-            Self::Memory(va) => unsafe { memory::write_in_order(va, src) }.map_err(|_| Denied),
+            Self::Memory(space, va) => {
+                // SAFETY: the check that made the region found it inside a registration for writing this length.
+                unsafe { space.write_in_order(*va, src) }.map_err(|_| Denied)
+            }
             Self::Fill => Ok(()),
         }
     }
 
     /// Returns `true` if the region begins at a multiple of eight bytes, as atomics need.
-    pub fn is_aligned(self) -> bool {
+    pub fn is_aligned(&self) -> bool {
         match self {
-            Self::Memory(va) => va % 8 == 0,
+            Self::Memory(_, va) => va % 8 == 0,
             Self::Fill => true,
         }
     }
 
     /// Changes eight aligned bytes; returns the old value.
-    pub fn fetch_update(self, change: impl FnMut(u64) -> u64) -> Result<u64, Denied> {
+    pub fn fetch_update(&self, change: impl FnMut(u64) -> u64) -> Result<u64, Denied> {
         match self {
-            // SAFETY: the check was for writing eight bytes; the responder refuses unaligned addresses.
-            Self::Memory(va) => unsafe { memory::fetch_update(va, change) }.map_err(|_| Denied),
+            Self::Memory(space, va) => {
+                // SAFETY: the check was for writing eight bytes; the responder refuses unaligned addresses.
+                unsafe { space.fetch_update(*va, change) }.map_err(|_| Denied)
+            }
             Self::Fill => Ok(0),
         }
     }
@@ -94,8 +99,13 @@ impl MkeyTable {
         Self { table: Table::new(FIRST_INDEX, MAX_KEYS), variants: Vec::new() }
     }
 
-    /// Registers memory; returns `None` if there are too many keys.
+    /// Registers memory of this process; returns `None` if there are too many keys.
     pub fn create(&mut self, attr: MkeyAttr) -> Option<Mkey> {
+        self.create_in(attr, Space::Process, None)
+    }
+
+    /// Registers memory; the driver may choose the variant. Returns `None` if there are too many keys.
+    pub fn create_in(&mut self, attr: MkeyAttr, space: Space, chosen: Option<u8>) -> Option<Mkey> {
         // The variant differs from one registration to the next, so that an old key does not name the next
         // registration with its index.
         let mut variant = 0;
@@ -105,9 +115,9 @@ impl MkeyTable {
             if variants.len() <= at {
                 variants.resize(at + 1, 0);
             }
-            variants[at] = variants[at].wrapping_add(1);
+            variants[at] = chosen.unwrap_or_else(|| variants[at].wrapping_add(1));
             variant = variants[at];
-            Entry { attr, variant }
+            Entry { attr, space, variant }
         })?;
         Some(Mkey(index << 8 | u32::from(variant)))
     }
@@ -123,9 +133,8 @@ impl MkeyTable {
         self.find(key.0).is_some() && self.table.remove(key.0 >> 8).is_some()
     }
 
-    fn find(&self, key: u32) -> Option<&MkeyAttr> {
-        let entry = self.table.get(key >> 8)?;
-        (entry.variant == key as u8).then_some(&entry.attr)
+    fn find(&self, key: u32) -> Option<&Entry> {
+        self.table.get(key >> 8).filter(|entry| entry.variant == key as u8)
     }
 
     /// Checks an access of `len` bytes at `addr`, as the key names it, on behalf of a queue of domain
@@ -142,11 +151,15 @@ impl MkeyTable {
         if key == DUMP_FILL_MKEY.0 && access & !LOCAL_WRITE == 0 {
             return Ok(Region::Fill);
         }
-        let attr = self.find(key).ok_or(Denied)?;
+        let Entry { attr, space, .. } = self.find(key).ok_or(Denied)?;
         let offset = addr.checked_sub(attr.iova).ok_or(Denied)?;
         let end = offset.checked_add(len as u64).ok_or(Denied)?;
         let allowed = attr.pd == pd && attr.access & access == access && end <= attr.length;
-        if allowed { Ok(Region::Memory(attr.va.wrapping_add(offset))) } else { Err(Denied) }
+        if allowed {
+            Ok(Region::Memory(space.clone(), attr.va.wrapping_add(offset)))
+        } else {
+            Err(Denied)
+        }
     }
 }
 
@@ -162,7 +175,7 @@ mod tests {
 
     fn va(result: Result<Region, Denied>) -> Option<u64> {
         match result {
-            Ok(Region::Memory(va)) => Some(va),
+            Ok(Region::Memory(_, va)) => Some(va),
             _ => None,
         }
     }

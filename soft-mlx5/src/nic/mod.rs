@@ -16,11 +16,12 @@ pub mod defects;
 mod execute;
 mod faults;
 pub(crate) mod frames;
+mod gid_table;
 mod handover;
 pub mod inspect;
 mod management;
 mod memory;
-mod mkey;
+pub(crate) mod mkey;
 pub mod objects;
 mod psn;
 mod qp;
@@ -70,6 +71,7 @@ use crate::guard;
 use crate::tally::Tally;
 
 pub use self::config::{NicConfig, PortAddress, UarPage};
+pub(crate) use self::memory::{PageList, Space, Spaces, Span, Unmapped};
 pub use self::mkey::DUMP_FILL_MKEY;
 
 /// Frequency of the clock of CQE timestamps, in kHz (`hca_core_clock`): one tick per nanosecond.
@@ -89,6 +91,8 @@ pub struct Nic {
     frames: Frames,
     uar: Uar,
     groups: Vec<([u8; 16], Qpn)>,
+    // Queue pairs that stand for queue pairs 0 and 1.
+    management_qps: [Option<Qpn>; 2],
     schedule: Schedule,
     tally: Tally,
     small_steps: bool,
@@ -123,6 +127,7 @@ impl Nic {
             frames: Frames::default(),
             uar: Uar::new()?,
             groups: Vec::new(),
+            management_qps: [None; 2],
             schedule: Schedule::new(&config.faults),
             tally: config.tally,
             small_steps: config.small_steps,
@@ -139,6 +144,23 @@ impl Nic {
     /// Returns the UAR page with this index, made at its first use.
     pub fn uar_page(&mut self, index: u32) -> Result<UarPage> {
         self.uar.page(index).map_err(commands::errno)
+    }
+
+    /// Makes the memory file of the UAR pages this long, for a bus that maps it whole.
+    pub(crate) fn reserve_uar_pages(&mut self, pages: u32) -> io::Result<()> {
+        self.uar.reserve(pages)
+    }
+
+    /// Returns the memory file of the UAR pages.
+    pub(crate) fn uar_file(&self) -> RawFd {
+        self.uar.file()
+    }
+
+    /// Takes a doorbell of eight bytes from a page that drivers do not map. No later doorbell overwrites it.
+    pub(crate) fn ring_register(&mut self, page: u32, offset: usize, doorbell: [u8; 8]) {
+        if self.uar.store(page, offset, doorbell) {
+            self.take_doorbells(true);
+        }
     }
 
     /// Returns the addresses and state of the port.

@@ -363,6 +363,17 @@ pub struct QpModify {
     pub rnr_retry: Option<u8>,
 }
 
+/// State for QUERY_CQ that the driver does not know.
+#[derive(Debug, Clone, Copy)]
+pub struct CqStatus {
+    /// The queue overran.
+    pub failed: bool,
+    /// CQEs that the program has taken, by its record.
+    pub consumer: u32,
+    /// CQEs that were written.
+    pub producer: u32,
+}
+
 /// State for QUERY_QP that the kernel side does not know.
 #[derive(Debug, Clone, Copy)]
 pub struct QpStatus {

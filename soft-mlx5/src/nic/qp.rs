@@ -3,7 +3,7 @@
 use super::completion::{self, Failure};
 use super::core::Core;
 use super::execute;
-use super::memory::{Span, Unmapped};
+use super::memory::{Spaces, Span, Unmapped};
 use super::objects::{
     self, Access, AddressVector, Errno, Event, QpAttr, QpModify, QpState, QpStatus, Qpn, Service,
     WqAttr,
@@ -17,7 +17,7 @@ use super::timer::Deadline;
 use super::tm::message;
 use super::tm::rendezvous::{self, Rendezvous};
 use crate::fabric::LinkLayer;
-use crate::fabric::address;
+use crate::fabric::address::{self, GidType};
 use crate::fabric::packet::{MAX_MTU, Route};
 
 const DEFAULT_HOP_LIMIT: u8 = 64;
@@ -27,6 +27,8 @@ const DEFAULT_HOP_LIMIT: u8 = 64;
 pub struct Qp {
     /// Number.
     pub number: u32,
+    /// Number that stands in its packets: 0 and 1 for management, else its own.
+    pub wire_number: u32,
     /// Attributes of the creation.
     pub attr: QpAttr,
     /// State.
@@ -75,15 +77,16 @@ pub enum Turn {
 
 impl Qp {
     /// Makes a queue pair in state Reset.
-    pub fn new(number: u32, attr: QpAttr) -> objects::Result<Self> {
+    pub fn new(number: u32, attr: QpAttr, spaces: &Spaces) -> objects::Result<Self> {
         if attr.dbrec % 8 != 0 || attr.sq.buf % 8 != 0 {
             return Err(Errno(libc::EINVAL));
         }
-        let record = Span::new(attr.dbrec, 8);
+        let record = Span::of(&spaces.record, attr.dbrec, 8);
         // The receive side for frames is a queue of its own.
         let rq = if attr.service == Service::Raw { WqAttr::default() } else { attr.rq };
         Ok(Self {
             number,
+            wire_number: number,
             state: QpState::Reset,
             access: 0,
             qkey: 0,
@@ -91,8 +94,8 @@ impl Qp {
             mtu: MAX_MTU,
             dest_qpn: 0,
             route: None,
-            rq: ReceiveQueue::new(rq, record)?,
-            sq: SendQueue::new(attr.sq, record)?,
+            rq: ReceiveQueue::new(rq, &spaces.ring, record.clone())?,
+            sq: SendQueue::new(attr.sq, &spaces.ring, record)?,
             rendezvous: None,
             requester: Requester::default(),
             responder: Responder::default(),
@@ -209,7 +212,7 @@ impl Qp {
             self.dest_qpn = qpn;
         }
         if let Some(av) = &change.av {
-            self.route = route(av, core.link.lid(), core.link_layer);
+            self.route = core.route(av);
         }
         self.requester.modify(change);
         self.responder.modify(change);
@@ -361,22 +364,23 @@ pub fn route(av: &AddressVector, slid: u16, layer: LinkLayer) -> Option<Route> {
         LinkLayer::InfiniBand if av.dlid == 0 => by_gid?,
         LinkLayer::InfiniBand => av.dlid,
     };
-    route_to(av, slid, dlid, layer)
+    let index = av.grh.map_or(0, |grh| grh.sgid_index.into());
+    Some(route_from(av, slid, dlid, address::table_entry(slid, layer, index)?))
 }
 
-/// Does the same for port `dlid`.
-pub fn route_to(av: &AddressVector, slid: u16, dlid: u16, layer: LinkLayer) -> Option<Route> {
-    Some(Route {
+/// Returns the route from a source address to port `dlid`.
+pub fn route_from(av: &AddressVector, slid: u16, dlid: u16, sgid: (GidType, [u8; 16])) -> Route {
+    Route {
         slid,
         dlid,
         sl: av.sl,
         global: av.grh.is_some(),
-        sgid: address::table_entry(slid, layer, av.grh.map_or(0, |grh| grh.sgid_index.into()))?,
+        sgid,
         dgid: av.grh.map_or_else(|| address::gid(dlid), |grh| grh.dgid),
         flow_label: av.grh.map_or(0, |grh| grh.flow_label),
         traffic_class: av.grh.map_or(0, |grh| grh.traffic_class),
         hop_limit: av.grh.map_or(DEFAULT_HOP_LIMIT, |grh| grh.hop_limit),
-    })
+    }
 }
 
 /// Returns `true` if the service is connected to one peer.

@@ -4,7 +4,7 @@ use mlx5_wire::dbrec::RECEIVE;
 use mlx5_wire::frame::StridingWqe;
 
 use super::handover::Handover;
-use super::memory::{Span, Unmapped};
+use super::memory::{Space, Span, Unmapped};
 use super::objects::{self, Errno, WqAttr};
 use super::scatter::ScatterList;
 use super::strict::{Object, Rule, Strict};
@@ -31,22 +31,22 @@ pub struct ReceiveQueue {
 
 impl ReceiveQueue {
     /// Makes the queue that `attr` describes, with the QP's doorbell record.
-    pub fn new(attr: WqAttr, record: Span) -> objects::Result<Self> {
+    pub fn new(attr: WqAttr, space: &Space, record: Span) -> objects::Result<Self> {
         let valid = (attr.count == 0 || attr.count.is_power_of_two())
             && attr.count <= 1 << 15
             && (attr.count == 0 || (4..=9).contains(&attr.shift));
         if !valid {
             return Err(Errno(libc::EINVAL));
         }
-        let ring = Span::new(attr.buf, (attr.count as usize) << attr.shift);
+        let ring = Span::of(space, attr.buf, (attr.count as usize) << attr.shift);
         let handover = Handover::new(attr.count as usize, 1 << attr.shift);
         let (count, shift) = (attr.count, attr.shift);
         Ok(Self { ring, record, count, shift, prefix: 0, next: 0, handover, seen: 0 })
     }
 
     /// Makes a queue whose WQEs begin with a next segment, which has no meaning in a ring.
-    pub fn striding(attr: WqAttr, record: Span) -> objects::Result<Self> {
-        Ok(Self { prefix: StridingWqe::DATA, ..Self::new(attr, record)? })
+    pub fn striding(attr: WqAttr, space: &Space, record: Span) -> objects::Result<Self> {
+        Ok(Self { prefix: StridingWqe::DATA, ..Self::new(attr, space, record)? })
     }
 
     /// Starts again, as after a reset of the QP.
@@ -158,7 +158,7 @@ mod tests {
         let record = [0u64; 1];
         let span = Span::new(record.as_ptr() as u64, 8);
         let attr = WqAttr { buf: ring.as_ptr() as u64, count: 4, shift: 4 };
-        let mut rq = ReceiveQueue::new(attr, span).unwrap();
+        let mut rq = ReceiveQueue::new(attr, &Space::Process, span.clone()).unwrap();
         let slots = Span::new(ring.as_ptr() as u64, 64);
         let (mut list, mut strict) = (ScatterList::default(), Strict::new(false));
         for index in 0..70_000u32 {
@@ -181,11 +181,13 @@ mod tests {
     fn a_queue_pair_without_receive_queue_has_nothing() {
         let record = [u64::MAX; 1];
         let span = Span::new(record.as_ptr() as u64, 8);
-        let mut rq = ReceiveQueue::new(WqAttr::default(), span).unwrap();
+        let mut rq = ReceiveQueue::new(WqAttr::default(), &Space::Process, span.clone()).unwrap();
         let (mut list, mut strict) = (ScatterList::default(), Strict::new(false));
         let taken = rq.take(&mut list, Object::Qp(1), &mut strict, &mut Trace::default());
         assert_eq!(taken, Ok(None));
-        assert!(ReceiveQueue::new(WqAttr { buf: 0, count: 3, shift: 4 }, span).is_err());
-        assert!(ReceiveQueue::new(WqAttr { buf: 0, count: 4, shift: 3 }, span).is_err());
+        for (count, shift) in [(3, 4), (4, 3)] {
+            let attr = WqAttr { buf: 0, count, shift };
+            assert!(ReceiveQueue::new(attr, &Space::Process, span.clone()).is_err());
+        }
     }
 }

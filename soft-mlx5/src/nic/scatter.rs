@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(list.write(&keys, PD, 8, b""), Ok(()));
         assert_eq!(list.write(&keys, PD, 7, b"xy"), Err(ScatterError::Length));
         let mut now = [0; 16];
-        crate::nic::mkey::Region::Memory(base).read(&mut now).unwrap();
+        crate::nic::memory::Space::Process.read(base, &mut now).unwrap();
         assert_eq!(&now, b"defgx\0\0\0abc\0\0\0\0\0");
         assert_eq!(list.write(&keys, Pdn(2), 0, b"z"), Err(ScatterError::Protection));
     }

@@ -3,7 +3,7 @@
 use mlx5_wire::ctrl::{ControlSegment, SEND_WQE_BB};
 use mlx5_wire::dbrec::SEND;
 
-use super::memory::{Span, Unmapped};
+use super::memory::{Space, Span, Unmapped};
 use super::objects::{self, Errno, WqAttr};
 use super::strict::{Object, Rule, Strict};
 use super::wqe::SendWqe;
@@ -46,12 +46,12 @@ pub fn blocks(ds: u8) -> u16 {
 
 impl SendQueue {
     /// Makes the queue that `attr` describes, with the QP's doorbell record.
-    pub fn new(attr: WqAttr, record: Span) -> objects::Result<Self> {
+    pub fn new(attr: WqAttr, space: &Space, record: Span) -> objects::Result<Self> {
         let valid = (attr.count == 0 || attr.count.is_power_of_two()) && attr.count <= 1 << 15;
         if !valid {
             return Err(Errno(libc::EINVAL));
         }
-        let ring = Span::new(attr.buf, attr.count as usize * SEND_WQE_BB);
+        let ring = Span::of(space, attr.buf, attr.count as usize * SEND_WQE_BB);
         Ok(Self { ring, record, count: attr.count, rung: 0, next: 0, unrung: None, instead: None })
     }
 
@@ -200,7 +200,7 @@ mod tests {
             let record = Box::new([0]);
             let attr = WqAttr { buf: ring.as_ptr() as u64, count, shift: 6 };
             let span = Span::new(record.as_ptr() as u64, 8);
-            (Self { _ring: ring, record }, SendQueue::new(attr, span).unwrap())
+            (Self { _ring: ring, record }, SendQueue::new(attr, &Space::Process, span).unwrap())
         }
 
         fn post(&self, producer: u16) {

@@ -4,7 +4,7 @@ use mlx5_wire::dbrec::RECEIVE;
 use mlx5_wire::next::NextSegment;
 
 use super::handover::Handover;
-use super::memory::{Span, Unmapped};
+use super::memory::{Spaces, Span, Unmapped};
 use super::objects::{self, Cqn, Errno, Event, SrqAttr, SrqKind, Srqn};
 use super::rq::MAX_STRIDE;
 use super::scatter::ScatterList;
@@ -46,7 +46,7 @@ pub struct Srq {
 
 impl Srq {
     /// Makes the queue that `attr` describes.
-    pub fn new(number: Srqn, attr: SrqAttr) -> objects::Result<Self> {
+    pub fn new(number: Srqn, attr: SrqAttr, spaces: &Spaces) -> objects::Result<Self> {
         let valid = attr.wqe_count.is_power_of_two()
             && attr.wqe_count <= 1 << 16
             && (5..=9).contains(&attr.wqe_shift)
@@ -65,8 +65,8 @@ impl Srq {
             flows: tags.is_none(),
             tags,
             number,
-            ring: Span::new(attr.buf, (attr.wqe_count as usize) << attr.wqe_shift),
-            record: Span::new(attr.dbrec, 8),
+            ring: Span::of(&spaces.ring, attr.buf, (attr.wqe_count as usize) << attr.wqe_shift),
+            record: Span::of(&spaces.record, attr.dbrec, 8),
             abandoned: false,
             next: 0,
             taken: 0,
@@ -254,7 +254,10 @@ mod tests {
                 user_index: 0,
                 limit,
             };
-            (Self { ring, record, posted: 0 }, Srq::new(Srqn(0x1000), attr).unwrap())
+            (
+                Self { ring, record, posted: 0 },
+                Srq::new(Srqn(0x1000), attr, &Spaces::default()).unwrap(),
+            )
         }
 
         fn write(&self, slot: u16, next: u16, len: u32) {

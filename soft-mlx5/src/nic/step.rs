@@ -176,6 +176,9 @@ impl Nic {
     }
 
     fn dispatch(&mut self, packet: &Packet) {
+        if let Some(Some(Qpn(bound))) = self.management_qps.get(packet.bth.dest_qpn as usize) {
+            return deliver(&mut self.qps, &mut self.core, *bound, packet);
+        }
         if packet.bth.dest_qpn <= GSI_QPN {
             return management::receive(&mut self.core, packet);
         }

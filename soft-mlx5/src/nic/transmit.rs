@@ -8,7 +8,7 @@ use super::core::Core;
 use super::frames;
 use super::objects::{AddressVector, Grh, Service};
 use super::psn;
-use super::qp::{Qp, route, route_to};
+use super::qp::Qp;
 use super::requester::Request;
 use super::wqe::{Kind, SendWqe, Trailer, WqeError};
 use crate::fabric::LinkLayer;
@@ -197,8 +197,11 @@ fn datagram(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request) -> Resul
     let fields = segment.grh_gid_fl.get();
     let global = fields & GRH_PRESENT != 0 || core.link_layer == LinkLayer::Ethernet;
     let av = AddressVector {
-        // On Ethernet this field holds the UDP source port.
-        dlid: if core.link_layer == LinkLayer::Ethernet { 0 } else { segment.rlid.get() },
+        // On Ethernet the field of the LID holds the UDP source port.
+        dlid: match core.link_layer {
+            LinkLayer::Ethernet => address::lid_of_mac(&segment.rmac).unwrap_or(0),
+            LinkLayer::InfiniBand => segment.rlid.get(),
+        },
         sl: segment.stat_rate_sl & 0xf,
         src_path_bits: 0,
         grh: global.then_some(Grh {
@@ -212,7 +215,7 @@ fn datagram(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request) -> Resul
     let qkey = segment.qkey.get();
     let deth = Deth {
         qkey: if qkey & PRIVILEGED_QKEY != 0 { qp.qkey } else { qkey },
-        source_qpn: qp.number,
+        source_qpn: qp.wire_number,
     };
     let operation = operation_of(Kind::Send, request.trailer, true, true);
     let mut bth = bth(qp, operation, request.first_psn);
@@ -239,11 +242,11 @@ fn datagram(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request) -> Resul
     if av.grh.is_some_and(|grh| address::is_multicast_gid(&grh.dgid)) {
         // Only each port itself knows its members: all ports get a copy.
         for dlid in core.link.peers(core.now).into_iter().chain([lid]) {
-            if let Some(way) = route_to(&av, lid, dlid, core.link_layer) {
+            if let Some(way) = core.route_to(&av, dlid) {
                 emit(core, &way);
             }
         }
-    } else if let Some(way) = route(&av, lid, core.link_layer) {
+    } else if let Some(way) = core.route(&av) {
         emit(core, &way);
     }
     Ok(())

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -129,6 +129,33 @@ impl Uar {
     pub fn page(&mut self, index: u32) -> io::Result<UarPage> {
         self.map(index)?;
         Ok(UarPage { fd: self.file.as_raw_fd(), offset: offset_of_page(index) })
+    }
+
+    /// Makes the memory file this many pages long.
+    pub fn reserve(&mut self, pages: u32) -> io::Result<()> {
+        let len = offset_of_page(pages.min(MAX_PAGES)) as libc::off_t;
+        if self.pages.len() < pages as usize {
+            // SAFETY: no memory is involved; the file only grows.
+            check(unsafe { libc::ftruncate(self.file.as_raw_fd(), len) })?;
+            self.pages.resize_with(pages.min(MAX_PAGES) as usize, || None);
+        }
+        Ok(())
+    }
+
+    /// Returns the memory file of all pages.
+    pub fn file(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// Stores a doorbell, as a driver does that has the page mapped. Returns `false` if there is no such page or the
+    /// offset is not a multiple of eight.
+    pub fn store(&mut self, index: u32, offset: usize, doorbell: [u8; 8]) -> bool {
+        let Some(Some(page)) = self.pages.get(index as usize) else { return false };
+        if offset % 8 != 0 || offset >= PAGE_SIZE {
+            return false;
+        }
+        page.word(offset).store(u64::from_ne_bytes(doorbell), Ordering::Release);
+        true
     }
 
     fn map(&mut self, index: u32) -> io::Result<&Page> {

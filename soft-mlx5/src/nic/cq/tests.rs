@@ -32,7 +32,10 @@ impl Program {
             ignore_overrun: false,
             comp_vector: 0,
         };
-        (Self { ring, record, size: size as usize, count }, Cq::new(Cqn(0x400), attr).unwrap())
+        (
+            Self { ring, record, size: size as usize, count },
+            Cq::new(Cqn(0x400), attr, &Spaces::default()).unwrap(),
+        )
     }
 
     fn cqe(&self, index: u32) -> Option<Cqe64> {
@@ -266,7 +269,7 @@ fn resize_ends_the_old_buffer_and_continues_in_the_new_one() {
         cq.push(&send(counter), &Defects::default(), &mut strict);
     }
     let mut new = vec![u64::from_ne_bytes([0xf0; 8]); 8 * 8];
-    cq.resize(new.as_mut_ptr() as u64, 8, &mut strict).unwrap();
+    cq.resize(&Space::Process, new.as_mut_ptr() as u64, 8, &mut strict).unwrap();
     assert_eq!(old.cqe(3).unwrap().opcode(), CqeOpcode::ResizeCq);
     assert_eq!(cq.push(&send(9), &Defects::default(), &mut strict), None);
     let new = Program { ring: new, record: old.record, size: 64, count: 8 };
@@ -275,7 +278,10 @@ fn resize_ends_the_old_buffer_and_continues_in_the_new_one() {
     for _ in 0..4 {
         assert_eq!(cq.push(&send(0), &Defects::default(), &mut strict), None);
     }
-    assert_eq!(cq.resize(new.ring.as_ptr() as u64, 4, &mut strict), Err(Errno(libc::EINVAL)));
+    assert_eq!(
+        cq.resize(&Space::Process, new.ring.as_ptr() as u64, 4, &mut strict),
+        Err(Errno(libc::EINVAL))
+    );
     assert!(matches!(cq.push(&send(0), &Defects::default(), &mut strict), Some(Event::CqError(_))));
     assert_eq!(strict.count(Rule::ConsumerIndex), 0);
 }

@@ -3,6 +3,7 @@
 use super::flow::{Conflict, Rule};
 use super::wq::Wq;
 use crate::nic::Nic;
+use crate::nic::memory::Spaces;
 use crate::nic::objects::{Cqn, Errno, QpAttr, Qpn, Result, RwqAttr, TirAttr, Tirn, WqState, Wqn};
 
 const ENOMEM: Errno = Errno(libc::ENOMEM);
@@ -12,15 +13,20 @@ const EEXIST: Errno = Errno(libc::EEXIST);
 impl Nic {
     /// Creates a receive queue in state Reset.
     pub fn create_wq(&mut self, attr: RwqAttr) -> Result<Wqn> {
-        self.insert_wq(attr, None)
+        self.create_wq_in(attr, &Spaces::default())
     }
 
-    fn insert_wq(&mut self, attr: RwqAttr, owner: Option<Qpn>) -> Result<Wqn> {
+    /// Does the same with memory of other spaces.
+    pub(crate) fn create_wq_in(&mut self, attr: RwqAttr, spaces: &Spaces) -> Result<Wqn> {
+        self.insert_wq(attr, None, spaces)
+    }
+
+    fn insert_wq(&mut self, attr: RwqAttr, owner: Option<Qpn>, spaces: &Spaces) -> Result<Wqn> {
         if self.core.cqs.get(attr.cq.0).is_none() || attr.dbrec % 8 != 0 {
             return Err(EINVAL);
         }
-        Wq::new(0, attr, owner)?;
-        let make = |number| Wq::new(number, attr, owner).expect("checked above");
+        Wq::new(0, attr, owner, spaces)?;
+        let make = |number| Wq::new(number, attr, owner, spaces).expect("checked above");
         self.frames.wqs.insert_with(make).map(Wqn).ok_or(ENOMEM)
     }
 
@@ -70,7 +76,12 @@ impl Nic {
     }
 
     /// Makes the receive side of a queue pair.
-    pub(in crate::nic) fn create_receiver(&mut self, qp: Qpn, attr: &QpAttr) -> Result<()> {
+    pub(in crate::nic) fn create_receiver(
+        &mut self,
+        qp: Qpn,
+        attr: &QpAttr,
+        spaces: &Spaces,
+    ) -> Result<()> {
         if attr.rq.count == 0 {
             return Ok(());
         }
@@ -83,7 +94,7 @@ impl Nic {
             striding: None,
             offloads: attr.raw.offloads,
         };
-        let wqn = self.insert_wq(queue, Some(qp))?;
+        let wqn = self.insert_wq(queue, Some(qp), spaces)?;
         let (domain, loopback) = (attr.raw.domain, attr.raw.loopback);
         let tir = TirAttr { domain, loopback, hash: None, queues: vec![wqn] };
         let tirn = self.create_tir(tir)?;

@@ -10,7 +10,7 @@ use super::verdict;
 use crate::nic::completion::Failure;
 use crate::nic::core::Core;
 use crate::nic::cq::Completion;
-use crate::nic::memory::{Span, Unmapped};
+use crate::nic::memory::{Spaces, Span, Unmapped};
 use crate::nic::mkey::MkeyTable;
 use crate::nic::objects::{self, Qpn, RwqAttr, WqState};
 use crate::nic::rq::ReceiveQueue;
@@ -84,11 +84,16 @@ struct Parts<'a> {
 
 impl Wq {
     /// Makes a queue in state Reset.
-    pub fn new(number: u32, attr: RwqAttr, owner: Option<Qpn>) -> objects::Result<Self> {
-        let record = Span::new(attr.dbrec, 8);
+    pub fn new(
+        number: u32,
+        attr: RwqAttr,
+        owner: Option<Qpn>,
+        spaces: &Spaces,
+    ) -> objects::Result<Self> {
+        let record = Span::of(&spaces.record, attr.dbrec, 8);
         let queue = match attr.striding {
-            Some(_) => ReceiveQueue::striding(attr.ring, record)?,
-            None => ReceiveQueue::new(attr.ring, record)?,
+            Some(_) => ReceiveQueue::striding(attr.ring, &spaces.ring, record)?,
+            None => ReceiveQueue::new(attr.ring, &spaces.ring, record)?,
         };
         Ok(Self {
             number,

@@ -216,3 +216,34 @@ fn a_sender_may_be_spared_its_own_multicast() {
         assert_eq!(receivers, if block_multicast_loopback { 1 } else { 2 });
     }
 }
+
+#[test]
+fn a_driver_sets_source_addresses_and_names_destinations_by_mac() {
+    let mut s = setup_with(NicConfig { link_layer: LinkLayer::Ethernet, ..NicConfig::default() });
+    let mut gid = [0; 16];
+    gid[10..].copy_from_slice(&[0xff, 0xff, 192, 0, 2, 1]);
+    s.device.nic.set_gid(7, Some((address::GidType::RoceV2, gid)));
+    let send = |s: &mut Setup, index: u32, dgid: [u8; 16], mac: [u8; 6]| {
+        s.receive(100);
+        let mut segment = DatagramSegment::from_bytes(&to(s.b.number.0, 0, Some(dgid), QKEY));
+        segment.grh_gid_fl = (GRH_PRESENT | index << 20).into();
+        segment.rmac = mac;
+        s.device.post(&mut s.a, &Work::send().bytes(&segment.to_bytes()).inline(b"x"));
+        s.device.settle();
+        s.recv.drain().len()
+    };
+    // Its own address, an address that only the MAC address leads to, and one that nothing leads to.
+    assert_eq!(send(&mut s, 7, gid, [0; 6]), 1);
+    assert_eq!(s.memory.get(32, 4), [192, 0, 2, 1]);
+    let mut foreign = gid;
+    foreign[15] = 9;
+    assert_eq!(send(&mut s, 7, foreign, address::mac(1)), 1);
+    assert_eq!(s.memory.get(36, 4), [192, 0, 2, 9]);
+    assert_eq!(send(&mut s, 7, foreign, [0; 6]), 0);
+    // An empty entry is no source.
+    assert_eq!(send(&mut s, 3, gid, [0; 6]), 0);
+    s.device.nic.set_gid(7, None);
+    assert_eq!(send(&mut s, 7, gid, [0; 6]), 0);
+    s.device.nic.forget_gids();
+    assert_eq!(send(&mut s, 3, address::gid(1), [0; 6]), 1);
+}

@@ -14,7 +14,7 @@ use mlx5_wire::tmh::{Rvh, Tmh, TmhOpcode};
 
 use super::super::completion::Arrival;
 use super::super::core::Core;
-use super::super::memory::Span;
+use super::super::memory::{Space, Span};
 use super::super::objects::{Result, WqAttr};
 use super::super::qp::Qp;
 use super::super::requester::Request;
@@ -59,7 +59,8 @@ impl Rendezvous {
     /// Returns the queue for the requester.
     pub fn send_queue(&mut self) -> Result<SendQueue> {
         let buf = self.ring.as_mut_ptr() as u64;
-        SendQueue::new(WqAttr { buf, count: BLOCKS.into(), shift: 6 }, self.record())
+        let attr = WqAttr { buf, count: BLOCKS.into(), shift: 6 };
+        SendQueue::new(attr, &Space::Process, self.record())
     }
 
     fn record(&mut self) -> Span {

@@ -1,0 +1,164 @@
+//! Queues and targets of frames: send queues, receive queues, their tables, TIRs and TISs.
+
+use super::command::Request;
+use super::wq::WorkQueue;
+
+fields! {
+    /// Context of a send queue (`sqc`).
+    pub struct SqContext: 0xf0 {
+        /// The reserved key may be used.
+        reserved_lkey: bool = 0x00[31],
+        /// WQEs are flushed in error.
+        flush_in_error: bool = 0x00[28],
+        /// [`state`](super::wq::state).
+        state: u8 = 0x00[23:20],
+        /// Number that its CQEs carry.
+        user_index: u32 = 0x04[23:0],
+        /// CQ.
+        cqn: u32 = 0x08[23:0],
+        /// TISs in the list.
+        tis_count: u16 = 0x20[31:16],
+        /// TIS.
+        tisn: u32 = 0x2c[23:0],
+        /// Queue.
+        queue: WorkQueue = 0x30,
+    }
+}
+
+fields! {
+    /// CREATE_SQ, before its pages.
+    pub struct CreateSq: 0x110 {
+        /// Head.
+        request: Request = 0x00,
+        /// Context.
+        context: SqContext = 0x20,
+    }
+}
+
+fields! {
+    /// Context of a receive queue (`rqc`).
+    pub struct RqContext: 0xf0 {
+        /// The reserved key may be used.
+        reserved_lkey: bool = 0x00[31],
+        /// The frame check sequence is received, too.
+        scatter_fcs: bool = 0x00[29],
+        /// VLAN tags stay in frames.
+        vlan_strip_disable: bool = 0x00[28],
+        /// Queue: 0 its own, 1 an RMP.
+        mem_rq_type: u8 = 0x00[27:24],
+        /// [`state`](super::wq::state).
+        state: u8 = 0x00[23:20],
+        /// WQEs are flushed in error.
+        flush_in_error: bool = 0x00[18],
+        /// Number that its CQEs carry.
+        user_index: u32 = 0x04[23:0],
+        /// CQ.
+        cqn: u32 = 0x08[23:0],
+        /// Set of counters.
+        counter_set_id: u8 = 0x0c[31:24],
+        /// RMP.
+        rmpn: u32 = 0x10[23:0],
+        /// Queue.
+        queue: WorkQueue = 0x30,
+    }
+}
+
+fields! {
+    /// CREATE_RQ, before its pages.
+    pub struct CreateRq: 0x110 {
+        /// Head.
+        request: Request = 0x00,
+        /// Context.
+        context: RqContext = 0x20,
+    }
+}
+
+fields! {
+    /// MODIFY_SQ and MODIFY_RQ, before the context.
+    pub struct ModifyQueue: 0x20 {
+        /// Head.
+        request: Request = 0x00,
+        /// State now.
+        state: u8 = 0x08[31:28],
+        /// Number.
+        number: u32 = 0x08[23:0],
+        /// Fields to change.
+        bitmask: u64 = 0x10,
+    }
+}
+
+fields! {
+    /// QUERY_SQ, answer.
+    pub struct QuerySqReply: 0x110 {
+        /// Context.
+        context: SqContext = 0x20,
+    }
+}
+
+fields! {
+    /// QUERY_RQ, answer.
+    pub struct QueryRqReply: 0x110 {
+        /// Context.
+        context: RqContext = 0x20,
+    }
+}
+
+fields! {
+    /// CREATE_TIS. The context stands at 20.
+    pub struct CreateTis: 0xc0 {
+        /// Head.
+        request: Request = 0x00,
+        /// Priority.
+        priority: u8 = 0x20[19:16],
+        /// Transport domain.
+        transport_domain: u32 = 0x44[23:0],
+        /// Protection domain.
+        pd: u32 = 0x4c[23:0],
+    }
+}
+
+fields! {
+    /// CREATE_TIR. The context stands at 20.
+    pub struct CreateTir: 0x110 {
+        /// Head.
+        request: Request = 0x00,
+        /// Target: 0 a queue, 1 a table of queues.
+        disp_type: u8 = 0x24[31:28],
+        /// Queue.
+        inline_rqn: u32 = 0x3c[23:0],
+        /// Table.
+        indirect_table: u32 = 0x40[23:0],
+        /// Hash: 1 exclusive or, 2 Toeplitz.
+        rx_hash_fn: u8 = 0x44[31:28],
+        /// Transport domain.
+        transport_domain: u32 = 0x44[23:0],
+    }
+}
+
+fields! {
+    /// CREATE_RQT and MODIFY_RQT, before the queues. The context stands at 20, the list of queues at 110.
+    pub struct RqTable: 0x110 {
+        /// Head.
+        request: Request = 0x00,
+        /// Table, of MODIFY_RQT.
+        rqtn: u32 = 0x08[23:0],
+        /// Entries at most.
+        max_size: u16 = 0x34[15:0],
+        /// Entries.
+        actual_size: u16 = 0x38[15:0],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_of_a_send_queue_stands_at_50() {
+        let queue = WorkQueue { log_size: 7, pd: 3, ..WorkQueue::ZERO };
+        let context = SqContext { cqn: 0x400, tisn: 9, queue, ..SqContext::ZERO };
+        let bytes = CreateSq { context, ..CreateSq::ZERO }.to_bytes();
+        assert_eq!(bytes[0x28..0x2c], [0, 0, 4, 0]);
+        assert_eq!((bytes[0x4f], bytes[0x5b], bytes[0x73]), (9, 3, 7));
+    }
+}
