@@ -120,9 +120,8 @@ fn receive(socket: RawFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Resul
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of::<Control>();
     // SAFETY: the header names one part, which is `bytes`, and `control`, with their lengths; both outlive the call.
-    let got = unsafe {
-        libc::recvmsg(socket, &mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC)
-    };
+    let got =
+        unsafe { libc::recvmsg(socket, &mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
     if got < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -20,10 +20,7 @@ fn a_header_and_its_replies() {
         header.reply(Ok(&[0xaa, 0xbb])),
         [7, 0, 9, 0, 18, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xaa, 0xbb]
     );
-    assert_eq!(
-        header.reply(Err(EINVAL)),
-        [7, 0, 9, 0, 16, 0, 0, 0, 0x21, 0, 0, 0, 22, 0, 0, 0]
-    );
+    assert_eq!(header.reply(Err(EINVAL)), [7, 0, 9, 0, 16, 0, 0, 0, 0x21, 0, 0, 0, 22, 0, 0, 0]);
 }
 
 #[test]
@@ -78,14 +75,11 @@ fn memory_as_qemu_maps_and_unmaps_it() {
 
 #[test]
 fn interrupts_as_qemu_sets_them() {
-    let set = |flags: u8| {
-        [20, 0, 0, 0, flags, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0]
-    };
+    let set = |flags: u8| [20, 0, 0, 0, flags, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0];
     let expected =
         Request::SetIrqs { action: IrqAction::SetEventfds, index: 2, start: 1, count: 3 };
     assert_eq!(Request::parse(8, &set(0x24)), Ok(expected));
-    let expected =
-        Request::SetIrqs { action: IrqAction::Trigger, index: 2, start: 1, count: 3 };
+    let expected = Request::SetIrqs { action: IrqAction::Trigger, index: 2, start: 1, count: 3 };
     assert_eq!(Request::parse(8, &set(0x21)), Ok(expected));
     for flags in [0x22, 0x09, 0x11, 0x25, 0] {
         assert_eq!(Request::parse(8, &set(flags)), Err(EINVAL), "{flags:#x}");
