@@ -59,7 +59,9 @@ add_suite() {
 
 # Writes the file system to $out.cpio.
 pack() {
-    (cd "$out" && find . | "$(find_program busybox)" cpio -o -H newc -R 0:0 2>/dev/null) >"$out.cpio"
+    local busybox
+    busybox=$(realpath "$(find_program busybox)")
+    (cd "$out" && find . | "$busybox" cpio -o -H newc -R 0:0 2>/dev/null) >"$out.cpio"
 }
 
 # Waits for a machine: watch_machine PID CONSOLE VERDICT SECONDS. Prints what it writes to VERDICT meanwhile, and calls

@@ -30,7 +30,7 @@ add "$(find_file /etc/libibverbs.d/mlx5.driver)"
 while read -r module; do
     name=$(basename "$module" .xz)
     case $module in
-        *.xz) xz -dc "$kernel$module" >"$out/modules/$name" ;;
+        *.xz) "$(find_program busybox)" xz -dc "$kernel$module" >"$out/modules/$name" ;;
         *) cp "$kernel$module" "$out/modules/$name" ;;
     esac
     echo "/modules/$name"

@@ -86,7 +86,7 @@ run=(
     -machine q35,memory-backend=memory -object memory-backend-memfd,id=memory,size=1G,share=on -m 1G
     -accel tcg,thread=multi -cpu Nehalem,+rdrand -smp 2 -nodefaults -no-user-config -display none -no-reboot
     -kernel "$kernel/vmlinuz" -initrd "$cache/image.cpio"
-    -append "console=ttyS0 no_timer_check oops=panic panic=-1 mitigations=off rdinit=/init"
+    -append "console=ttyS0 no_timer_check tsc=reliable oops=panic panic=-1 mitigations=off rdinit=/init"
     -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"'"$socket"'"}}'
 )
 if [ "${1-}" = shell ]; then

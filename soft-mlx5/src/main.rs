@@ -40,7 +40,6 @@ fn cli() -> Command {
                 .long("socket")
                 .value_name("PATH")
                 .value_parser(value_parser!(PathBuf))
-                .required(true)
                 .help("Listen on this socket"),
         )
         .args(device.iter().map(argument))
