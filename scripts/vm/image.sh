@@ -2,7 +2,7 @@
 # Makes the file system of the virtual machine: scripts/vm/image.sh PROGRAMS KERNEL OUT writes OUT.cpio.
 #
 # PROGRAMS and KERNEL are directories that unpack.sh filled. Standard input has a line `test FILE` or `program FILE` for
-# each executable that goes in beside those that are always there.
+# each executable that goes in beside those that are always there. FILES go to /root.
 set -euo pipefail
 here=$(dirname "$0")
 . "$here/../guest.sh"
@@ -48,4 +48,9 @@ case ${LINK-ib} in
     roce) echo "export LINK=roce GID_OPTION='-g 3' GID_X_OPTION='-x 3'" ;;
 esac >>"$out/suite/environment"
 [ -z "${SHELL_IN_MACHINE-}" ] || touch "$out/suite/shell"
+for file in ${FILES-}; do
+    cp "$file" "$out/root/"
+    # Scripts and modules have no libraries.
+    ! ldd "$file" >/dev/null 2>&1 || add_libraries "$file"
+done
 pack

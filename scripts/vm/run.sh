@@ -6,7 +6,7 @@
 #   scripts/vm/run.sh shell            a shell in the machine
 #
 # KERNEL is a suite of Debian, or SUITE/FLAVOUR as in trixie/amd64; the flavour is cloud-amd64 by default. OPTIONS are
-# more options of `soft-mlx5 serve`. Needs no root: what is not installed is unpacked under target/vm/. Ends with 3 when
+# more options of `soft-mlx5 serve`, MODULES more modules, FILES more files for /root of the machine. Needs no root: what is not installed is unpacked under target/vm/. Ends with 3 when
 # it cannot run here, which under CI=true is a failure. docs/vm.md has the rest.
 set -euo pipefail
 shopt -s inherit_errexit

@@ -3,6 +3,8 @@
 #
 #   scripts/vm/unpack.sh CACHE SUITE FLAVOUR
 #
+# MODULES are modules to be loaded besides those of mlx5.
+#
 # CACHE/qemu gets QEMU with all its libraries, CACHE/programs what the guest runs and the system does not have, and
 # CACHE/SUITE-FLAVOUR the kernel. When something cannot be had, CACHE/reason says what.
 set -euo pipefail
@@ -13,6 +15,12 @@ keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 qemu_suites=(trixie trixie-backports)
 programs=(busybox-static kmod iproute2 iputils-ping pciutils ibverbs-utils ibverbs-providers librdmacm1 rdmacm-utils perftest)
 modules=(mlx5_core mlx5_ib ib_uverbs ib_umad rdma_cm rdma_ucm)
+# All of a package would be half a gigabyte.
+parts=(arch crypto lib net fs/configfs drivers/infiniband drivers/net/ethernet/mellanox drivers/ptp drivers/pci)
+if [ -n "${MODULES-}" ]; then
+    read -r -a more <<<"$MODULES"
+    modules+=("${more[@]}") parts=('')
+fi
 
 say() {
     echo "vm: $*" >&2
@@ -119,22 +127,22 @@ get_kernel() {
     rm -rf "$new" "$cache/$suite-$flavour"
     mkdir -p "$new"
     for archive in "$cache/apt/$name"/cache/archives/*.deb; do
-        # All of it would be half a gigabyte.
+        # A package need not have each of them.
         dpkg --fsys-tarfile "$archive" | tar -x -C "$new" --wildcards --no-anchored 'vmlinuz*' 'modules.*' \
-            'kernel/arch' 'kernel/crypto' 'kernel/lib' 'kernel/net' 'kernel/fs/configfs' 'kernel/drivers/infiniband' \
-            'kernel/drivers/net/ethernet/mellanox' 'kernel/drivers/net/dummy.*' 'kernel/drivers/ptp' 'kernel/drivers/pci' \
-            2>/dev/null || true
+            "${parts[@]/#/kernel/}" 2>/dev/null || true
     done
     rm -f "$cache/apt/$name"/cache/archives/*.deb
     [ -d "$new/lib" ] || ln -s usr/lib "$new/lib"
     mv "$(find "$new" -name 'vmlinuz*' | head -n 1)" "$new/vmlinuz"
     version=$(ls "$new/lib/modules")
     kmod=$(PATH=$cache/programs/bin:$cache/programs/usr/bin:$PATH command -v kmod) || die "there is no kmod"
-    (exec -a depmod "$kmod" --basedir "$new" "$version")
+    # Newer packages leave lists out that depmod can do without.
+    (exec -a depmod "$kmod" --basedir "$new" "$version") 2>/dev/null
     (exec -a modprobe "$kmod" --config /dev/null --dirname "$new" --set-version "$version" --all --show-depends \
         "${modules[@]}") | sed -n "s,^insmod $new\(/[^ ]*\).*,\1,p" | awk '!seen[$0]++' >"$new/modules"
-    [ -s "$new/modules" ] || die "$package of $suite lacks modules of mlx5"
+    [ -s "$new/modules" ] || die "$package of $suite lacks one of ${modules[*]}"
     echo "$version" >"$new/version"
+    echo "${modules[*]}" >"$new/wanted"
     mv "$new" "$cache/$suite-$flavour"
 }
 
@@ -147,4 +155,4 @@ mirror=$(cat /etc/apt/sources.list.d/debian.sources 2>/dev/null | sed -n 's/^URI
 mkdir -p "$cache"
 [ -x "$cache/qemu/usr/bin/qemu-system-x86_64" ] || get_qemu
 [ "$(cat "$cache/programs/packages" 2>/dev/null)" = "${programs[*]}" ] || get_programs
-[ -s "$cache/$suite-$flavour/version" ] || get_kernel
+[ "$(cat "$cache/$suite-$flavour/wanted" 2>/dev/null)" = "${modules[*]}" ] || get_kernel
