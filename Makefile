@@ -3,7 +3,7 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-frames demo-tags setup check test proof busy bench rxe conformance long-conformance explore memory mutants cargo-mutants fuzz soak fmt doc book package install-c action
+.PHONY: help demo demo-frames demo-tags setup check test proof busy bench rxe vm vm-shell conformance long-conformance explore memory mutants cargo-mutants fuzz soak fmt doc book package install-c action
 
 help:
 	@echo 'make demo                         Receive 200,000 messages from two processes (DEMO_PATH=verbs: through libibverbs)'
@@ -16,6 +16,8 @@ help:
 	@echo 'make busy N=20                    Run the test suite beside N busy loops (NICENESS=10, STEPS="direct verbs")'
 	@echo 'make bench                        Count instructions and measure times, beside libmlx5'
 	@echo 'make rxe                          Run the tests of the verbs path on Soft-RoCE in a virtual machine'
+	@echo 'make vm                           Run programs and the direct path above the mlx5 driver of a kernel (KERNEL=trixie, LINK=roce)'
+	@echo 'make vm-shell                     Start the same machine with a shell'
 	@echo 'make conformance N=100000         Compare doorbell with libmlx5 under N random operations (SEED=number)'
 	@echo 'make long-conformance             The same, 1,000,000 with the installed libmlx5 and with that of Debian 13'
 	@echo 'make mutants                      Insert known driver errors and check that tests catch them'
@@ -66,6 +68,14 @@ bench:
 rxe:
 	@scripts/setup.sh build
 	@scripts/rxe/run.sh
+
+vm:
+	@scripts/setup.sh test
+	@scripts/vm/run.sh
+
+vm-shell:
+	@scripts/setup.sh build
+	@scripts/vm/run.sh shell
 
 conformance:
 	@scripts/setup.sh build

@@ -9,6 +9,7 @@ set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/../.."
 . scripts/common.sh
+. scripts/guest.sh
 here=scripts/rxe
 
 # Seconds in which neither serial port says anything: init gives up on a suite before.
@@ -57,19 +58,9 @@ LD_LIBRARY_PATH=$(cat "$tree/libraries") "$(PATH=$tree/usr/bin:$PATH command -v 
     -append "console=ttyS0 quiet oops=panic panic=-1 mitigations=off rdinit=/init" \
     -serial "file:$console" -serial "file:$verdict" </dev/null 9>&- &
 machine=$!
-tail --pid=$machine --lines=+1 --sleep-interval=0.2 --follow "$verdict" 9>&- |
-    grep --line-buffered -v '^verdict: ' &
-size=0 quiet=0
-while kill -0 $machine 2>/dev/null; do
-    sleep 1
-    before=$size size=$(cat "$console" "$verdict" | wc -c)
-    [ "$size" = "$before" ] && quiet=$((quiet + 1)) || quiet=0
-    [ $quiet -lt $stalled ] || failed "the machine printed nothing for $stalled s"
-done
 code=0
-wait $machine || code=$?
+watch_machine $machine "$console" "$verdict" $stalled || code=$?
 machine=
-wait || true
 
 [ $code = 0 ] || failed "QEMU ended with $code"
 ended=$(sed -n 's/^verdict: //p' "$verdict")

@@ -29,14 +29,34 @@ const UNUSED: Duration = Duration::from_millis(10);
 const SHOW_IDLE: Duration = Duration::from_millis(20);
 const SHOW_BUSY: Duration = Duration::from_millis(500);
 
-/// Returns how long to sleep after being idle for this long: a fraction of the idle time.
-fn nap(idle: Duration, used: bool) -> Duration {
-    let longest = match idle > DORMANT_AFTER {
-        true if used => DORMANT,
-        true => UNUSED,
-        false => LONGEST,
-    };
-    (idle / 8).clamp(SHORTEST, longest)
+/// Decides how long the thread of a device sleeps between two looks.
+#[derive(Debug)]
+pub struct Pace {
+    in_vain: u32,
+    last_work: Instant,
+}
+
+impl Pace {
+    /// Begins now, with work.
+    pub fn new() -> Self {
+        Self { in_vain: 0, last_work: Instant::now() }
+    }
+
+    /// Returns how long to sleep after a look that found work or found none: a fraction of the idle time.
+    pub fn nap(&mut self, busy: bool, used: bool) -> Option<Duration> {
+        if busy {
+            *self = Self::new();
+        } else {
+            self.in_vain += 1;
+        }
+        let idle = self.last_work.elapsed();
+        let longest = match idle > DORMANT_AFTER {
+            true if used => DORMANT,
+            true => UNUSED,
+            false => LONGEST,
+        };
+        (self.in_vain >= SPINS).then(|| (idle / 8).clamp(SHORTEST, longest))
+    }
 }
 
 /// Starts the thread.
@@ -64,53 +84,45 @@ fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
 
 fn run(device: &Shared) {
     signals::unblock();
-    // SAFETY: changes only the precision of this thread's sleeps.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000) };
     prefer_latency();
-    let mut in_vain = 0u32;
-    let mut last_work = Instant::now();
+    let mut pace = Pace::new();
     let (mut shown, mut changed) = (Instant::now(), false);
     while !device.is_stopped() {
         let now = device.clock().now();
         let Pass { busy, used, deadline, wait_fd } = device.run();
-        if busy {
-            in_vain = 0;
-            last_work = Instant::now();
-            changed = true;
-        } else {
-            in_vain += 1;
-        }
-        if changed
-            && (in_vain >= SPINS && last_work.elapsed() > SHOW_IDLE || shown.elapsed() > SHOW_BUSY)
-        {
+        let nap = pace.nap(busy, used);
+        changed |= busy;
+        let is_quiet = nap.is_some() && pace.last_work.elapsed() > SHOW_IDLE;
+        if changed && (is_quiet || shown.elapsed() > SHOW_BUSY) {
             device.show_counters();
             (shown, changed) = (Instant::now(), false);
         }
         if device.command_waits() {
             // The lock is not fair: a command that waits for it must get the time to wake up.
-            pause(SHORTEST, None);
-        } else if in_vain < SPINS {
-            std::hint::spin_loop();
-        } else {
-            let nap = nap(last_work.elapsed(), used);
+            pause(SHORTEST, [None]);
+        } else if let Some(nap) = nap {
             let until = deadline.map(|at| Duration::from_nanos(at.saturating_sub(now)));
-            pause(nap.min(until.unwrap_or(nap)), wait_fd);
+            pause(nap.min(until.unwrap_or(nap)), [wait_fd]);
+        } else {
+            std::hint::spin_loop();
         }
     }
 }
 
-// Sleeps until the time is over or a packet arrives.
-fn pause(time: Duration, wait_fd: Option<RawFd>) {
+/// Sleeps until the time, which is below a second, is over or one of the descriptors is readable.
+pub fn pause<const N: usize>(time: Duration, fds: [Option<RawFd>; N]) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
-    let fd = wait_fd.unwrap_or(-1);
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid pollfd, whose negative descriptor would be ignored, and a valid time.
-    unsafe { libc::ppoll(&mut poll, 1, &time, std::ptr::null()) };
+    let poll =
+        |fd: Option<RawFd>| libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
+    let mut polls = fds.map(poll);
+    // SAFETY: valid entries, of which those with a negative descriptor are ignored, and a valid time.
+    unsafe { libc::ppoll(polls.as_mut_ptr(), N as libc::nfds_t, &time, std::ptr::null()) };
 }
 
+/// Tells the scheduler that this thread drives a device.
 // The thread must get a core soon after a doorbell, although the program that rang may spin: a short time
 // slice makes the scheduler prefer this thread when it wakes. Older kernels ignore the time slice.
-fn prefer_latency() {
+pub fn prefer_latency() {
     #[repr(C)]
     #[derive(Default)]
     struct Attributes {
@@ -128,6 +140,8 @@ fn prefer_latency() {
         runtime: 100_000,
         ..Attributes::default()
     };
+    // SAFETY: changes only the precision of this thread's sleeps.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000) };
     // SAFETY: the structure has the size it names and outlives the call, which changes this thread
     // alone.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };

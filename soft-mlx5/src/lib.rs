@@ -1,7 +1,7 @@
 //! A software mlx5 device: the other side of the queues.
 //!
 //! `kernel` plays the uverbs character device and the mlx5 driver, [`nic`] plays the
-//! adapter, [`firmware`] the command interface of a PCI function, `fabric` is the wire between devices. The stock libibverbs and libmlx5 of the system
+//! adapter, [`firmware`] the command interface of a PCI function, [`bus`] brings it to virtual machines, `fabric` is the wire between devices. The stock libibverbs and libmlx5 of the system
 //! open the result like a ConnectX-5 and drive it with their own code.
 //!
 //! A test makes a [`Device`]; the program `soft-mlx5` ([`runner`]) gives one to each
@@ -82,6 +82,7 @@
 //!
 //! It is a correctness model: its speed says nothing about an adapter.
 
+pub mod bus;
 mod capabilities;
 mod clock;
 mod cm;

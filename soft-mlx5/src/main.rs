@@ -1,4 +1,5 @@
 //! `soft-mlx5 run [OPTIONS] -- COMMAND`: any verbs program on a software mlx5 device.
+//! `soft-mlx5 serve --socket PATH [OPTIONS]`: the device for a virtual machine.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -6,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use soft_mlx5::bus::vfio_user::Server;
 use soft_mlx5::runner::{self, DeviceOption, Runner, exit_code};
 
 /// Exit code for everything that keeps the command from being run.
@@ -28,6 +30,20 @@ fn cli() -> Command {
                 .trailing_var_arg(true)
                 .help("Program and arguments"),
         );
+    let serve = Command::new("serve")
+        .about("Serve a PCI function of a ConnectX-5 to a virtual machine, over vfio-user")
+        .after_help(
+            "Each virtual machine that connects finds a device that was just powered up; the next waits until this one is gone.",
+        )
+        .arg(
+            Arg::new("socket")
+                .long("socket")
+                .value_name("PATH")
+                .value_parser(value_parser!(PathBuf))
+                .help("Listen on this socket"),
+        )
+        .args(device.iter().map(argument))
+        .args(faults.iter().map(|option| argument(option).help_heading("Faults")));
     let replay = Command::new("replay")
         .about("Compare what a device wrote, by doorbell selftest --bundle, with what this model writes")
         .arg(
@@ -42,6 +58,7 @@ fn cli() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .subcommand(run)
+        .subcommand(serve)
         .subcommand(replay)
 }
 
@@ -57,16 +74,19 @@ fn argument(option: &DeviceOption) -> Arg {
     }
 }
 
-fn set_options(runner: &mut Runner, matches: &ArgMatches) -> Result<(), String> {
+fn set_options(
+    matches: &ArgMatches,
+    mut set: impl FnMut(&str, &OsStr) -> Result<(), String>,
+) -> Result<(), String> {
     for option in runner::options().into_iter().flatten() {
         if option.value.is_none() {
             if matches.get_flag(option.name) {
-                runner.set(option.name, OsStr::new(""))?;
+                set(option.name, OsStr::new(""))?;
             }
             continue;
         }
         for value in matches.get_many::<OsString>(option.name).unwrap_or_default() {
-            runner.set(option.name, value)?;
+            set(option.name, value)?;
         }
     }
     Ok(())
@@ -85,11 +105,12 @@ fn main() -> ExitCode {
     };
     match matches.subcommand() {
         Some(("run", matches)) => run(matches),
+        Some(("serve", matches)) => serve(matches),
         Some(("replay", matches)) => match matches.get_one::<PathBuf>("bundle") {
             Some(bundle) => replay(bundle),
             None => complain("there is no bundle to replay"),
         },
-        _ => complain("there is nothing to do but `run`"),
+        _ => complain("there is nothing to do but `run` and `serve`"),
     }
 }
 
@@ -99,11 +120,25 @@ fn run(matches: &ArgMatches) -> ExitCode {
         return complain("there is no command to run: soft-mlx5 run [OPTIONS] -- COMMAND");
     }
     let mut runner = Runner::new(command);
-    if let Err(error) = set_options(&mut runner, matches) {
+    if let Err(error) = set_options(matches, |name, value| runner.set(name, value)) {
         return complain(&error);
     }
     match runner.run() {
         Ok(status) => ExitCode::from(exit_code(status)),
+        Err(error) => complain(&error.to_string()),
+    }
+}
+
+fn serve(matches: &ArgMatches) -> ExitCode {
+    let Some(socket) = matches.get_one::<PathBuf>("socket") else {
+        return complain("there is no socket to listen on: soft-mlx5 serve --socket PATH");
+    };
+    let mut server = Server::new(socket);
+    if let Err(error) = set_options(matches, |name, value| server.set(name, value)) {
+        return complain(&error);
+    }
+    match server.run() {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(&error.to_string()),
     }
 }

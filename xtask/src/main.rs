@@ -7,7 +7,7 @@
 //! cargo xtask --long mutants                runs the long form of a step
 //! cargo xtask --busy 20 test                runs it beside 20 busy loops; --niceness 10 makes them yield
 //! cargo xtask isolate BINARY [ARGUMENT...]  runs each test of a test binary in a process of its own
-//! cargo xtask vm-files                      builds what goes into the virtual machine of `rxe`, and lists it
+//! cargo xtask vm-files                      builds what goes into the virtual machines of `rxe` and `vm`, and lists it
 //! ```
 
 mod artifacts;

@@ -65,6 +65,7 @@ const STEPS: &[Step] = &[
     step("counts", Ring::Proof, counts),
     step("soak", Ring::Proof, soak::run),
     step("rxe", Ring::Proof, rxe),
+    step("vm", Ring::Proof, vm),
     step("newer-libmlx5", Ring::Network, conformance::newer),
 ];
 
@@ -428,6 +429,12 @@ fn counts(session: &Session) -> Result<Totals> {
 /// The verbs path on Soft-RoCE, in a virtual machine.
 fn rxe(session: &Session) -> Result<Totals> {
     let mut command = session.script("rxe/run.sh");
+    counted(command.env("FILTER", session.filter.clone().unwrap_or_default()))
+}
+
+/// The direct path above the mlx5 driver of a kernel, in a virtual machine.
+fn vm(session: &Session) -> Result<Totals> {
+    let mut command = session.script("vm/run.sh");
     counted(command.env("FILTER", session.filter.clone().unwrap_or_default()))
 }
 

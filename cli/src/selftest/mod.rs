@@ -71,8 +71,9 @@ pub fn run(args: &SelftestArgs) -> Result<bool, Box<dyn Error>> {
         false => args.only.iter().any(|id| id == check.id),
     };
     let context = doorbell::open(&name)?;
-    // A device without a kernel driver is a model.
-    let model = sysfs::link(&context.sysfs_path().join("device/driver")).is_none();
+    // A device without a kernel driver is a model, and so is one that soft-mlx5 serves to a virtual machine.
+    let model = sysfs::link(&context.sysfs_path().join("device/driver")).is_none()
+        || board(&context).starts_with("SOFT");
     let peer = match &args.peer {
         Some(host) => Some(Rc::new(RefCell::new(Peer::connect(host, args.tcp_port)?))),
         None => None,

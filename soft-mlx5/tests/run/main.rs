@@ -1,7 +1,8 @@
-//! `soft-mlx5 run`: options, exit codes, signals, processes, and files that remain.
+//! `soft-mlx5 run` and `serve`: options, exit codes, signals, processes, and files that remain.
 
 #[path = "../common/mod.rs"]
 mod common;
+mod serve;
 mod sysfs;
 
 use std::fs;
@@ -39,6 +40,9 @@ fn what_keeps_a_command_from_running_is_said_in_one_line() {
         (&["run", "--fabric", "a/b", "--", "true"], "fabric"),
         (&["run", "--fabric", "", "--", "true"], "fabric"),
         (&["run", "--no-such-option", "--", "true"], "--no-such-option"),
+        (&["serve"], "--socket"),
+        (&["serve", "--socket", "/no/such/directory"], "cannot listen on /no/such/directory"),
+        (&["serve", "--socket", "/no/such/directory", "--link", "token-ring"], "token-ring"),
         (&["walk"], "walk"),
         (&[], "subcommand"),
     ] {

@@ -1,0 +1,4 @@
+# No message of mlx5 or of the kernel's verbs that is not listed with its reason.
+dmesg | grep -E 'mlx5|infiniband|WARNING|BUG|Call Trace|WATCHDOG|hung task' |
+    grep -v -F -f /suite/expected-messages.txt >/tmp/messages
+! [ -s /tmp/messages ] || { cat /tmp/messages; exit 1; }

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Makes the file system of the virtual machine: scripts/vm/image.sh PROGRAMS KERNEL OUT writes OUT.cpio.
+#
+# PROGRAMS and KERNEL are directories that unpack.sh filled. Standard input has a line `test FILE` or `program FILE` for
+# each executable that goes in beside those that are always there. FILES go to /root.
+set -euo pipefail
+here=$(dirname "$0")
+. "$here/../guest.sh"
+tree=$1 kernel=$2 out=$3
+export LD_LIBRARY_PATH
+LD_LIBRARY_PATH=$(cat "$tree/libraries")
+
+rm -rf "$out"
+mkdir -p "$out"/{bin,dev,etc,modules,proc,root,run,sys,tmp,usr/bin,suite/tests,suite/programs}
+
+add "$(find_program busybox)" bin/busybox
+programs=(rdma ip ping lspci ibv_devinfo ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingpong ibv_srq_pingpong)
+programs+=(rping ucmatose ib_write_lat ib_send_bw ib_write_bw ib_read_lat ib_atomic_lat)
+for program in "${programs[@]}"; do
+    add_program "$program"
+done
+# Loaded at run time.
+for library in "/usr/lib/*/libibverbs/libmlx5-rdmav*.so" "/usr/lib/*/librdmacm.so.1" "/usr/lib/*/libmlx5.so.1"; do
+    library=$(find_file "$library")
+    add "$library"
+    add_libraries "$library"
+done
+add "$(find_file /etc/libibverbs.d/mlx5.driver)"
+
+while read -r module; do
+    name=$(basename "$module" .xz)
+    case $module in
+        *.xz) "$(find_program busybox)" xz -dc "$kernel$module" >"$out/modules/$name" ;;
+        *) cp "$kernel$module" "$out/modules/$name" ;;
+    esac
+    echo "/modules/$name"
+done <"$kernel/modules" >"$out/etc/modules"
+
+add_suite
+
+cp "$here/../rxe/guest"/{init,all.sh,listening} "$out/suite/"
+cp -r "$here/guest/." "$out/suite/"
+mv "$out/suite/init" "$out/init"
+echo "${FILTER-}" >"$out/suite/filter"
+case ${LINK-ib} in
+    ib) echo "export LINK=ib GID_OPTION= GID_X_OPTION=" ;;
+    # Index of the IPv4 address, RoCE version 2.
+    roce) echo "export LINK=roce GID_OPTION='-g 3' GID_X_OPTION='-x 3'" ;;
+esac >>"$out/suite/environment"
+[ -z "${SHELL_IN_MACHINE-}" ] || touch "$out/suite/shell"
+for file in ${FILES-}; do
+    cp "$file" "$out/root/"
+    # Scripts and modules have no libraries.
+    ! ldd "$file" >/dev/null 2>&1 || add_libraries "$file"
+done
+pack
