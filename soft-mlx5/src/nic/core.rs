@@ -11,6 +11,7 @@ use super::memory::Unmapped;
 use super::mkey::MkeyTable;
 use super::objects::{Cqn, Event, Pdn, Srqn};
 use super::qp::Qp;
+use super::requester::Hints;
 use super::shuffle::Shuffler;
 use super::srq::Srq;
 use super::strict::{Object, Rule, Strict};
@@ -18,6 +19,7 @@ use super::table::Table;
 use super::timer::Timers;
 use super::trace::Trace;
 use crate::fabric::LinkLayer;
+use crate::fabric::echo::Echo;
 use crate::fabric::interface::Interface;
 use crate::fabric::link::Link;
 use crate::fabric::pcap::Capture;
@@ -69,6 +71,14 @@ pub struct Core {
     pub turn: u32,
     /// Something was done in this step.
     pub progress: bool,
+    /// Turns that queue pairs have had.
+    pub turns: u64,
+    /// Echoes of other devices, each with the number of turns after which it goes back.
+    pub echoes: VecDeque<(u64, Echo)>,
+    /// Number of the last echo of this device.
+    pub last_token: u32,
+    /// What the program was told about peers that do not answer.
+    pub hints: Hints,
 }
 
 impl Core {
@@ -104,6 +114,10 @@ impl Core {
             failed_cqs: Vec::new(),
             turn: if config.small_steps { 1 } else { TURN },
             progress: false,
+            turns: 0,
+            echoes: VecDeque::new(),
+            last_token: 0,
+            hints: Hints::default(),
         })
     }
 

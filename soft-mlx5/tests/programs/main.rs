@@ -10,6 +10,7 @@ mod perftest;
 mod pingpong;
 mod qperf;
 mod rdma_cm;
+mod stopped;
 mod tshark;
 mod ucx;
 
