@@ -15,12 +15,15 @@ errnos!(
     EINVAL,
     EIO,
     EMFILE,
+    ENETUNREACH,
     ENODATA,
+    ENODEV,
     ENOENT,
     ENOMEM,
     ENOSPC,
     ENOSYS,
     EOPNOTSUPP,
     EPERM,
-    EPROTONOSUPPORT
+    EPROTONOSUPPORT,
+    ETIMEDOUT
 );

@@ -11,6 +11,8 @@ mod capability;
 mod clock_pages;
 mod context;
 mod cq;
+mod dm;
+mod dmabuf;
 mod errno;
 mod events;
 mod flow;
@@ -18,10 +20,12 @@ mod handles;
 mod info;
 mod ioctl;
 pub mod limits;
+mod mapping;
 mod memlock;
 mod methods;
 mod mr;
 mod multicast;
+mod path;
 mod pd;
 mod port;
 mod qp;
@@ -93,6 +97,8 @@ pub struct Core {
     routes: Routes,
     uars: UarPages,
     memlock: Memlock,
+    // Pages of device memory in use.
+    dm_pages: u64,
 }
 
 /// An open uverbs device, which one descriptor and its copies share.
@@ -132,6 +138,7 @@ impl Core {
             routes: Routes::default(),
             uars: UarPages::default(),
             memlock: Memlock::new(config.memlock),
+            dm_pages: 0,
         })
     }
 
@@ -338,6 +345,7 @@ impl Call<'_> {
             flow::TYPE_ID => self.destroy_flow(handle)?,
             rss::TABLE_TYPE => self.destroy_ind_table(handle)?,
             wq::TYPE_ID => self.destroy_wq(handle)?,
+            dm::TYPE => self.free_dm(handle)?,
             uar_object::TYPE => self.destroy_uar(handle)?,
             _ => self.destroy_mr(handle)?,
         };
@@ -345,11 +353,11 @@ impl Call<'_> {
         Ok(reported)
     }
 
-    // Destroys users first: flows, QPs, indirection tables, WQs, AHs, MRs, SRQs, CQs, PDs, UAR pages.
+    // Destroys users first: flows, QPs, indirection tables, WQs, AHs, MRs, device memory, SRQs, CQs, PDs, UAR pages.
     fn destroy_all(&mut self) {
         self.detach_all_multicast();
         let of_frames = [flow::TYPE_ID, 4, rss::TABLE_TYPE, wq::TYPE_ID];
-        for type_id in of_frames.into_iter().chain([6, 7, 5, 3, 1, uar_object::TYPE]) {
+        for type_id in of_frames.into_iter().chain([6, 7, dm::TYPE, 5, 3, 1, uar_object::TYPE]) {
             for handle in self.handles().of_type(type_id) {
                 if self.destroy_object(handle, type_id).is_err() {
                     self.handles().remove(handle);

@@ -7,7 +7,7 @@ use super::errno::{EINVAL, ENODATA};
 use super::udata::Request;
 use super::{Call, limits};
 use crate::fabric::LinkLayer;
-use crate::fabric::address::{self, GidType, table_entry};
+use crate::fabric::address::{GidType, table_entry};
 use crate::netdev;
 use crate::nic::objects::Result;
 
@@ -47,7 +47,7 @@ const CAPS_INFINIBAND: u32 = 0x2651_e848;
 const CAPS_ETHERNET: u32 = 1 << 26 | 1 << 16;
 
 impl Call<'_> {
-    fn port(&mut self, port: u32) -> Result<QueryPortResp> {
+    pub(super) fn port(&mut self, port: u32) -> Result<QueryPortResp> {
         self.context()?;
         if port != 1 {
             return Err(EINVAL);
@@ -86,7 +86,7 @@ impl Call<'_> {
         })
     }
 
-    fn gid(&mut self, port: u32, index: u32) -> Result<GidEntry> {
+    pub(super) fn gid(&mut self, port: u32, index: u32) -> Result<GidEntry> {
         if index >= self.port(port)?.gid_tbl_len {
             return Err(EINVAL);
         }
@@ -95,15 +95,6 @@ impl Call<'_> {
         let netdev_ifindex = if gid_type == GidType::InfiniBand { 0 } else { netdev::index() };
         let gid_type = gid_type as u32;
         Ok(GidEntry { gid, gid_index: index, port_num: port, gid_type, netdev_ifindex })
-    }
-
-    /// Checks the source of a global route to `dgid`. On Ethernet both must be of one family of addresses, because the kernel
-    /// looks for a route between them.
-    pub(super) fn check_gid(&mut self, port: u32, index: u8, dgid: &[u8; 16]) -> Result<()> {
-        let sgid = self.gid(port, index.into())?.gid;
-        let is_ipv4 = |gid| address::ipv4_of_gid(gid).is_some();
-        let routed = self.core.link == LinkLayer::Ethernet && !address::is_multicast_gid(dgid);
-        if routed && is_ipv4(&sgid) != is_ipv4(dgid) { Err(EINVAL) } else { Ok(()) }
     }
 }
 

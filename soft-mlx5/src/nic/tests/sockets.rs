@@ -220,11 +220,11 @@ fn a_port_that_is_down_counts_as_time_outs() {
 fn the_probable_cause_of_retries_in_vain_is_named() {
     let (mut a, b) = (end("causes"), end("causes"));
     let [lid, other] = [&a, &b].map(|end| end.device.nic.port().lid);
-    let peer = b.qp.number;
-    let mut cause = |a: &mut End, lid: u16| {
-        a.device.connect_with(&a.qp, lid, peer, Path::default());
+    let Qpn(peer) = b.qp.number;
+    let cause = |a: &mut End, lid: u16| {
+        a.device.connect_with(&a.qp, lid, Qpn(peer), Path::default());
         let nic = &a.device.nic;
-        hints::cause(nic.qps.get(a.qp.number).unwrap(), &nic.core)
+        hints::cause(nic.qps.get(a.qp.number.0).unwrap(), &nic.core)
     };
     assert!(cause(&mut a, 0).contains("--link roce"));
     let own = cause(&mut a, lid);
