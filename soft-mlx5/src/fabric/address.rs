@@ -88,6 +88,21 @@ pub fn lid_of_gid(gid: &[u8; 16]) -> Option<u16> {
     ((link_local || ipv4) && (FIRST_LID..=LAST_LID).contains(&lid)).then_some(lid)
 }
 
+/// Returns `true` if this GID is a link-local IPv6 address.
+pub fn is_link_local(gid: &[u8; 16]) -> bool {
+    (u128::from_be_bytes(*gid) >> 64) as u64 == SUBNET_PREFIX
+}
+
+/// Returns the MAC address from which a link-local IPv6 address was made.
+pub fn mac_of_link_local(gid: &[u8; 16]) -> [u8; 6] {
+    [gid[8] ^ 2, gid[9], gid[10], gid[13], gid[14], gid[15]]
+}
+
+/// Returns `true` if this GID is of the networks of the fabric: its neighbours answer for it.
+pub fn is_on_link(gid: &[u8; 16]) -> bool {
+    is_link_local(gid) || u128::from_be_bytes(*gid) & !0xffff == IPV4_BASE
+}
+
 /// Returns `true` if this GID is a multicast group: of IPv6, or a mapped one of IPv4.
 pub fn is_multicast_gid(gid: &[u8; 16]) -> bool {
     gid[0] == 0xff || ipv4_of_gid(gid).is_some_and(|ipv4| ipv4[0] >> 4 == 0xe)
@@ -131,6 +146,18 @@ mod tests {
             gid(0x1234),
             [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0xdb, 0, 0xff, 0xfe, 0, 0x12, 0x34]
         );
+    }
+
+    #[test]
+    fn link_local_addresses_hold_their_mac() {
+        for lid in [1, 0x1234] {
+            assert_eq!(mac_of_link_local(&gid(lid)), mac(lid));
+            assert!(is_link_local(&gid(lid)) && !is_link_local(&ipv4_gid(lid)));
+            assert!(is_on_link(&gid(lid)) && is_on_link(&ipv4_gid(lid)));
+        }
+        let mut elsewhere = ipv4_gid(1);
+        elsewhere[13] = 1;
+        assert!(!is_on_link(&elsewhere) && !is_on_link(&[0; 16]));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 
 use super::Fabric;
 use super::address::{self, FIRST_LID};
+use super::echo::Echo;
 use super::faults::{Fate, Injector};
 use super::groups::{Groups, Member, Membership};
 use super::interface::Interface;
@@ -241,12 +242,45 @@ impl Link {
         }
     }
 
-    /// Returns `true` if a device of another process has this address.
-    pub fn is_process(&self, dlid: u16) -> bool {
+    /// Returns `true` if a device of the fabric has this address now.
+    pub fn has_device(&self, lid: u16) -> bool {
+        lid == self.lid
+            || match &self.port {
+                Port::Private => false,
+                Port::Switch(port) => port.has_device(lid),
+                Port::Socket(port) => port.has_device(lid),
+            }
+    }
+
+    /// Returns the name of the fabric, if it has one.
+    pub fn fabric(&self) -> Option<&str> {
         match &self.port {
-            Port::Socket(port) => port.is_connected(dlid),
-            Port::Private | Port::Switch(_) => false,
+            Port::Socket(port) => Some(port.fabric()),
+            Port::Private | Port::Switch(_) => None,
         }
+    }
+
+    /// Sends an echo behind all packets that were sent to its receiver. Returns `false` if no device has the address.
+    pub fn send_echo(&mut self, echo: &Echo) -> bool {
+        if !self.has_device(echo.dlid) {
+            return false;
+        }
+        let mut frame = self.frame();
+        echo.write(&mut frame);
+        frame.seal();
+        let refused = match &mut self.port {
+            _ if echo.dlid == self.lid => {
+                self.arrived.push_back(frame);
+                None
+            }
+            Port::Private => Some(frame),
+            Port::Switch(port) => port.send(echo.dlid, frame).err(),
+            Port::Socket(port) => port.send(echo.dlid, frame).err(),
+        };
+        if let Some(frame) = refused {
+            self.recycle(frame);
+        }
+        true
     }
 
     /// Returns `true` if all ports that would get an Ethernet frame have room for it: the link has flow control.
@@ -392,7 +426,8 @@ impl Link {
                 while let Some(frame) = port.receive() {
                     moved = true;
                     let sound = check_icrc(frame.bytes()).is_ok();
-                    if self.up && sound {
+                    let passes = self.up || Echo::parse(frame.bytes()).is_some();
+                    if passes && sound {
                         self.arrived.push_back(frame);
                     } else {
                         self.drops.malformed += 1;
@@ -406,7 +441,8 @@ impl Link {
                 moved |= port.receive(|bytes| {
                     let mut frame = pool.pop().unwrap_or_default();
                     let sound = check_icrc(bytes).is_ok();
-                    if up && sound && frame.fill(bytes).is_ok() {
+                    let passes = up || Echo::parse(bytes).is_some();
+                    if passes && sound && frame.fill(bytes).is_ok() {
                         arrived.push_back(frame);
                     } else {
                         drops.malformed += 1;

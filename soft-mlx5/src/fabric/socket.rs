@@ -144,9 +144,14 @@ impl SocketPort {
         self.peers.get(usize::from(dlid)).is_none_or(|peer| peer.queue.len() < PAUSE_LIMIT)
     }
 
-    /// Returns `true` if a device had this address when a frame was last sent to it.
-    pub(super) fn is_connected(&self, dlid: u16) -> bool {
-        self.peers.get(usize::from(dlid)).is_some_and(|peer| peer.socket.is_some())
+    /// Returns the name of the fabric.
+    pub(super) fn fabric(&self) -> &str {
+        &self.fabric
+    }
+
+    /// Returns `true` if a device has this address now.
+    pub(super) fn has_device(&self, lid: u16) -> bool {
+        Peer::default().connect(&self.fabric, lid).is_ok()
     }
 
     /// Queues a frame; returns the frame if the peer's queue is full.

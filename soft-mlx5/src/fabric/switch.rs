@@ -86,6 +86,11 @@ impl SwitchPort {
         self.lid
     }
 
+    /// Returns `true` if a device has this address now.
+    pub(crate) fn has_device(&self, lid: u16) -> bool {
+        self.switch.ports().queue(lid).is_some()
+    }
+
     /// Hands a frame over; returns the frame if the port does not take it.
     pub(crate) fn send(&self, dlid: u16, frame: Frame) -> Result<(), Frame> {
         match self.switch.ports().queue(dlid) {

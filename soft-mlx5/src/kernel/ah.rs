@@ -1,14 +1,19 @@
 //! Address handles of the kernel: libmlx5 asks for them on Ethernet to learn a MAC address.
 
-use super::Call;
 use super::abi::Abi;
 use super::abi::mlx5::CreateAhResp;
-use super::abi::uverbs::CreateAh;
+use super::abi::uverbs::{AhAttr, CreateAh};
 use super::errno::EINVAL;
+use super::path::Neighbour;
+use super::pd::Pd;
 use super::report::Reported;
 use super::udata::Request;
-use crate::fabric::{LinkLayer, address};
+use super::{Call, path};
+use crate::fabric::LinkLayer;
 use crate::nic::objects::Result;
+
+/// Bytes of the response up to the MAC address.
+const RESPONSE_WITH_MAC: usize = 10;
 
 /// An address handle.
 #[derive(Debug)]
@@ -29,30 +34,25 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     call.context()?;
     let core: CreateAh = request.core.input.request()?;
     let ethernet = call.core.link == LinkLayer::Ethernet;
-    if core.attr.port_num != 1 || (ethernet && core.attr.is_global == 0) {
+    let AhAttr { grh, is_global, port_num, static_rate, .. } = core.attr;
+    if port_num != 1 {
         return Err(EINVAL);
     }
-    if core.attr.is_global != 0 {
-        call.check_gid(1, core.attr.grh.sgid_index, &core.attr.grh.dgid)?;
-    }
+    call.get::<Pd>(core.pd_handle)?;
+    let source = call.source(is_global != 0, grh.sgid_index)?.filter(|_| ethernet);
+    let neighbour = source.map(|source| call.neighbour(&source, &grh.dgid)).transpose()?;
     let room = request.driver.output;
-    let dmac = mac_of(&core.attr.grh.dgid);
+    if neighbour.is_some() && room.len < RESPONSE_WITH_MAC {
+        return Err(EINVAL);
+    }
+    path::check_rate(static_rate)?;
     call.hold_pd(core.pd_handle)?;
     let handle = call.insert(Ah { pd: core.pd_handle });
     let mut answered = Ok(());
-    if ethernet && room.len >= 10 {
+    if let Some(Neighbour { mac: dmac, .. }) = neighbour {
         let response_length = room.len.min(CreateAhResp::SIZE) as u32;
         answered = room.put(&CreateAhResp { response_length, dmac, reserved: [0; 6] });
     }
     let answered = answered.and_then(|()| request.core.output.respond(&handle));
     call.or_destroy(handle, answered)
-}
-
-fn mac_of(gid: &[u8; 16]) -> [u8; 6] {
-    match address::lid_of_gid(gid) {
-        Some(lid) => address::mac(lid),
-        None if address::is_multicast_gid(gid) => address::multicast_mac(gid),
-        // Out of reach, as after a failed neighbour lookup.
-        None => [0; 6],
-    }
 }

@@ -1,9 +1,20 @@
 //! Capabilities of the calling thread.
 
+use super::Call;
+
 /// `CAP_NET_RAW`.
 pub const NET_RAW: u32 = 13;
+/// `CAP_SYS_RAWIO`.
+pub const RAW_IO: u32 = 17;
 /// `CAP_IPC_LOCK`.
 pub const IPC_LOCK: u32 = 14;
+
+impl Call<'_> {
+    /// Returns `true` if the program may make raw packet QPs and flows, and use privileged queue keys.
+    pub(super) fn may_use_frames(&self) -> bool {
+        !self.core.refuse_raw && may_use_frames()
+    }
+}
 
 /// Returns `true` if this thread has a capability, one of the lower 32, in its effective set.
 pub fn has(capability: u32) -> bool {
@@ -23,7 +34,7 @@ pub fn has(capability: u32) -> bool {
 
 /// Returns `true` if this thread may make raw packet QPs and flows. Unlike the kernel, the model also allows root without
 /// the capability, which containers often lack.
-pub fn may_use_frames() -> bool {
+fn may_use_frames() -> bool {
     // SAFETY: no arguments, no memory.
     has(NET_RAW) || unsafe { libc::geteuid() } == 0
 }

@@ -24,6 +24,8 @@ const FLAG_DEVX: u32 = 1;
 const LIB_CAP_DYN_UAR: u64 = 1 << 1;
 const RESP_MASK_CORE_CLOCK_OFFSET: u32 = 1 << 0;
 const RESP_MASK_DUMP_FILL_MKEY: u32 = 1 << 1;
+/// Queue pairs have options for enhanced connection establishment.
+const RESP_MASK_ECE: u32 = 1 << 2;
 const RESP_MASK_REAL_TIME: u32 = 1 << 4;
 const CLOCK_INFO_V1: u8 = 1;
 const UHW_QUERY_DEVICE: u8 = 1;
@@ -158,7 +160,10 @@ fn answer(context: &Context, real_time: bool) -> AllocContextResp {
         max_recv_wr: limits::MAX_QP_WR,
         max_srq_recv_wr: limits::MAX_SRQ_SLOTS,
         num_ports: 1,
-        comp_mask: RESP_MASK_CORE_CLOCK_OFFSET | RESP_MASK_DUMP_FILL_MKEY | real_time,
+        comp_mask: RESP_MASK_CORE_CLOCK_OFFSET
+            | RESP_MASK_DUMP_FILL_MKEY
+            | RESP_MASK_ECE
+            | real_time,
         response_length: AllocContextResp::SIZE as u32,
         cqe_version: context.cqe_version,
         cmds_supp_uhw: UHW_QUERY_DEVICE | UHW_CREATE_AH,

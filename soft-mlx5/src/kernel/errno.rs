@@ -17,6 +17,7 @@ errnos!(
     EINVAL,
     EIO,
     EMFILE,
+    ENETUNREACH,
     ENODATA,
     ENODEV,
     ENOENT,

@@ -11,7 +11,7 @@ use super::qp::Qp;
 use super::report::Reported;
 use super::rss::RssQp;
 use super::udata::Request;
-use super::{Call, Core, capability};
+use super::{Call, Core};
 use crate::nic::frames::flow::{FIELDS, Rule, Target, at};
 use crate::nic::objects::{Result, Service};
 
@@ -51,7 +51,7 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     if core.comp_mask != 0 {
         return Err(EINVAL);
     }
-    if call.core.refuse_raw || !capability::may_use_frames() {
+    if !call.may_use_frames() {
         return Err(EPERM);
     }
     let dont_trap = core.flags & DONT_TRAP != 0;

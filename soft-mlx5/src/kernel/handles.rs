@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 
 use super::ah::Ah;
 use super::cq::Cq;
+use super::dm::Dm;
 use super::errno::{EINVAL, ENOENT};
 use super::flow::Flow;
 use super::mr::Mr;
@@ -75,6 +76,7 @@ objects!(
     Flow = 9,
     IndTable = 11,
     Wq = 12,
+    Dm = 14,
     UarObject = 0x1008
 );
 

@@ -52,6 +52,10 @@ pub const MAX_TAGS: u32 = 127;
 pub const MAX_TAG_OPS: u32 = 8192;
 pub const MAX_RENDEZVOUS_HEADER: u32 = 64;
 
+/// Bytes of device memory, and log2 of the blocks of 64 bytes at which a piece may have to start.
+pub const MAX_DM_SIZE: u64 = 1 << 18;
+pub const LOG_MAX_DM_ALIGNMENT: u32 = 6;
+
 /// Multicast groups, and QPs in each.
 pub const MAX_MCAST_GROUPS: u32 = 1 << GENERAL.log_max_mcg;
 pub const MAX_MCAST_QPS: u32 = GENERAL.max_qp_mcg;

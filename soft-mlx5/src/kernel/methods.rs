@@ -2,7 +2,9 @@
 //! the write form or report that the device lacks the function.
 
 use super::attrs::{Attrs, Carries, DRIVER, Spec};
-use super::{Call, context, cq, info, ioctl, mr, pd, port, qp, qp_create, srq, uar_object, wq};
+use super::{
+    Call, context, cq, dm, dmabuf, info, ioctl, mr, pd, port, qp, qp_create, srq, uar_object, wq,
+};
 use crate::nic::objects::Result;
 
 /// One method of one object type.
@@ -25,6 +27,7 @@ const SRQ: u16 = 5;
 const AH: u16 = 6;
 const MR: u16 = 7;
 const WQ: u16 = wq::TYPE_ID;
+const DM: u16 = dm::TYPE;
 const ASYNC_EVENT: u16 = 16;
 
 // Method numbers of the driver.
@@ -58,10 +61,15 @@ const CORE: &[Method] = methods! {
     SRQ 0 (srq::CREATE, &DRIVER) => srq::create;
     SRQ 1 (srq::DESTROY) => srq::destroy;
     AH 0 (ONE_HANDLE) => destroy::<AH>;
+    MR 0 (dm::REGISTER) => dm::register;
     MR 1 (ONE_HANDLE) => destroy::<MR>;
+    MR 2 (mr::ADVISE) => mr::advise;
     MR 3 (mr::QUERY) => mr::query;
+    MR 4 (dmabuf::REGISTER) => dmabuf::register;
     WQ 0 (wq::CREATE, &DRIVER) => wq::create;
     WQ 1 (wq::DESTROY) => wq::destroy;
+    DM 0 (dm::ALLOC) => dm::alloc;
+    DM 1 (ONE_HANDLE) => destroy::<DM>;
     ASYNC_EVENT 0 (context::ASYNC_FILE) => context::async_file;
 };
 
@@ -72,6 +80,19 @@ const MLX5: &[Method] = &[
         attrs: &[port::QUERY_MLX5],
         run: port::query_mlx5,
     },
+    Method {
+        object: DEVICE,
+        method: DRIVER_FIRST + 1,
+        attrs: &[dmabuf::DATA_DIRECT_PATH],
+        run: dmabuf::data_direct_path,
+    },
+    Method {
+        object: DM,
+        method: DRIVER_FIRST,
+        attrs: &[dm::MAP_OPERATION],
+        run: dm::map_operation,
+    },
+    Method { object: DM, method: DRIVER_FIRST + 1, attrs: &[dm::QUERY], run: dm::query },
     Method {
         object: uar_object::TYPE,
         method: DRIVER_FIRST,

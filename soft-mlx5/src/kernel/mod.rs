@@ -11,6 +11,8 @@ mod capability;
 mod clock_pages;
 mod context;
 mod cq;
+mod dm;
+mod dmabuf;
 mod errno;
 mod events;
 mod flow;
@@ -19,10 +21,12 @@ mod info;
 mod ioctl;
 pub mod limits;
 mod management;
+mod mapping;
 mod memlock;
 mod methods;
 mod mr;
 mod multicast;
+mod path;
 mod pd;
 mod port;
 mod qp;
@@ -104,6 +108,8 @@ pub struct Core {
     memlock: Memlock,
     umad: UmadFiles,
     rdma_cm: RdmaCm,
+    // Pages of device memory in use.
+    dm_pages: u64,
 }
 
 /// An open uverbs device, which one descriptor and its copies share.
@@ -150,6 +156,7 @@ impl Core {
             memlock: Memlock::new(config.memlock),
             umad: UmadFiles::new(slot),
             rdma_cm,
+            dm_pages: 0,
         })
     }
 
@@ -378,6 +385,7 @@ impl Call<'_> {
             flow::TYPE_ID => self.destroy_flow(handle)?,
             rss::TABLE_TYPE => self.destroy_ind_table(handle)?,
             wq::TYPE_ID => self.destroy_wq(handle)?,
+            dm::TYPE => self.free_dm(handle)?,
             uar_object::TYPE => self.destroy_uar(handle)?,
             _ => self.destroy_mr(handle)?,
         };
@@ -385,11 +393,11 @@ impl Call<'_> {
         Ok(reported)
     }
 
-    // Destroys users first: flows, QPs, indirection tables, WQs, AHs, MRs, SRQs, CQs, PDs, UAR pages.
+    // Destroys users first: flows, QPs, indirection tables, WQs, AHs, MRs, device memory, SRQs, CQs, PDs, UAR pages.
     fn destroy_all(&mut self) {
         self.detach_all_multicast();
         let of_frames = [flow::TYPE_ID, 4, rss::TABLE_TYPE, wq::TYPE_ID];
-        for type_id in of_frames.into_iter().chain([6, 7, 5, 3, 1, uar_object::TYPE]) {
+        for type_id in of_frames.into_iter().chain([6, 7, dm::TYPE, 5, 3, 1, uar_object::TYPE]) {
             for handle in self.handles().of_type(type_id) {
                 if self.destroy_object(handle, type_id).is_err() {
                     self.handles().remove(handle);

@@ -2,8 +2,9 @@
 
 use super::Call;
 use super::abi::uverbs::{RegMr, RegMrResp, ReregMr, ReregMrResp};
-use super::attrs::{Attrs, Carries, Spec, room};
+use super::attrs::{Attrs, CONSTANT, Carries, FLAGS, Spec, room};
 use super::errno::{EINVAL, EOPNOTSUPP};
+use super::mapping::Mapping;
 use super::memlock::{Memlock, Pinned};
 use super::pd::Pd;
 use super::report::Reported;
@@ -17,7 +18,18 @@ pub struct Mr {
     pub mkey: Mkey,
     attr: MkeyAttr,
     pd: u32,
-    _pinned: Pinned,
+    memory: Memory,
+}
+
+/// What a memory region holds of its memory.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// Pages of the program.
+    pub _pinned: Option<Pinned>,
+    /// Mapping of a dma-buf.
+    pub mapping: Option<Mapping>,
+    /// Handle of the device memory.
+    pub dm: Option<u32>,
 }
 
 impl Mr {
@@ -34,14 +46,18 @@ impl Mr {
 
 const PAGE_MASK: u64 = 4095;
 
-mod access {
+/// `IBV_ACCESS_*`.
+pub mod access {
     pub const LOCAL_WRITE: u32 = 1 << 0;
     pub const REMOTE_WRITE: u32 = 1 << 1;
+    pub const REMOTE_READ: u32 = 1 << 2;
     pub const REMOTE_ATOMIC: u32 = 1 << 3;
     pub const MW_BIND: u32 = 1 << 4;
+    pub const ZERO_BASED: u32 = 1 << 5;
     pub const ON_DEMAND: u32 = 1 << 6;
     pub const FLUSH_GLOBAL: u32 = 1 << 8;
     pub const FLUSH_PERSISTENT: u32 = 1 << 9;
+    pub const RELAXED_ORDERING: u32 = 1 << 20;
     pub const OPTIONAL: u32 = 0x3ff0_0000;
 
     /// Access flags that the core knows.
@@ -50,7 +66,8 @@ mod access {
     pub const WRITING: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC | MW_BIND;
 }
 
-fn check_access(flags: u32) -> Result<()> {
+/// Checks access flags as the core does for each kind of registration.
+pub fn check_access(flags: u32) -> Result<()> {
     let remote = flags & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
     if remote && flags & access::LOCAL_WRITE == 0 {
         return Err(EINVAL);
@@ -84,7 +101,7 @@ pub fn write_register(call: &mut Call, request: &Request) -> Result<()> {
     }
     check_access(core.access_flags)?;
     call.get::<Pd>(core.pd_handle)?;
-    let _pinned = pin(&call.core.memlock, core.start, core.length, core.access_flags)?;
+    let pinned = pin(&call.core.memlock, core.start, core.length, core.access_flags)?;
     let attr = MkeyAttr {
         pd: call.hold_pd(core.pd_handle)?,
         va: core.start,
@@ -92,14 +109,8 @@ pub fn write_register(call: &mut Call, request: &Request) -> Result<()> {
         length: core.length,
         access: core.access_flags,
     };
-    let mkey = match call.nic().create_mkey(attr) {
-        Ok(mkey) => mkey,
-        Err(error) => {
-            call.release_pd(core.pd_handle);
-            return Err(error);
-        }
-    };
-    let mr_handle = call.insert(Mr { mkey, attr, pd: core.pd_handle, _pinned });
+    let memory = Memory { _pinned: Some(pinned), ..Memory::default() };
+    let (mr_handle, mkey) = call.add_mr(core.pd_handle, attr, memory)?;
     let answer = RegMrResp { mr_handle, lkey: mkey.0, rkey: mkey.0 };
     let answered = request.core.output.respond(&answer);
     call.or_destroy(mr_handle, answered)
@@ -122,9 +133,12 @@ pub fn write_reregister(call: &mut Call, request: &Request) -> Result<()> {
     if translate && (core.start ^ core.hca_va) & PAGE_MASK != 0 {
         return Err(EINVAL);
     }
-    let (mkey, mut attr, old_pd) = {
+    let (mkey, mut attr, old_pd, is_mapping) = {
         let mr = call.get::<Mr>(core.mr_handle)?;
-        (mr.mkey, mr.attr, mr.pd)
+        if mr.memory.dm.is_some() {
+            return Err(EINVAL);
+        }
+        (mr.mkey, mr.attr, mr.pd, mr.memory.mapping.is_some())
     };
     if core.flags & REREG_ACCESS != 0 {
         check_access(core.access_flags)?;
@@ -138,20 +152,50 @@ pub fn write_reregister(call: &mut Call, request: &Request) -> Result<()> {
     if translate {
         (attr.va, attr.iova, attr.length) = (core.start, core.hca_va, core.length);
     }
-    let _pinned = pin(&call.core.memlock, attr.va, attr.length, attr.access)?;
+    // A dma-buf keeps its memory, or makes place for memory of the program.
+    let keeps = is_mapping && !translate;
+    let memlock = &call.core.memlock;
+    let pinned = (!keeps).then(|| pin(memlock, attr.va, attr.length, attr.access)).transpose()?;
     call.nic().modify_mkey(mkey, attr)?;
     call.hold_pd(pd)?;
     call.release_pd(old_pd);
-    *call.get_mut::<Mr>(core.mr_handle)? = Mr { mkey, attr, pd, _pinned };
+    let mr = call.get_mut::<Mr>(core.mr_handle)?;
+    (mr.attr, mr.pd) = (attr, pd);
+    if !keeps {
+        mr.memory = Memory { _pinned: pinned, ..Memory::default() };
+    }
     request.core.output.respond(&ReregMrResp { lkey: mkey.0, rkey: mkey.0 })
 }
 
 impl Call<'_> {
+    /// Makes a key for memory, in a domain that the region holds; returns handle and key.
+    pub(super) fn add_mr(
+        &mut self,
+        pd: u32,
+        attr: MkeyAttr,
+        memory: Memory,
+    ) -> Result<(u32, Mkey)> {
+        match self.nic().create_mkey(attr) {
+            Ok(mkey) => Ok((self.insert(Mr { mkey, attr, pd, memory }), mkey)),
+            Err(error) => {
+                self.release_memory(pd, memory.dm);
+                Err(error)
+            }
+        }
+    }
+
+    fn release_memory(&mut self, pd: u32, dm: Option<u32>) {
+        self.release_pd(pd);
+        if let Some(dm) = dm {
+            self.release_dm(dm);
+        }
+    }
+
     pub(super) fn destroy_mr(&mut self, handle: u32) -> Result<Reported> {
         let mr = self.get::<Mr>(handle)?;
-        let (mkey, pd) = (mr.mkey, mr.pd);
+        let (mkey, pd, dm) = (mr.mkey, mr.pd, mr.memory.dm);
         self.nic().destroy_mkey(mkey)?;
-        self.release_pd(pd);
+        self.release_memory(pd, dm);
         Ok(Reported::default())
     }
 }
@@ -178,6 +222,20 @@ pub fn query(call: &mut Call, attrs: &Attrs) -> Result<()> {
     attrs.put(RESP_RKEY, &mr.mkey.0)?;
     attrs.put(RESP_LENGTH, &mr.attr.length)?;
     attrs.put(RESP_IOVA, &mr.attr.iova)
+}
+
+/// Attributes of advice about pages: domain, advice, flags and SGEs.
+pub const ADVISE: &[Spec] = &[
+    Spec::needs(0, Carries::Handle),
+    Spec::needs(1, CONSTANT),
+    Spec::needs(2, FLAGS),
+    Spec::needs(3, Carries::In(16, u16::MAX)),
+];
+
+/// Refuses advice: the device has no pages on demand.
+pub fn advise(call: &mut Call, attrs: &Attrs) -> Result<()> {
+    call.get::<Pd>(attrs.handle(0)?)?;
+    Err(EOPNOTSUPP)
 }
 
 #[cfg(test)]

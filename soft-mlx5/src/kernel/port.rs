@@ -41,7 +41,7 @@ const WIDTH_4X: u8 = 2;
 const SPEED_EDR: u8 = 32;
 
 impl Call<'_> {
-    fn port(&mut self, port: u32) -> Result<QueryPortResp> {
+    pub(super) fn port(&mut self, port: u32) -> Result<QueryPortResp> {
         self.context()?;
         if port != 1 {
             return Err(EINVAL);
@@ -80,7 +80,7 @@ impl Call<'_> {
         })
     }
 
-    fn gid(&mut self, port: u32, index: u32) -> Result<GidEntry> {
+    pub(super) fn gid(&mut self, port: u32, index: u32) -> Result<GidEntry> {
         if index >= self.port(port)?.gid_tbl_len {
             return Err(EINVAL);
         }
@@ -91,15 +91,6 @@ impl Call<'_> {
         let netdev_ifindex = if is_infiniband { 0 } else { netdev::index(joined) };
         let gid_type = gid_type as u32;
         Ok(GidEntry { gid, gid_index: index, port_num: port, gid_type, netdev_ifindex })
-    }
-
-    /// Checks the source of a global route to `dgid`. On Ethernet both must be of one family of addresses, because the kernel
-    /// looks for a route between them.
-    pub(super) fn check_gid(&mut self, port: u32, index: u8, dgid: &[u8; 16]) -> Result<()> {
-        let sgid = self.gid(port, index.into())?.gid;
-        let is_ipv4 = |gid| address::ipv4_of_gid(gid).is_some();
-        let routed = self.core.link == LinkLayer::Ethernet && !address::is_multicast_gid(dgid);
-        if routed && is_ipv4(&sgid) != is_ipv4(dgid) { Err(EINVAL) } else { Ok(()) }
     }
 }
 

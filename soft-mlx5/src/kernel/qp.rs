@@ -56,7 +56,12 @@ pub struct QpContext {
     pub dest: QpDest,
     pub qkey: u32,
     pub dest_qpn: u32,
+    /// Rights of the peer in effect.
     pub access: u32,
+    /// Rights as given.
+    pub granted: u32,
+    /// `max_dest_rd_atomic` as given.
+    pub resources: u8,
     pub pkey_index: u16,
     pub port: u8,
     /// `enum ibv_mtu`.

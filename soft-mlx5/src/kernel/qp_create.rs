@@ -15,7 +15,7 @@ use super::rss::WantedRss;
 use super::srq::Srq;
 use super::uar::gross;
 use super::udata::{Request, Udata};
-use super::{Call, Number, capability};
+use super::{Call, Number};
 use crate::fabric::LinkLayer;
 use crate::nic::objects::{Loopback, QpAttr, RawAttr, Register, Result, RxOffloads, Service};
 
@@ -208,17 +208,12 @@ pub fn write_create_ex(call: &mut Call, request: &Request) -> Result<()> {
     call.or_destroy(handle, answered)
 }
 
+/// Checks the flags as the driver does: most belong to all services, and have no effect on some.
 fn check_flags(service: Service, flags: u32) -> Result<()> {
     use create_flag::*;
-    let more = match service {
-        Service::Rc | Service::Uc => 0,
-        Service::Ud => BLOCK_MULTICAST_LOOPBACK,
-        // Own frames do not come back anyway, and end padding does not change the data.
-        Service::Raw => {
-            BLOCK_MULTICAST_LOOPBACK | SCATTER_FCS | CVLAN_STRIPPING | PCI_WRITE_END_PADDING
-        }
-    };
-    if flags & !(SQ_SIG_ALL | more) != 0 { Err(EINVAL) } else { Ok(()) }
+    let of_frames = if service == Service::Raw { SCATTER_FCS | CVLAN_STRIPPING } else { 0 };
+    let known = SQ_SIG_ALL | BLOCK_MULTICAST_LOOPBACK | PCI_WRITE_END_PADDING | of_frames;
+    if flags & !known != 0 { Err(EOPNOTSUPP) } else { Ok(()) }
 }
 
 impl Call<'_> {
@@ -227,9 +222,7 @@ impl Call<'_> {
             qp_type::RC => Ok(Service::Rc),
             qp_type::UC => Ok(Service::Uc),
             qp_type::UD => Ok(Service::Ud),
-            qp_type::RAW_PACKET if self.core.refuse_raw || !capability::may_use_frames() => {
-                Err(EPERM)
-            }
+            qp_type::RAW_PACKET if !self.may_use_frames() => Err(EPERM),
             qp_type::RAW_PACKET if self.core.link == LinkLayer::Ethernet => Ok(Service::Raw),
             // XRC and dynamic connections are not offered, nor are frames on InfiniBand.
             qp_type::RAW_PACKET | qp_type::XRC_INI | qp_type::XRC_TGT | qp_type::DRIVER => {
@@ -262,6 +255,10 @@ impl Call<'_> {
     fn create_qp(&mut self, wanted: &Wanted, driver: &Udata) -> Result<u32> {
         self.context()?;
         let service = self.check_type(wanted.qp_type)?;
+        // CQEs of frames name no queue pair: without a user index nobody would know theirs.
+        if service == Service::Raw && self.context()?.cqe_version == 0 {
+            return Err(EINVAL);
+        }
         let uses = Uses {
             pd: wanted.pd,
             send_cq: wanted.send_cq,
@@ -311,6 +308,8 @@ impl Call<'_> {
         self.core.routes.add(Number::Qp(qpn), self.file, handle);
         let answered = driver.output.put(&mlx5::CreateQpResp {
             bfreg_index: bfreg.map_or(NO_BFREG, gross),
+            // The device agrees to what the program asks for.
+            ece_options: queues.driver.ece_options,
             ..mlx5::CreateQpResp::default()
         });
         self.or_destroy(handle, answered)?;
@@ -387,11 +386,11 @@ mod tests {
     #[test]
     fn flags_belong_to_services() {
         use create_flag::*;
-        assert_eq!(check_flags(Service::Rc, SQ_SIG_ALL), Ok(()));
-        assert_eq!(check_flags(Service::Rc, SCATTER_FCS), Err(EINVAL));
-        assert_eq!(check_flags(Service::Rc, BLOCK_MULTICAST_LOOPBACK), Err(EINVAL));
-        assert_eq!(check_flags(Service::Ud, BLOCK_MULTICAST_LOOPBACK), Ok(()));
+        for service in [Service::Rc, Service::Uc, Service::Ud] {
+            assert_eq!(check_flags(service, SQ_SIG_ALL | BLOCK_MULTICAST_LOOPBACK), Ok(()));
+            assert_eq!(check_flags(service, SCATTER_FCS), Err(EOPNOTSUPP));
+        }
         assert_eq!(check_flags(Service::Raw, SCATTER_FCS | CVLAN_STRIPPING), Ok(()));
-        assert_eq!(check_flags(Service::Ud, CVLAN_STRIPPING), Err(EINVAL));
+        assert_eq!(check_flags(Service::Ud, CVLAN_STRIPPING), Err(EOPNOTSUPP));
     }
 }

@@ -3,6 +3,7 @@
 use super::Call;
 use super::abi::uverbs::{QueryQp, QueryQpResp};
 use super::qp::Qp;
+use super::qp_modify::depth;
 use super::udata::Request;
 use crate::nic::objects::Result;
 
@@ -26,8 +27,8 @@ pub fn write_query(call: &mut Call, request: &Request) -> Result<()> {
         cur_qp_state: status.state as u8,
         path_mtu: attr.path_mtu,
         sq_draining: status.sq_draining.into(),
-        max_rd_atomic: attr.max_rd_atomic,
-        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        max_rd_atomic: depth(attr.max_rd_atomic),
+        max_dest_rd_atomic: depth(attr.max_dest_rd_atomic),
         min_rnr_timer: attr.min_rnr_timer,
         port_num: attr.port,
         timeout: attr.timeout,

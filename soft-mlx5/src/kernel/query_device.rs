@@ -86,6 +86,7 @@ pub fn query_ex(call: &mut Call, request: &Request) -> Result<()> {
             max_sge: 1,
             reserved: 0,
         },
+        max_dm_size: limits::MAX_DM_SIZE,
         ..ExQueryDeviceResp::default()
     })
 }

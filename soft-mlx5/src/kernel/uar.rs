@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
-use super::Call;
 use super::errno::{EBUSY, EINVAL, ENOMEM, ENOSYS, EPERM};
+use super::{Call, dm};
 use crate::nic::objects::{Register, Result};
 
 const PAGE: u64 = 4096;
@@ -204,6 +204,7 @@ const NC_PAGE: u64 = 3;
 const CORE_CLOCK: u64 = 5;
 const ALLOC_WC: u64 = 6;
 const CLOCK_INFO: u64 = 7;
+const DEVICE_MEMORY: u64 = 8;
 const OBJECT: u64 = 9;
 
 /// Returns the offset at which the page of the object with this number is mapped.
@@ -212,7 +213,7 @@ pub fn object_offset(number: u32) -> u64 {
     (number >> 8 << 16 | OBJECT << 8 | number & 0xff) * PAGE
 }
 
-/// Returns the memory of a mapping.
+/// Returns the memory of a mapping of a UAR page, of a page of the clock, or of device memory.
 pub fn map(call: &mut Call, request: MapRequest) -> Result<(RawFd, u64)> {
     let context = call.context()?;
     let page = request.offset / PAGE;
@@ -237,6 +238,10 @@ pub fn map(call: &mut Call, request: MapRequest) -> Result<(RawFd, u64)> {
             check_uar(&request)?;
             let number = (page & 0xff | page >> 16 << 8) as usize;
             context.object_pages.get(number).copied().flatten().ok_or(EINVAL)?
+        }
+        DEVICE_MEMORY => {
+            let number = page & 0xff | page >> 16 << 8;
+            return dm::map(call, number as u32, &request);
         }
         CONTIGUOUS_PAGES => return Err(ENOSYS),
         CORE_CLOCK | CLOCK_INFO if request.length != PAGE => return Err(EINVAL),

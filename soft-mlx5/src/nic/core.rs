@@ -12,6 +12,7 @@ use super::memory::Unmapped;
 use super::mkey::MkeyTable;
 use super::objects::{Cqn, Event, Pdn, Srqn};
 use super::qp::Qp;
+use super::requester::Hints;
 use super::shuffle::Shuffler;
 use super::srq::Srq;
 use super::strict::{Object, Rule, Strict};
@@ -20,6 +21,7 @@ use super::timer::Timers;
 use super::trace::Trace;
 use crate::counters::Hardware;
 use crate::fabric::LinkLayer;
+use crate::fabric::echo::Echo;
 use crate::fabric::interface::Interface;
 use crate::fabric::link::Link;
 use crate::fabric::mad::Arrived;
@@ -80,6 +82,14 @@ pub struct Core {
     pub turn: u32,
     /// Something was done in this step.
     pub progress: bool,
+    /// Turns that queue pairs have had.
+    pub turns: u64,
+    /// Echoes of other devices, each with the number of turns after which it goes back.
+    pub echoes: VecDeque<(u64, Echo)>,
+    /// Number of the last echo of this device.
+    pub last_token: u32,
+    /// What the program was told about peers that do not answer.
+    pub hints: Hints,
 }
 
 impl Core {
@@ -119,6 +129,10 @@ impl Core {
             failed_cqs: Vec::new(),
             turn: if config.small_steps { 1 } else { TURN },
             progress: false,
+            turns: 0,
+            echoes: VecDeque::new(),
+            last_token: 0,
+            hints: Hints::default(),
         })
     }
 

@@ -175,6 +175,12 @@ impl Nic {
         }
     }
 
+    /// Returns `true` if the port with this LID answers for its addresses.
+    pub fn reaches(&self, lid: u16) -> bool {
+        let link = &self.core.link;
+        lid == link.lid() || link.is_up() && link.has_device(lid)
+    }
+
     /// Takes the link down or up, and reports [`Event::Port`] to the driver.
     pub fn set_link(&mut self, up: bool) {
         if self.core.link.is_up() != up {

@@ -3,6 +3,7 @@
 //! A WQE stays in the program's queue until it is complete. The requester keeps only its packet sequence
 //! numbers. Packets that are sent again are read from the queue again, as an adapter does.
 
+pub mod hints;
 mod retry;
 
 use std::collections::VecDeque;
@@ -17,14 +18,17 @@ use super::qp::Qp;
 use super::tm::rendezvous;
 use super::wqe::{Flags, Kind, Trailer};
 
-pub use self::retry::{answer_lost, back_off, ensure_timer, expire, missing, note_progress};
+pub use self::hints::Hints;
+use self::retry::Inquiry;
+pub use self::retry::{
+    answer_lost, back_off, echo_returned, ensure_timer, expire, missing, note_progress,
+};
 
 /// Packets in flight at most.
 const MAX_WINDOW: u32 = 256;
 const MIN_WINDOW: u32 = 8;
 
-// An acknowledgement may be late because a thread was not scheduled, which no adapter knows: shorter
-// timeouts than this are stretched.
+// A device in software answers slower than an adapter: shorter timeouts than this are stretched.
 const MIN_TIMEOUT_NS: u64 = 1_000_000;
 const TIMEOUT_UNIT_NS: u64 = 4096;
 
@@ -78,8 +82,8 @@ pub struct Requester {
     implied_loss: Option<u32>,
     // Waiting for the responder to get ready.
     backing_off: bool,
-    // Time at which the oldest packet that is not acknowledged became the oldest.
-    waiting_since: u64,
+    // Echo that the peer has not returned yet.
+    inquiry: Option<Inquiry>,
     retries_left: u8,
     rnr_left: u8,
     retry_cnt: u8,
@@ -101,7 +105,7 @@ impl Default for Requester {
             reads: 0,
             implied_loss: None,
             backing_off: false,
-            waiting_since: 0,
+            inquiry: None,
             retries_left: 0,
             rnr_left: 0,
             retry_cnt: 0,

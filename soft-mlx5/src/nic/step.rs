@@ -8,6 +8,7 @@ use super::strict::{Object, Rule};
 use super::table::Table;
 use super::uar::Ring;
 use super::{Nic, management, requester, responder, response, tm, transmit};
+use crate::fabric::echo::Echo;
 use crate::fabric::mad::GSI_QPN;
 use crate::fabric::packet::Packet;
 use crate::tally::Fault;
@@ -51,6 +52,7 @@ impl Nic {
         self.core.release_completions();
         self.core.write_blocks();
         self.core.mend_cqes();
+        self.return_echoes();
         self.core.progress |= self.core.link.flush(self.core.now);
         self.fail_users_of_failed_cqs();
         // A queue pair that had no turn in a small step may have something to do.
@@ -142,6 +144,7 @@ impl Nic {
             let Some(number) = self.core.active.pop_front() else { break };
             let Some(qp) = self.qps.get_mut(number) else { continue };
             qp.active = false;
+            self.core.turns += 1;
             match qp.turn(&mut self.core) {
                 Turn::Idle => {}
                 Turn::More => self.core.activate(qp),
@@ -167,11 +170,32 @@ impl Nic {
                 self.core.link.recycle(frame);
                 continue;
             }
-            match Packet::parse(frame.bytes()) {
-                Ok(packet) => self.dispatch(&packet),
-                Err(_) => self.core.link.count_malformed(),
+            match (Echo::parse(frame.bytes()), Packet::parse(frame.bytes())) {
+                (Some(echo), _) => self.take_echo(echo),
+                (None, Ok(packet)) => self.dispatch(&packet),
+                (None, Err(_)) => self.core.link.count_malformed(),
             }
             self.core.link.recycle(frame);
+        }
+    }
+
+    /// Keeps an echo until all queue pairs with something to do have had their turn, or hands a returned one to its queue
+    /// pair.
+    fn take_echo(&mut self, echo: Echo) {
+        if !echo.returned {
+            let due = self.core.turns + self.core.active.len() as u64;
+            self.core.echoes.push_back((due, echo));
+        } else if let Some(qp) = self.qps.get_mut(echo.queue_pair) {
+            requester::echo_returned(qp, &mut self.core, echo.token);
+        }
+    }
+
+    fn return_echoes(&mut self) {
+        let core = &mut self.core;
+        while core.echoes.front().is_some_and(|(due, _)| *due <= core.turns) {
+            let Some((_, echo)) = core.echoes.pop_front() else { break };
+            core.link.send_echo(&echo.back());
+            core.progress = true;
         }
     }
 

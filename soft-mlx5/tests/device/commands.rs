@@ -340,3 +340,145 @@ fn a_registered_signature_is_refused() {
         assert_eq!(ioctl(fd, 5, 0, attrs).err(), Some(libc::EFAULT), "the queue must be there");
     });
 }
+
+/// Registers a memfd as a dma-buf; returns handle and key.
+fn register_dma_buf(fd: i32, pd: u32, iova: u64, flags: Option<u64>) -> Result<(u64, u32), i32> {
+    // SAFETY: the name is a string.
+    let memory = unsafe { libc::memfd_create(c"raw".as_ptr(), libc::MFD_CLOEXEC) };
+    // SAFETY: a descriptor of ours.
+    assert_eq!(unsafe { libc::ftruncate(memory, 8192) }, 0);
+    let mut keys = [0u32; 2];
+    let at = keys.as_mut_ptr() as u64;
+    let mut attrs = [
+        Attr::new(0, 0, 0),
+        Attr::new(1, 0, pd.into()),
+        Attr::new(2, 8, iova & 0xfff),
+        Attr::new(3, 8, 4096),
+        Attr::new(4, 8, iova),
+        Attr::new(5, 4, memory as u64),
+        Attr::new(6, 8, 1),
+        Attr::new(7, 4, at),
+        Attr::new(8, 4, at + 4),
+        Attr::new(0x1000, 8, flags.unwrap_or(0)),
+    ];
+    if flags.is_none() {
+        attrs[9] = attrs[9].optional();
+        attrs[9].id = 0x1fff;
+    }
+    let done = ioctl(fd, 7, 4, attrs);
+    // SAFETY: a descriptor of ours.
+    unsafe { libc::close(memory) };
+    done.map(|attrs| (attrs[0].data, keys[0]))
+}
+
+// Runs REREG_MR with these flags.
+fn rereg(fd: i32, mr: u64, flags: u32, pd: u32) -> Result<(), i32> {
+    let mut answer = [0u32; 2];
+    let request = [0, 0, mr as u32, flags, 0, 0, 0, 0, 0, 0, pd, 1];
+    invoke(fd, 11, &request, &mut answer)
+}
+
+#[test]
+fn a_region_of_a_dma_buf_changes_its_domain_and_has_no_pci_function_of_its_own() {
+    with_file(|fd| {
+        get_context(fd).unwrap();
+        let (pd, other) = (alloc_pd(fd).unwrap(), alloc_pd(fd).unwrap());
+        assert_eq!(register_dma_buf(fd, pd, 5, Some(1)), Err(libc::EOPNOTSUPP));
+        assert_eq!(register_dma_buf(fd, pd, 4096, Some(1)), Err(libc::EINVAL));
+        assert_eq!(register_dma_buf(fd, pd, 4096, Some(2)), Err(libc::EINVAL));
+        assert_eq!(register_dma_buf(fd, 999, 4096, None), Err(libc::ENOENT));
+        let mut path = [0u8; 64];
+        let at = path.as_mut_ptr() as u64;
+        assert_eq!(ioctl(fd, 0, 0x1001, [Attr::new(0x1000, 64, at)]).err(), Some(libc::ENODEV));
+
+        let (mr, key) = register_dma_buf(fd, pd, 0x10_0005, Some(0)).unwrap();
+        assert_ne!(key, 0);
+        assert_eq!(dealloc_pd(fd, pd), Err(libc::EBUSY));
+        // The domain, and then the rights as well.
+        assert_eq!(rereg(fd, mr, 2, other), Ok(()));
+        assert_eq!(rereg(fd, mr, 6, other), Ok(()));
+        assert_eq!(dealloc_pd(fd, pd), Ok(()));
+        assert_eq!(ioctl(fd, 7, 1, [Attr::new(0, 0, mr)]).err(), None);
+        assert_eq!(dealloc_pd(fd, other), Ok(()));
+    });
+}
+
+#[test]
+fn device_memory_is_imported_and_neither_reregistered_nor_an_operand() {
+    with_file(|fd| {
+        get_context(fd).unwrap();
+        let pd = alloc_pd(fd).unwrap();
+        let (mut offset, mut page, mut length) = (7u64, 7u16, 7u64);
+        let [offset_at, page_at, length_at] =
+            [&raw mut offset as u64, &raw mut page as u64, &raw mut length as u64];
+        let alloc = |kind: u64| {
+            let attrs = [
+                Attr::new(0, 0, 0),
+                Attr::new(1, 8, 100),
+                Attr::new(2, 4, 0),
+                Attr::new(0x1000, 8, offset_at),
+                Attr::new(0x1001, 2, page_at),
+                Attr::new(0x1002, 8, kind),
+            ];
+            ioctl(fd, 14, 0, attrs).map(|attrs| attrs[0].data)
+        };
+        let first = alloc(0).unwrap();
+        let second = alloc(0).unwrap();
+        assert!(alloc(1).is_err_and(|error| [libc::EPERM, libc::EOPNOTSUPP].contains(&error)));
+        assert_eq!(alloc(4), Err(libc::EOPNOTSUPP));
+        let query = [
+            Attr::new(0x1000, 0, second),
+            Attr::new(0x1001, 8, offset_at),
+            Attr::new(0x1002, 2, page_at),
+            Attr::new(0x1003, 8, length_at),
+        ];
+        ioctl(fd, 14, 0x1001, query).unwrap();
+        assert_eq!((offset, page, length), (0, 1, 100));
+        let operand = [
+            Attr::new(0x1000, 0, second),
+            Attr::new(0x1001, 1, 0),
+            Attr::new(0x1002, 8, offset_at),
+            Attr::new(0x1003, 2, page_at),
+        ];
+        assert_eq!(ioctl(fd, 14, 0x1000, operand).err(), Some(libc::EOPNOTSUPP));
+        // A mapping is as long as the pages of its piece, and shared.
+        let map = |number: i64, length, flags| {
+            let offset = (number >> 8 << 16 | 8 << 8 | number & 0xff) * 4096;
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: a new mapping at an address that the kernel chooses.
+            let memory =
+                unsafe { libc::mmap(std::ptr::null_mut(), length, rights, flags, fd, offset) };
+            if memory == libc::MAP_FAILED { Err(errno()) } else { Ok(memory) }
+        };
+        assert_eq!(map(1, 8192, libc::MAP_SHARED), Err(libc::EINVAL));
+        assert_eq!(map(1, 4096, libc::MAP_PRIVATE), Err(libc::EINVAL));
+        assert_eq!(map(2, 4096, libc::MAP_SHARED), Err(libc::EINVAL));
+        let [near, far] = [0, 1].map(|number| map(number, 4096, libc::MAP_SHARED).unwrap());
+        // SAFETY: both are mapped, a page each.
+        unsafe {
+            near.cast::<u64>().write(1);
+            far.cast::<u64>().write(2);
+            assert_eq!(near.cast::<u64>().read(), 1);
+            libc::munmap(near, 4096);
+            libc::munmap(far, 4096);
+        }
+        let mut keys = [0u32; 2];
+        let at = keys.as_mut_ptr() as u64;
+        let register = [
+            Attr::new(0, 0, 0),
+            Attr::new(1, 8, 0),
+            Attr::new(2, 8, 100),
+            Attr::new(3, 0, pd.into()),
+            Attr::new(4, 8, 1 << 5 | 1),
+            Attr::new(5, 0, first),
+            Attr::new(6, 4, at),
+            Attr::new(7, 4, at + 4),
+        ];
+        let mr = ioctl(fd, 7, 0, register).unwrap()[0].data;
+        assert_eq!(rereg(fd, mr, 2, pd), Err(libc::EINVAL));
+        let free = |handle| ioctl(fd, 14, 1, [Attr::new(0, 0, handle)]).err();
+        assert_eq!((free(first), free(second)), (Some(libc::EBUSY), None));
+        ioctl(fd, 7, 1, [Attr::new(0, 0, mr)]).unwrap();
+        assert_eq!(free(first), None);
+    });
+}

@@ -1,5 +1,6 @@
 //! A device of a test, with the stock libibverbs and libmlx5 in the same process.
 
+mod buffers;
 mod channels;
 mod clocks;
 mod commands;
@@ -12,12 +13,15 @@ mod gids;
 mod lifecycle;
 mod limits;
 mod objects;
+mod paths;
 #[path = "../common/qp_states.rs"]
 mod qp_states;
+mod rdma;
 mod refusals;
 mod registers;
 mod states;
 mod tags;
 mod traffic;
+mod traps;
 mod unmapped;
 mod world;

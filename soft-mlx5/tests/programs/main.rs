@@ -12,6 +12,7 @@ mod pingpong;
 mod qperf;
 mod rdma_cm;
 mod rdma_tool;
+mod stopped;
 mod tshark;
 mod ucx;
 

@@ -270,3 +270,11 @@ fn a_program_that_uses_no_device_notices_nothing() {
     assert_eq!(outcome.stderr, "");
     assert_eq!(outcome.succeeded(), "fine\n");
 }
+
+/// Most programs call it before anything else, and stop if it fails.
+#[test]
+fn ibv_fork_init_succeeds() {
+    let script = "import ctypes; print(ctypes.CDLL('libibverbs.so.1').ibv_fork_init())";
+    let printed = finish(&mut run(&[], &["/usr/bin/python3", "-c", script])).succeeded();
+    assert_eq!(printed, "0\n");
+}

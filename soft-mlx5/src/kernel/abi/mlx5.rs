@@ -152,6 +152,14 @@ structure! {
     }
 }
 structure! {
+    struct ModifyQpResp = 16 {
+        response_length: u32,
+        dctn: u32,
+        ece_options: u32,
+        reserved: u32,
+    }
+}
+structure! {
     struct CreateQpRss = 152 {
         rx_hash_fields_mask: u64,
         rx_hash_function: u8,

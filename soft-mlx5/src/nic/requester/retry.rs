@@ -1,19 +1,30 @@
 //! Sending again: after a loss that is known, a time-out, or a wait for a receive.
 
-use super::fail;
+use super::{fail, hints};
+use crate::fabric::echo::Echo;
 use crate::nic::completion::Failure;
 use crate::nic::core::Core;
 use crate::nic::objects::Service;
 use crate::nic::qp::Qp;
 
-// A peer in another process may get no core for so long, and has not left: it is asked again until then, even
-// when the retries are used up.
-const SLOW_PEER_NS: u64 = 2_000_000_000;
 const INFINITE_RNR: u8 = 7;
+
+// Time after which an echo that does not come back is sent again, at first: a new device may have the address. The
+// time doubles.
+const ASK_AGAIN_NS: u64 = 1_000_000_000;
+
+/// An echo on its way. A time-out counts when it is back: until then the peer has not got the processor for what was
+/// sent, and nothing is sent again.
+#[derive(Debug, Clone, Copy)]
+pub struct Inquiry {
+    token: u32,
+    since: u64,
+    again_at: u64,
+}
 
 /// Asks again, once, for an answer that is known to be lost.
 pub fn answer_lost(qp: &mut Qp, core: &mut Core) {
-    let at = qp.requester.unacked_psn;
+    let at = qp.requester.unacked_psn();
     if qp.requester.implied_loss != Some(at) {
         core.counters.implied_nak_seq_err += 1;
         qp.requester.implied_loss = Some(at);
@@ -34,14 +45,12 @@ pub fn missing(qp: &mut Qp, core: &mut Core) {
 /// Sends everything again from the oldest packet that is not acknowledged.
 fn retry(qp: &mut Qp, core: &mut Core) {
     let requester = &mut qp.requester;
+    requester.inquiry = None;
     if requester.retries_left == 0 {
-        let gives_up_at = requester.waiting_since + SLOW_PEER_NS;
-        let slow = qp.route.as_ref().is_some_and(|route| core.link.is_process(route.dlid));
-        if !slow || core.now >= gives_up_at {
-            return fail(qp, core, Failure::RETRIES);
-        }
+        hints::retries_exceeded(qp, core);
+        return fail(qp, core, Failure::RETRIES);
     }
-    requester.retries_left = requester.retries_left.saturating_sub(1);
+    requester.retries_left -= 1;
     requester.go_back();
     restart_timer(qp, core);
     core.activate(qp);
@@ -59,6 +68,7 @@ pub fn back_off(qp: &mut Qp, core: &mut Core, delay_ns: u64) {
         requester.rnr_left -= 1;
     }
     requester.backing_off = true;
+    requester.inquiry = None;
     requester.go_back();
     core.timers.set(qp.number, &mut qp.deadline, Some(core.now + delay_ns));
 }
@@ -71,6 +81,40 @@ pub fn expire(qp: &mut Qp, core: &mut Core) {
         qp.requester.backing_off = false;
         core.activate(qp);
     } else if qp.requester.has_unacked() {
+        if is_peer_behind(qp, core) {
+            restart_timer(qp, core);
+        } else {
+            core.counters.local_ack_timeout_err += 1;
+            retry(qp, core);
+        }
+    }
+}
+
+/// Returns `true` if the peer's device exists and may not have seen all packets yet: it is asked.
+fn is_peer_behind(qp: &mut Qp, core: &mut Core) -> bool {
+    let Some(dlid) = qp.route.as_ref().map(|route| route.dlid) else { return false };
+    let now = core.now;
+    let inquiry = qp.requester.inquiry;
+    if let Some(Inquiry { since, again_at, .. }) = inquiry {
+        hints::peer_behind(qp, core, now - since);
+        if now < again_at {
+            return core.link.has_device(dlid);
+        }
+    }
+    let since = inquiry.map_or(now, |inquiry| inquiry.since);
+    core.last_token = core.last_token.wrapping_add(1);
+    let token = core.last_token;
+    let again_at = now + (now - since).max(ASK_AGAIN_NS);
+    qp.requester.inquiry = Some(Inquiry { token, since, again_at });
+    let slid = core.link.lid();
+    core.link.send_echo(&Echo { slid, dlid, returned: false, queue_pair: qp.number, token })
+}
+
+/// Counts the time-out, because the peer's device has taken all packets and has answered none.
+pub fn echo_returned(qp: &mut Qp, core: &mut Core, token: u32) {
+    let asked = qp.requester.inquiry.is_some_and(|inquiry| inquiry.token == token);
+    if asked && qp.requester.has_unacked() {
+        core.progress = true;
         core.counters.local_ack_timeout_err += 1;
         retry(qp, core);
     }
@@ -78,7 +122,7 @@ pub fn expire(qp: &mut Qp, core: &mut Core) {
 
 /// Notes that something was acknowledged.
 pub fn note_progress(qp: &mut Qp, core: &mut Core) {
-    qp.requester.waiting_since = core.now;
+    qp.requester.inquiry = None;
     restart_timer(qp, core);
 }
 
@@ -95,6 +139,6 @@ fn restart_timer(qp: &mut Qp, core: &mut Core) {
 /// Runs the timer if something is under way and it does not run yet.
 pub fn ensure_timer(qp: &mut Qp, core: &mut Core) {
     if qp.deadline.get().is_none() {
-        note_progress(qp, core);
+        restart_timer(qp, core);
     }
 }

@@ -141,7 +141,7 @@ fn a_good_link() {
 
 #[test]
 fn one_packet_in_five_is_lost() {
-    let mut traffic = Traffic::new(Faults { loss: 0.2, ..Faults::default() }, 2, path());
+    let mut traffic = Traffic::new(Faults { loss: 0.2, ..Faults::default() }, 1, path());
     traffic.run(3000);
     assert!(traffic.devices.iter().all(|device| device.nic.drops().injected > 3000));
 }
