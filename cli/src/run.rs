@@ -34,7 +34,9 @@ pub fn run(args: &RunArgs) -> Result<bool, Box<dyn Error>> {
     }
     let mut preload = preload.unwrap_or_default();
     preload.push(&library);
-    let error = Command::new(program).args(arguments).env("LD_PRELOAD", preload).exec();
+    let mut command = Command::new(program);
+    command.args(arguments).env("LD_PRELOAD", preload);
+    let error = command.env("DOORBELL_DROP_IN", "all").exec();
     Err(format!("cannot start {}: {error}", Path::new(program).display()).into())
 }
 

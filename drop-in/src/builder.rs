@@ -1,286 +1,286 @@
-//! `ibv_wr_*`: a batch that is built call by call.
+//! `ibv_wr_*`: a batch is a list of requests, which the end of the batch posts as `ibv_post_send` does.
 //!
-//! The builder of an operation opens a WQE. The WQE is closed when its payload and, for a datagram, its address are there, in
-//! any order. `ibv_wr_complete` rings the doorbell, but not before RTS: that is how a batch keeps [ready].
+//! `ibv_wr_start` locks the list until `ibv_wr_complete` or `ibv_wr_abort`. It locks no queue, so a thread may poll meanwhile.
 
-use core::ffi::c_int;
-use core::mem::MaybeUninit;
-use core::sync::atomic::Ordering;
-use std::sync::PoisonError;
+use core::ffi::{c_int, c_void};
+use core::mem::{self, zeroed};
+use core::ptr;
+use core::slice;
 
-use mlx5_ring::sq::{Flags, Immediate, Mark, Open, PostError, Remote, SendQueue};
-use rdma_core_sys::ibv_qp_ex;
+use rdma_core_sys::{
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+    IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV,
+    IBV_SEND_INLINE, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ,
+    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
+    IBV_WR_SEND_WITH_INV, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_send_wr, ibv_sge, ibv_wr_opcode,
+};
 
-use crate::context;
-use crate::decide;
-use crate::find;
-use crate::log::LIBMLX5;
-use crate::objects::{Path, Qp, Request, SendCompleter, SendSide, Transport};
-use crate::send::{errno, flags_of};
+use rdma_core_sys::{
+    ibv_send_wr__bindgen_ty_2__bindgen_ty_1 as Rdma,
+    ibv_send_wr__bindgen_ty_2__bindgen_ty_2 as Atomic,
+    ibv_send_wr__bindgen_ty_2__bindgen_ty_3 as Datagram,
+};
 
-pub(crate) mod functions;
-mod parts;
+use crate::context::{self, Context};
+use crate::objects::{Batch, Qp, SendSide};
+use crate::send;
 
-/// A batch that is being built.
-pub(crate) struct Draft {
-    /// Where the batch begins.
-    start: Option<(Mark, u32)>,
-    /// The first error of the batch.
-    error: c_int,
-    /// Parts that the open WQE lacks, [`CLOSED`] or [`FAILED`]; 0 if another WQE can be opened.
-    lacks: u8,
-    wqe: MaybeUninit<Open>,
-    wr_id: u64,
-    /// Room for inline data of any number of pieces.
-    bytes: Vec<u8>,
+/// Returns `true` if all these operations are covered.
+pub(crate) fn covers(send_ops_flags: u64) -> bool {
+    let covered = IBV_QP_EX_WITH_SEND
+        | IBV_QP_EX_WITH_SEND_WITH_IMM
+        | IBV_QP_EX_WITH_SEND_WITH_INV
+        | IBV_QP_EX_WITH_RDMA_WRITE
+        | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+        | IBV_QP_EX_WITH_RDMA_READ
+        | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+    send_ops_flags & !u64::from(covered) == 0
 }
 
-const PAYLOAD: u8 = 1;
-const ADDRESS: u8 = 2;
-/// No batch is open.
-const CLOSED: u8 = 4;
-/// The batch has an error: no WQE is open from then on.
-const FAILED: u8 = 8;
-
-impl Draft {
-    /// For requests of at most `inline` inline bytes.
-    pub(crate) fn new(inline: u32) -> Self {
-        Self {
-            start: None,
-            error: 0,
-            lacks: CLOSED,
-            wqe: MaybeUninit::uninit(),
-            wr_id: 0,
-            bytes: Vec::with_capacity(inline as usize),
-        }
+/// Puts the library's functions in the place of libmlx5's, as far as the queue pair has them.
+pub(crate) fn replace(qp: &mut ibv_qp_ex) {
+    macro_rules! replace {
+        ($($name:ident),*) => { $(qp.$name = qp.$name.and(Some($name));)* };
     }
-
-    /// Ends the requests of a batch whose queue was reset: its calls have no effect, and its end fails.
-    pub(crate) fn discard(&mut self) {
-        (self.start, self.error) = (None, 0);
-        self.fail(libc::EINVAL);
-    }
-
-    /// Keeps the first error of a batch.
-    #[cold]
-    #[inline(never)]
-    fn fail(&mut self, error: c_int) {
-        if self.error == 0 {
-            self.error = error;
-        }
-        if self.lacks != CLOSED {
-            self.lacks = FAILED;
-        }
-    }
+    replace!(wr_start, wr_complete, wr_abort, wr_send, wr_send_imm, wr_send_inv, wr_rdma_write);
+    replace!(wr_rdma_write_imm, wr_rdma_read, wr_atomic_cmp_swp, wr_atomic_fetch_add);
+    replace!(wr_set_ud_addr, wr_set_sge, wr_set_sge_list, wr_set_inline_data);
+    replace!(wr_set_inline_data_list);
 }
 
-pub(crate) unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    // SAFETY: [verbs], [record-lives]; `replace` has put the record there.
-    unsafe {
-        let record = &**find::place_in_qp(qp);
-        let mut guard = record.send_queue.lock();
-        let Some(side) = &mut *guard else {
-            drop(guard);
-            return start_undecided(qp, record);
-        };
-        side.look(&record.send_completer);
-        let draft = &mut side.draft;
-        draft.start = Some((side.queue.mark(), side.posted));
-        (draft.error, draft.lacks) = (0, 0);
-        // Until the batch ends. Meanwhile this thread may poll the CQ.
-        guard.keep();
-    }
-}
-
-/// Begins a batch of a queue pair that doorbell does not drive, or not yet.
+/// Returns the context and the record of a queue pair whose functions were replaced.
 ///
 /// # Safety
-/// [verbs]; `record` is that of the queue pair.
-#[cold]
-unsafe extern "C" fn start_undecided(qp: *mut ibv_qp_ex, record: &Qp) {
-    // SAFETY: [verbs], [record-lives]; `replace` has put the record there.
-    unsafe {
-        if record.status.path() == Path::Undecided {
-            decide::for_qp(context::of((*qp).qp_base.context), record);
-        }
-        if record.send_queue.lock().is_some() {
-            return wr_start(qp);
-        }
-        // Another thread may just have given the queue pair its functions back.
-        let original = record.original.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = original.as_ref().and_then(|original| original.wr_start);
-        drop(original);
-        // The rest of the batch goes to the functions that were given back.
-        LIBMLX5.add_posts(1);
-        if let Some(start) = start {
-            start(qp);
-        }
-    }
-}
-
-/// Returns the queue pair of a batch and its send queue.
-///
-/// # Safety
-/// [verbs] The program is in a batch that `wr_start` has begun, so this thread holds the lock, and doorbell drives the queue
-/// pair and never gives its functions back. This thread has no other reference to the send queue.
+/// [verbs]
 #[inline(always)]
-unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, &'a mut SendSide) {
-    // SAFETY: [record-lives] `replace` has put the record there. This thread holds the lock, and doorbell drives the queue.
+unsafe fn record_of<'a>(qp: *mut ibv_qp_ex) -> Option<(&'a Context, &'a Qp)> {
+    // SAFETY: [verbs], [record-lives].
     unsafe {
-        let record = &**find::place_in_qp(qp);
-        (record, record.send_queue.held().as_mut().unwrap_unchecked())
+        let context = context::of((*qp).qp_base.context);
+        Some((context, context.qps.get((*qp).qp_base.qp_num)?))
+    }
+}
+
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    // SAFETY: [verbs]
+    if let Some((_, record)) = unsafe { record_of(qp) } {
+        let mut batch = record.batch.lock();
+        batch.clear();
+        // Until the batch ends.
+        mem::forget(batch);
+    }
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: [verbs] the program is in a batch, so this thread holds the lock.
+    unsafe {
+        if let Some((_, record)) = record_of(qp) {
+            record.batch.unlock();
+        }
     }
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: [verbs] the program is in a batch.
-    unsafe { end(qp, false) }
-}
-
-unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: [verbs] the program is in a batch.
-    unsafe { end(qp, true) };
-}
-
-/// Ends a batch.
-///
-/// # Safety
-/// [verbs] The program is in a batch.
-unsafe fn end(qp: *mut ibv_qp_ex, is_aborted: bool) -> c_int {
-    // SAFETY: [verbs] the program is in a batch.
-    let (record, side) = unsafe { batch(qp) };
-    let can_send = record.can_send.load(Ordering::Relaxed);
-    let error = match side.draft.lacks {
-        // This thread holds no lock.
-        CLOSED => return libc::EINVAL,
-        0 if can_send => 0,
-        FAILED if can_send => side.draft.error,
-        _ => libc::EINVAL,
-    };
-    side.draft.lacks = CLOSED;
-    if let Some((mark, posted)) = side.draft.start.take() {
-        if is_aborted || error != 0 {
-            side.queue.rewind(mark);
-            side.posted = posted;
-        } else {
-            side.queue.hand_over(&record.send_completer.progress);
-            drop(side.queue.posting());
-            record.sends_posted.add(side.posted.wrapping_sub(posted).into());
-        }
-    }
-    // SAFETY: this thread holds the lock, and uses `side` no more.
-    unsafe { record.send_queue.unlock() };
-    error
-}
-
-/// Begins a request, whose WQE `open` opens.
-///
-/// # Safety
-/// [verbs] The program is in a batch.
-#[inline(always)]
-unsafe fn begin(
-    qp: *mut ibv_qp_ex,
-    open: impl FnOnce(&Qp, &mut SendSide, Flags) -> Result<Opened, c_int>,
-) {
-    // SAFETY: [verbs] the program is in a batch.
+    // SAFETY: [verbs] the program is in a batch, so this thread holds the lock.
     unsafe {
-        let (record, side) = batch(qp);
-        if side.draft.lacks != 0 {
-            return side.draft.fail(libc::EINVAL);
-        }
-        if side.is_full() && side.is_still_full(&record.send_completer) {
-            return side.draft.fail(libc::ENOMEM);
-        }
-        match open(record, side, flags_of((*qp).wr_flags, record.signal_all)) {
-            Ok(Opened { wqe, lacks }) => {
-                let draft = &mut side.draft;
-                draft.wqe.write(wqe);
-                (draft.wr_id, draft.lacks) = ((*qp).wr_id, lacks);
-            }
-            Err(error) => side.draft.fail(error),
-        }
+        let Some((context, record)) = record_of(qp) else { return libc::EINVAL };
+        let batch = record.batch.held();
+        let error = match &mut *record.send.lock() {
+            Some(side) => side.post_batch(context, record, batch),
+            None => libc::EINVAL,
+        };
+        record.batch.unlock();
+        error
     }
-}
-
-/// A WQE that was opened, and the parts that it lacks.
-struct Opened {
-    wqe: Open,
-    lacks: u8,
-}
-
-/// Returns what is open, which lacks these parts, or the errno.
-#[inline(always)]
-fn lacking(lacks: u8, open: Result<Open, PostError>) -> Result<Opened, c_int> {
-    open.map(|wqe| Opened { wqe, lacks }).map_err(errno)
 }
 
 impl SendSide {
-    #[inline(always)]
-    const fn is_full(&self) -> bool {
-        self.posted.wrapping_sub(self.retired) >= self.limits.requests
+    /// Posts the requests of a batch, or none of them; returns the errno.
+    ///
+    /// # Safety
+    /// [verbs]; this is the send queue of `qp`.
+    unsafe fn post_batch(&mut self, context: &Context, qp: &Qp, batch: &mut Batch) -> c_int {
+        if !self.can_send {
+            return libc::EINVAL;
+        }
+        let list = batch.link();
+        let mut room = self.room();
+        for request in &batch.requests {
+            // SAFETY: [verbs]
+            let error = unsafe { send::check(qp, &self.limits, request, room) };
+            if error != 0 {
+                return error;
+            }
+            room -= 1;
+        }
+        // SAFETY: [verbs]; the list is that of the batch.
+        unsafe { self.post_list(context, qp, list, &mut ptr::null_mut()) }
+    }
+}
+
+impl Batch {
+    fn clear(&mut self) {
+        self.requests.clear();
+        self.sges.clear();
+        self.bytes.clear();
     }
 
-    /// Returns `true` if no request is over since this thread looked last.
-    #[cold]
-    fn is_still_full(&mut self, completer: &SendCompleter) -> bool {
-        self.look(completer);
-        self.is_full()
+    /// Makes the list that `ibv_post_send` takes; returns the first request.
+    fn link(&mut self) -> *mut ibv_send_wr {
+        let bytes = self.bytes.as_ptr() as u64;
+        let mut next = ptr::null_mut();
+        for request in self.requests.iter_mut().rev() {
+            let first = request.sg_list.addr();
+            let list = &mut self.sges[first..first + request.num_sge as usize];
+            if request.send_flags & IBV_SEND_INLINE != 0 {
+                list.iter_mut().for_each(|sge| sge.addr += bytes);
+            }
+            (request.sg_list, request.next) = (list.as_mut_ptr(), next);
+            next = request;
+        }
+        next
     }
 
-    #[inline(always)]
-    fn open_send(&mut self, qp: &Qp, immediate: Immediate, flags: Flags) -> Result<Opened, c_int> {
-        if qp.transport == Transport::Ud {
-            lacking(PAYLOAD | ADDRESS, self.queue.open_datagram(immediate, flags))
-        } else {
-            lacking(PAYLOAD, self.queue.open_send(immediate, flags))
+    /// Has the SGEs from index `first` on be the payload of the last request.
+    fn set_payload(&mut self, first: usize, flags: u32) {
+        let count = self.sges.len() - first;
+        if let Some(request) = self.requests.last_mut() {
+            request.sg_list = ptr::without_provenance_mut(first);
+            request.num_sge = c_int::try_from(count).unwrap_or(c_int::MAX);
+            request.send_flags |= flags;
         }
     }
 
-    fn open_atomic(
-        &mut self,
-        open: impl FnOnce(&mut SendQueue<Request>) -> Result<Open, PostError>,
-    ) -> Result<Opened, c_int> {
-        if self.has_atomics {
-            lacking(PAYLOAD, open(&mut self.queue))
-        } else {
-            Err(libc::EOPNOTSUPP)
+    /// Has inline data be the payload of the last request. What is more than the queue takes is not read: `check` refuses the
+    /// request.
+    ///
+    /// # Safety
+    /// Each piece can be read.
+    unsafe fn set_inline<'a>(&mut self, pieces: impl Iterator<Item = &'a ibv_data_buf>) {
+        let (start, mut len) = (self.bytes.len(), 0_usize);
+        for piece in pieces.filter(|piece| piece.length > 0) {
+            len = len.saturating_add(piece.length);
+            if len <= self.inline_limit {
+                // SAFETY: the piece can be read.
+                let bytes = unsafe { slice::from_raw_parts(piece.addr.cast(), piece.length) };
+                self.bytes.extend_from_slice(bytes);
+            }
         }
+        let (first, length) = (self.sges.len(), u32::try_from(len).unwrap_or(u32::MAX));
+        self.sges.push(ibv_sge { addr: start as u64, length, lkey: 0 });
+        self.set_payload(first, IBV_SEND_INLINE);
+    }
+}
+
+/// Returns the batch of a queue pair.
+///
+/// # Safety
+/// [verbs] The program is in a batch, so this thread holds the lock.
+#[inline(always)]
+unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> Option<&'a mut Batch> {
+    // SAFETY: [verbs] this thread holds the lock.
+    unsafe { Some(record_of(qp)?.1.batch.held()) }
+}
+
+/// Begins a request; `set` sets what the operation has.
+///
+/// # Safety
+/// [verbs] The program is in a batch.
+#[inline(always)]
+unsafe fn begin(qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode, set: impl FnOnce(&mut ibv_send_wr)) {
+    // SAFETY: [verbs]; integers and pointers, which may be 0.
+    unsafe {
+        let Some(batch) = batch(qp) else { return };
+        let send_flags = (*qp).wr_flags & !IBV_SEND_INLINE;
+        let wr_id = (*qp).wr_id;
+        let mut request = ibv_send_wr { wr_id, opcode, send_flags, ..zeroed() };
+        set(&mut request);
+        batch.requests.push(request);
     }
 }
 
 /// Declares functions that begin a request.
 macro_rules! operations {
-    ($($name:ident($($arg:ident: $type:ty),*) = |$qp:ident, $side:ident, $flags:ident| $open:expr;)*) => {$(
-        unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $type)*) {
+    ($($name:ident($($argument:ident: $type:ty),*) = $opcode:ident, $set:expr;)*) => {$(
+        unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $argument: $type)*) {
             // SAFETY: [verbs] the program is in a batch.
-            unsafe { begin(qp, |$qp, $side, $flags| $open) }
+            unsafe { begin(qp, $opcode, $set) }
         }
     )*};
 }
 
-operations! {
-    wr_send() = |qp, side, flags| side.open_send(qp, Immediate::None, flags);
-    wr_send_imm(imm: u32) =
-        |qp, side, flags| side.open_send(qp, Immediate::Data(u32::from_be(imm)), flags);
-    wr_send_inv(rkey: u32) =
-        |qp, side, flags| side.open_send(qp, Immediate::Invalidate(rkey), flags);
-    wr_rdma_write(rkey: u32, addr: u64) = |_qp, side, flags| {
-        lacking(PAYLOAD, side.queue.open_write(Remote { addr, rkey }, None, flags))
-    };
-    wr_rdma_write_imm(rkey: u32, addr: u64, imm: u32) = |_qp, side, flags| {
-        let imm = Some(u32::from_be(imm));
-        lacking(PAYLOAD, side.queue.open_write(Remote { addr, rkey }, imm, flags))
-    };
-    wr_rdma_read(rkey: u32, addr: u64) =
-        |_qp, side, flags| lacking(PAYLOAD, side.queue.open_read(Remote { addr, rkey }, flags));
-    wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) = |_qp, side, flags| {
-        side.open_atomic(|queue| queue.open_fetch_add(Remote { addr, rkey }, add, flags))
-    };
-    wr_atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) = |_qp, side, flags| {
-        let operands = [compare, swap];
-        side.open_atomic(|queue| queue.open_compare_swap(Remote { addr, rkey }, operands, flags))
-    };
+fn set_remote(wr: &mut ibv_send_wr, rkey: u32, remote_addr: u64) {
+    wr.wr.rdma = Rdma { remote_addr, rkey };
 }
 
-#[cfg(test)]
-mod tests;
+operations! {
+    wr_send() = IBV_WR_SEND, |_| {};
+    wr_send_imm(imm: u32) = IBV_WR_SEND_WITH_IMM, |wr| wr.__bindgen_anon_1.imm_data = imm;
+    wr_send_inv(rkey: u32) =
+        IBV_WR_SEND_WITH_INV, |wr| wr.__bindgen_anon_1.invalidate_rkey = rkey;
+    wr_rdma_write(rkey: u32, addr: u64) = IBV_WR_RDMA_WRITE, |wr| set_remote(wr, rkey, addr);
+    wr_rdma_write_imm(rkey: u32, addr: u64, imm: u32) = IBV_WR_RDMA_WRITE_WITH_IMM, |wr| {
+        set_remote(wr, rkey, addr);
+        wr.__bindgen_anon_1.imm_data = imm;
+    };
+    wr_rdma_read(rkey: u32, addr: u64) = IBV_WR_RDMA_READ, |wr| set_remote(wr, rkey, addr);
+    wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) = IBV_WR_ATOMIC_FETCH_AND_ADD, |wr| {
+        wr.wr.atomic = Atomic { remote_addr: addr, compare_add: add, swap: 0, rkey };
+    };
+    wr_atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) =
+        IBV_WR_ATOMIC_CMP_AND_SWP, |wr| {
+            wr.wr.atomic = Atomic { remote_addr: addr, compare_add: compare, swap, rkey };
+        };
+}
+
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    // SAFETY: [verbs] the program is in a batch.
+    if let Some(request) = unsafe { batch(qp) }.and_then(|batch| batch.requests.last_mut()) {
+        request.wr.ud = Datagram { ah, remote_qpn: qpn, remote_qkey: qkey };
+    }
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: [verbs] the program is in a batch.
+    if let Some(batch) = unsafe { batch(qp) } {
+        let first = batch.sges.len();
+        batch.sges.push(ibv_sge { addr, length, lkey });
+        batch.set_payload(first, 0);
+    }
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    // SAFETY: [verbs] the program is in a batch, and the list can be read.
+    unsafe {
+        let Some(batch) = batch(qp) else { return };
+        let first = batch.sges.len();
+        if count > 0 {
+            batch.sges.extend_from_slice(slice::from_raw_parts(list, count));
+        }
+        batch.set_payload(first, 0);
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    // SAFETY: [verbs] the program is in a batch, and the data can be read.
+    unsafe {
+        if let Some(batch) = batch(qp) {
+            batch.set_inline([ibv_data_buf { addr, length }].iter());
+        }
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(
+    qp: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_data_buf,
+) {
+    // SAFETY: [verbs] the program is in a batch, and the data can be read.
+    unsafe {
+        if let Some(batch) = batch(qp) {
+            batch.set_inline((0..count).map(|piece| &*list.add(piece)));
+        }
+    }
+}

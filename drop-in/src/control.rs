@@ -1,159 +1,141 @@
 //! Modification and destruction of objects, which libmlx5 does: the rings follow.
 
 use core::ffi::c_int;
-use core::mem::zeroed;
-use core::ptr::{self, NonNull};
-use std::sync::atomic::Ordering;
+use core::mem::{self, zeroed};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use mlx5_ring::completion::Cqe;
 use mlx5_ring::receive::ReceiveRing;
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys::{
-    IBV_QP_STATE, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS, ibv_cq, ibv_mw, ibv_mw_bind,
-    ibv_mw_type, ibv_pd, ibv_qp, ibv_qp_attr, ibv_srq,
+    IBV_QP_STATE, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS, ibv_mw, ibv_mw_bind, ibv_qp,
+    ibv_qp_attr, ibv_qp_ex, ibv_qp_state,
 };
 
-use crate::builder::functions;
-use crate::context;
-use crate::objects::{CqSide, NO_QP, Path, Qp};
+use crate::builder;
+use crate::context::{self, Context, real};
+use crate::log;
+use crate::objects::{Qp, SendSide};
+use crate::table::Table;
 
-pub(crate) unsafe extern "C" fn modify_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
-    mask: c_int,
-) -> c_int {
-    // SAFETY: [verbs], [record-lives].
+/// Calls `ibv_modify_qp` of libibverbs.
+///
+/// # Safety
+/// [verbs]
+pub(crate) unsafe fn modify(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: [verbs]
     unsafe {
-        let context = context::of((*qp).context);
-        let record = context.qps.get((*qp).qp_num);
-        let Some(record) = record.filter(|_| mask & IBV_QP_STATE as c_int != 0) else {
-            return (context.original.modify_qp)(qp, attr, mask);
-        };
-        let state = (*attr).qp_state;
-        // No code decides meanwhile: a decision reads the state, and a batch can follow it at once.
-        let undecided = (record.status.path() == Path::Undecided)
-            .then(|| context.undecided())
-            .filter(|_| record.status.path() == Path::Undecided);
-        let is_ours = record.status.path() == Path::Doorbell;
-        let is_reset = is_ours && state == IBV_QPS_RESET;
-        // A batch that ends meanwhile rings nothing.
-        let could_send = is_reset && record.can_send.swap(false, Ordering::Relaxed);
-        // libmlx5 puts its own function to end a batch in the place of the library's.
-        // SAFETY: [batch] this thread has no reference to the queue.
-        let batch = is_ours.then(|| record.send_queue.lock_for_a_moment());
-        let error = (context.original.modify_qp)(qp, attr, mask);
-        functions::replace_after_modify(record);
-        drop((batch, undecided));
-        if error != 0 {
-            if could_send {
-                record.can_send.store(true, Ordering::Relaxed);
-            }
-            return error;
-        }
-        if is_reset {
-            reset(record);
-        }
-        if matches!(state, IBV_QPS_RESET | IBV_QPS_INIT) {
-            if let Some(side) = &mut *record.receive_queue.lock() {
-                side.is_ready = state == IBV_QPS_INIT;
-            }
-        }
-        if matches!(state, IBV_QPS_RESET | IBV_QPS_RTS) {
-            record.can_send.store(state == IBV_QPS_RTS, Ordering::Relaxed);
-        }
-        0
+        let modify = real!(
+            (*qp).context,
+            c"ibv_modify_qp" as fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int
+        );
+        modify.map_or(libc::EOPNOTSUPP, |modify| modify(qp, attr, mask))
     }
 }
 
-/// Follows a queue pair that doorbell drives to RESET.
+/// Modifies a queue pair that doorbell drives. On the way to RESET and to RTS libmlx5 stores its own `wr_complete`, which a batch of
+/// `ibv_wr_*` must not call: it returns `EBUSY` while there is one.
+///
+/// # Safety
+/// [verbs]; `record` is that of the queue pair.
+pub(crate) unsafe fn modify_qp(record: &Qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: [verbs]
+    unsafe {
+        if mask & IBV_QP_STATE as c_int == 0 {
+            return modify(record.ibv, attr, mask);
+        }
+        let state = (*attr).qp_state;
+        if !record.has_builder || ![IBV_QPS_RESET, IBV_QPS_RTS].contains(&state) {
+            return change(record, attr, mask);
+        }
+        let Some(_no_batch) = record.batch.try_lock() else { return libc::EBUSY };
+        let error = change(record, attr, mask);
+        builder::replace(&mut *record.ibv.cast::<ibv_qp_ex>());
+        error
+    }
+}
+
+/// Changes the state of a queue pair that doorbell drives; its rings follow.
+///
+/// # Safety
+/// As [`modify_qp`].
+unsafe fn change(record: &Qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: [verbs]
+    unsafe {
+        let state = (*attr).qp_state;
+        // What is posted meanwhile is refused.
+        let could_send = state == IBV_QPS_RESET && set_can_send(record, false);
+        let error = modify(record.ibv, attr, mask);
+        if error == 0 {
+            follow(record, state);
+        } else if could_send {
+            set_can_send(record, true);
+        }
+        error
+    }
+}
+
+/// Lets the program send, or not; returns whether it could.
+fn set_can_send(record: &Qp, can_send: bool) -> bool {
+    match &mut *record.send.lock() {
+        Some(side) => mem::replace(&mut side.can_send, can_send),
+        None => false,
+    }
+}
+
+/// Follows a queue pair to a state.
+fn follow(record: &Qp, state: ibv_qp_state) {
+    match state {
+        IBV_QPS_RESET => reset(record),
+        IBV_QPS_RTS => _ = set_can_send(record, true),
+        IBV_QPS_INIT => {
+            if let Some(side) = &mut *record.receive.lock() {
+                side.is_ready = true;
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Follows a queue pair to RESET.
 fn reset(record: &Qp) {
-    // The device completes nothing more. No lock of a CQ is held while the send queue is waited for: the thread that builds a
-    // batch may wait for the CQ.
+    // The device completes nothing more.
     remove_completions(record);
-    if let Some(side) = &mut *record.receive_queue.lock() {
+    if let Some(side) = &mut *record.receive.lock() {
         side.is_ready = false;
         side.queue.reset(|_| {});
         side.queue.clear_record();
     }
-    // SAFETY: [batch] this thread has no reference to the queue.
-    if let Some(side) = &mut *unsafe { record.send_queue.lock_or_reenter() } {
-        side.look(&record.send_completer);
+    if let Some(SendSide { queue, can_send, posted, retired, .. }) = &mut *record.send.lock() {
         // SAFETY: the queue pair is in RESET, and its CQEs are removed.
-        unsafe { side.queue.reset(|_| {}) };
-        record.send_completer.progress.reset();
-        record.send_completer.retire(side.posted);
-        side.draft.discard();
+        unsafe { queue.reset(|_| {}) };
+        (*can_send, *retired) = (false, *posted);
     }
 }
 
 /// Removes the CQEs of a queue pair that is in RESET from its CQs.
 fn remove_completions(record: &Qp) {
-    for cq in record.cqs().into_iter().flatten() {
+    for cq in record.cqs() {
         if let Some(side) = &mut *cq.side.lock() {
-            side.forget(record);
+            side.ring.purge(|cqe| {
+                let is_of = cqe.qpn() == record.qpn;
+                if is_of {
+                    give_back(record, cqe);
+                }
+                is_of
+            });
             side.publish(cq);
         }
     }
 }
 
-pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: [verbs], [record-lives], [batch].
-    unsafe {
-        let context = context::of((*qp).context);
-        let (destroy, number) = (context.original.destroy_qp, (*qp).qp_num);
-        let Some(record) = context.qps.get(number).filter(|record| record.ibv == qp) else {
-            return destroy(qp);
-        };
-        // No decision includes it from here on.
-        let was_undecided = context.leave_undecided(record);
-        let mut is_reset = true;
-        if record.status.path() == Path::Doorbell {
-            // Once it is destroyed, a new queue pair may have its number, and its WQEs are gone.
-            let mut attr = ibv_qp_attr { qp_state: IBV_QPS_RESET, ..zeroed() };
-            is_reset = modify_qp(qp, &mut attr, IBV_QP_STATE as c_int) == 0;
-        }
-        // No lock is held in the kernel, which may wait until a thread that polls has acknowledged an event.
-        let error = destroy(qp);
-        if error != 0 {
-            if was_undecided {
-                context.undecided().push(record);
-            }
-            return error;
-        }
-        if !is_reset {
-            // The device is gone, and completes nothing more. A child that inherited the queue pair destroys nothing, and may lack
-            // the memory of its CQs.
-            remove_completions(record);
-        }
-        let _undecided = context.undecided();
-        context.qps.remove(number, record);
-        0
-    }
-}
-
-impl CqSide {
-    /// Removes the CQEs of a queue pair that is in RESET.
-    fn forget(&mut self, qp: &Qp) {
-        if ptr::eq(self.last.as_ptr(), qp) {
-            (self.last, self.last_qpn) = (NonNull::dangling(), NO_QP);
-        }
-        self.ring.purge(|cqe| {
-            let is_of = cqe.qpn() == qp.qpn;
-            if is_of {
-                give_back(qp, cqe);
-            }
-            is_of
-        });
-    }
-}
-
 /// Gives the slot of an SRQ back if `cqe`, which is never polled, completes one.
-fn give_back(qp: &Qp, cqe: Cqe<'_>) {
+fn give_back(record: &Qp, cqe: Cqe<'_>) {
     let opcode = cqe.opcode();
     if !opcode.is_responder() && opcode != CqeOpcode::ResponderError {
         return;
     }
-    let Some(srq) = qp.srq() else { return };
+    let Some(srq) = record.srq() else { return };
     if let Some(side) = &mut *srq.side.lock() {
         if let Some(slot) = side.queue.complete(cqe.wqe_counter()) {
             // SAFETY: `complete` has returned the slot, which is held.
@@ -162,48 +144,65 @@ fn give_back(qp: &Qp, cqe: Cqe<'_>) {
     }
 }
 
-pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: [verbs], [record-lives]; the kernel refuses while a queue pair has the CQ.
-    unsafe {
-        let context = context::of((*cq).context);
-        let handle = (*cq).handle;
-        let record = context.cq(cq).map(ptr::from_ref);
-        let error = (context.original.destroy_cq)(cq);
-        if let (0, Some(record)) = (error, record) {
-            let _undecided = context.undecided();
-            context.cqs.remove(handle, record);
+/// Destroys a queue pair that doorbell drives; `destroy` is libibverbs' function.
+///
+/// # Safety
+/// [verbs]; `record` is that of `qp`.
+pub(crate) unsafe fn destroy_qp(
+    context: &Context,
+    record: &Qp,
+    destroy: impl FnOnce() -> c_int,
+) -> c_int {
+    // Once it is destroyed, a new queue pair may have its number, and its WQEs are gone.
+    // SAFETY: [verbs]; integers, which may be 0.
+    let is_reset = unsafe {
+        let mut attr = ibv_qp_attr { qp_state: IBV_QPS_RESET, ..zeroed() };
+        change(record, &mut attr, IBV_QP_STATE as c_int) == 0
+    };
+    without_record(&context.qps, record.qpn, destroy, |record| {
+        // Else the device is gone, and completes nothing more. A child that inherited the queue pair destroys nothing, and may lack the
+        // memory of its CQs.
+        if !is_reset {
+            remove_completions(record);
         }
-        error
-    }
+    })
 }
 
-pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: [verbs], [record-lives]; the kernel refuses while a queue pair has the SRQ.
-    unsafe {
-        let context = context::of((*srq).context);
-        let handle = (*srq).handle;
-        let record = context.srq(srq).map(ptr::from_ref);
-        let error = (context.original.destroy_srq)(srq);
-        if let (0, Some(record)) = (error, record) {
-            let _undecided = context.undecided();
-            context.srqs.remove(handle, record);
-        }
-        error
+/// Destroys a CQ or an SRQ; `users` returns the count of queue pairs that have it.
+pub(crate) fn destroyed<T>(
+    records: &Table<T>,
+    number: u32,
+    users: impl FnOnce(&T) -> &AtomicU32,
+    destroy: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: [record-lives]
+    let record = unsafe { records.get(number) };
+    if record.is_some_and(|record| users(record).load(Ordering::Relaxed) > 0) {
+        // It is refused, and other threads may use the object meanwhile.
+        return destroy();
     }
+    without_record(records, number, destroy, |_| {})
 }
 
-pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
-    // SAFETY: [verbs].
-    unsafe {
-        let context = context::of((*pd).context);
-        let window = (context.original.alloc_mw)(pd, kind);
-        if !window.is_null() {
-            context.has_windows.store(true, Ordering::Relaxed);
-        }
-        window
+/// Destroys an object whose record nothing finds meanwhile: a new object may have its number at once. Calls `end` with the record if it
+/// was destroyed.
+fn without_record<T>(
+    records: &Table<T>,
+    number: u32,
+    destroy: impl FnOnce() -> c_int,
+    end: impl FnOnce(&T),
+) -> c_int {
+    let record = records.take(number);
+    let error = destroy();
+    match record {
+        Some(record) if error == 0 => end(&record),
+        Some(record) => _ = records.insert(number, record),
+        None => {}
     }
+    error
 }
 
+/// Stands in the place of libmlx5's function in a context.
 pub(crate) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
@@ -212,11 +211,14 @@ pub(crate) unsafe extern "C" fn bind_mw(
     // SAFETY: [verbs], [record-lives].
     unsafe {
         let context = context::of((*qp).context);
-        let record = context.qps.get((*qp).qp_num);
-        if record.is_some_and(|record| record.status.path() == Path::Doorbell) {
-            // libmlx5 would post to the send queue, which doorbell drives.
+        if context.qps.get((*qp).qp_num).is_some() {
+            // libmlx5 would post to the send queue.
+            log::warn(format_args!(
+                "QP {:#x} binds no memory windows, because doorbell drives it: run the program with DOORBELL_PATH=libmlx5",
+                (*qp).qp_num
+            ));
             return libc::EOPNOTSUPP;
         }
-        (context.original.bind_mw)(qp, mw, bind)
+        context.ops.bind_mw.map_or(libc::EOPNOTSUPP, |bind_mw| bind_mw(qp, mw, bind))
     }
 }

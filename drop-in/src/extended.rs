@@ -2,348 +2,178 @@
 
 use core::ffi::{c_int, c_uint};
 use core::mem;
-use core::sync::atomic::{AtomicUsize, Ordering};
 
-use mlx5_ring::completion::{Cqe, CqeKind};
+use mlx5_ring::completion::Cqe;
 use mlx5_wire::opcode::CqeOpcode;
-use rdma_core_sys::{IBV_WC_SUCCESS, ibv_cq_ex, ibv_poll_cq_attr, ibv_wc_opcode, ibv_wc_status};
+use rdma_core_sys::{IBV_WC_SUCCESS, ibv_cq_ex, ibv_poll_cq_attr, ibv_wc_opcode};
 
-use crate::complete::{Form, Message, Outcome, Request};
-use crate::context;
-use crate::decide;
-use crate::find;
-use crate::lock::Guard;
-use crate::log::{self, LIBMLX5};
+use crate::complete::Outcome;
+use crate::context::{self, Context};
+use crate::log::{self, DOORBELL, LIBMLX5};
 use crate::objects::{Cq, CqSide, Path};
-use crate::poll::{STRAY, UNSEEN};
 use crate::wc::{receive_flags, receive_opcode, request_opcode};
 
-/// Puts the library's functions in the place of libmlx5's, as far as the CQ has them, unless it has the reader of tag matching.
-///
-/// # Safety
-/// `cq` is a CQ of libmlx5 that no code uses meanwhile, and `record` is its record.
-pub(crate) unsafe fn replace(cq: *mut ibv_cq_ex, record: &Cq) {
-    if record.original.as_ref().is_some_and(|original| original.read_tm_info.is_some()) {
-        // SAFETY: no code uses `cq`, which is an extended CQ.
-        unsafe { count_polls(&mut *cq) };
-        return;
-    }
-    // SAFETY: no code uses `cq`; libmlx5 has room for the functions of an extended CQ in each CQ.
-    let cq = unsafe {
-        find::place_in_cq(cq).write(record);
-        &mut *cq
+/// What `ibv_poll_cq` and `ibv_start_poll` of libmlx5 return for a CQE of no request.
+pub(crate) const STRAY: c_int = -2;
+
+/// Calls a macro with the functions that this library replaces in an extended CQ.
+macro_rules! functions {
+    ($each:ident) => {
+        $each!(next_poll, end_poll, read_opcode, read_vendor_err, read_wc_flags);
+        $each!(read_byte_len, read_imm_data, read_qp_num, read_src_qp, read_slid, read_sl);
+        $each!(read_dlid_path_bits, read_completion_ts, read_cvlan, read_flow_tag);
     };
-    cq.start_poll = Some(start_poll_undecided);
-    if record.original.is_none() {
-        return;
-    }
-    cq.next_poll = Some(next_poll);
-    cq.end_poll = Some(end_poll);
-    cq.read_opcode = Some(read_opcode);
-    cq.read_vendor_err = Some(read_vendor_err);
-    cq.read_wc_flags = Some(read_wc_flags);
-    cq.read_byte_len = cq.read_byte_len.and(Some(read_byte_len));
-    cq.read_imm_data = cq.read_imm_data.and(Some(read_imm_data));
-    cq.read_qp_num = cq.read_qp_num.and(Some(read_qp_num));
-    cq.read_src_qp = cq.read_src_qp.and(Some(read_src_qp));
-    cq.read_slid = cq.read_slid.and(Some(read_slid));
-    cq.read_sl = cq.read_sl.and(Some(read_sl));
-    cq.read_dlid_path_bits = cq.read_dlid_path_bits.and(Some(read_dlid_path_bits));
-    cq.read_completion_ts = cq.read_completion_ts.and(Some(read_completion_ts));
-    cq.read_cvlan = cq.read_cvlan.and(Some(read_cvlan));
-    cq.read_flow_tag = cq.read_flow_tag.and(Some(read_flow_tag));
 }
 
-/// Lets an extended CQ that libmlx5 drives count its polls, if calls are counted.
-fn count_polls(cq: &mut ibv_cq_ex) {
-    if log::is_on() {
-        cq.start_poll = Some(start_poll_of_libmlx5);
+/// Returns why doorbell does not cover an extended CQ, if so.
+pub(crate) fn uncovered(cq: &ibv_cq_ex) -> Option<&'static str> {
+    if cq.read_tm_info.is_some() {
+        Some("a CQ for tag matching")
+    } else if cq.read_completion_wallclock_ns.is_some() {
+        Some("a CQ with wall-clock timestamps")
+    } else {
+        None
     }
 }
 
-/// Lets the program poll a CQ that has its ring, and [`find::cq`] find its record.
-pub(crate) fn take_over(cq: &Cq) {
-    // SAFETY: [record-lives] libmlx5 has room for the functions of an extended CQ in each CQ. Another thread may still call the
-    // function that was there: it finds no completion.
-    unsafe {
-        let place = &raw mut (*cq.ibv.cast::<ibv_cq_ex>()).start_poll;
-        // A thread that reads it finds the ring.
-        (*place.cast::<AtomicUsize>()).store(start_poll as *const () as usize, Ordering::Release);
+/// Puts the library's functions in the place of libmlx5's, as far as the CQ has them.
+pub(crate) fn replace(cq: &mut ibv_cq_ex) {
+    cq.start_poll = Some(start_poll);
+    macro_rules! replace {
+        ($($name:ident),*) => { $(cq.$name = cq.$name.and(Some($name));)* };
+    }
+    functions!(replace);
+}
+
+/// Leaves a CQ to libmlx5, whose ring is not made, and which is empty.
+pub(crate) fn leave(record: &Cq) {
+    record.status.set(Path::Libmlx5);
+    let Some(original) = &record.original else { return };
+    // SAFETY: [record-lives] an extended CQ. Another thread may call the functions of either library: all of them find an empty
+    // CQ.
+    let cq = unsafe { &mut *record.ibv.cast::<ibv_cq_ex>() };
+    macro_rules! restore {
+        ($($name:ident),*) => { $(cq.$name = original.$name;)* };
+    }
+    functions!(restore);
+    if !log::is_on() {
+        cq.start_poll = original.start_poll;
     }
 }
 
-/// Gives a CQ the functions of libmlx5 back.
-pub(crate) fn restore_cq(cq: &Cq) {
-    // SAFETY: [record-lives] libmlx5 has room for the functions of an extended CQ in each CQ. Another thread may call the
-    // functions of either library: both find an empty CQ.
-    unsafe {
-        let original = cq.original.as_ref();
-        let cq = &mut *cq.ibv.cast::<ibv_cq_ex>();
-        cq.start_poll = original.and_then(|original| original.start_poll);
-        let Some(original) = original else { return };
-        count_polls(cq);
-        cq.next_poll = original.next_poll;
-        cq.end_poll = original.end_poll;
-        cq.read_opcode = original.read_opcode;
-        cq.read_vendor_err = original.read_vendor_err;
-        cq.read_wc_flags = original.read_wc_flags;
-        cq.read_byte_len = original.read_byte_len;
-        cq.read_imm_data = original.read_imm_data;
-        cq.read_qp_num = original.read_qp_num;
-        cq.read_src_qp = original.read_src_qp;
-        cq.read_slid = original.read_slid;
-        cq.read_sl = original.read_sl;
-        cq.read_dlid_path_bits = original.read_dlid_path_bits;
-        cq.read_completion_ts = original.read_completion_ts;
-        cq.read_cvlan = original.read_cvlan;
-        cq.read_flow_tag = original.read_flow_tag;
-    }
-}
-
-/// Gives a CQ whose record is about to go all functions of libmlx5 back.
-pub(crate) fn forget(cq: &Cq) {
-    restore_cq(cq);
-    let original = cq.original.as_ref();
-    // SAFETY: [record-lives] libmlx5 has room for the functions of an extended CQ in each CQ.
-    let ibv = unsafe { &mut *cq.ibv.cast::<ibv_cq_ex>() };
-    ibv.start_poll = original.and_then(|original| original.start_poll);
-    ibv.read_tm_info = original.and_then(|original| original.read_tm_info);
-}
-
-/// Returns the record of a CQ that the program polls.
+/// Returns the context and the record of a CQ whose functions were replaced.
 ///
 /// # Safety
-/// doorbell drives the CQ, and so never gives its functions back.
+/// [verbs]
 #[inline(always)]
-unsafe fn polled<'a>(cq: *mut ibv_cq_ex) -> &'a Cq {
-    // SAFETY: [record-lives] `replace` has put the record there.
-    unsafe { &**find::place_in_cq(cq) }
+unsafe fn record_of<'a>(cq: *mut ibv_cq_ex) -> Option<(&'a Context, &'a Cq)> {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let context = context::of((*cq).context);
+        Some((context, context.cqs.get((*cq).handle)?))
+    }
 }
 
-pub(crate) unsafe extern "C" fn start_poll(
-    cq: *mut ibv_cq_ex,
-    attr: *mut ibv_poll_cq_attr,
-) -> c_int {
-    // SAFETY: [verbs], [record-lives]; `replace` has put the record there, and `guard` holds its lock.
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: [verbs]
     unsafe {
+        let Some((context, record)) = record_of(cq) else { return libc::EINVAL };
+        if record.status.path() != Path::Doorbell {
+            return start_of_libmlx5(cq, record, attr);
+        }
         if (*attr).comp_mask != 0 {
             return libc::EINVAL;
         }
-        let record = polled(cq);
-        match record.side.try_lock() {
-            Some(guard) => start_locked(guard, cq, record),
-            None => start_contended(cq, record),
-        }
-    }
-}
-
-/// Starts a poll of a CQ that another thread polls.
-///
-/// # Safety
-/// [verbs]; `record` is that of the CQ, which doorbell drives.
-#[cold]
-unsafe extern "C" fn start_contended(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
-    // SAFETY: [verbs]; `record` is that of the CQ, which doorbell drives, and the guard holds its lock.
-    unsafe { start_locked(record.side.lock(), cq, record) }
-}
-
-/// Starts a poll of a CQ whose lock is held.
-///
-/// # Safety
-/// [verbs]; `record` is that of the CQ, which doorbell drives, and `guard` holds its lock.
-#[inline(always)]
-unsafe fn start_locked(guard: Guard<'_, Option<CqSide>>, cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
-    // SAFETY: [verbs]; `record` is that of the CQ, which doorbell drives, and `guard` holds its lock.
-    unsafe {
-        let side = record.held();
-        let is_taken = match side.ring.peek_if(Message::<false>::has) {
-            // The consumer index is published when the program has read the completion.
-            Ok(cqe) => {
-                let cqe: Cqe<'static> = cqe.detach();
-                side.show_next::<Message<false>>(cq, cqe)
-            }
-            Err(CqeKind::Pending) => return libc::ENOENT,
-            Err(_) => false,
-        };
-        // Until `end_poll`.
-        mem::forget(guard);
-        if is_taken { 0 } else { start_other(cq, record) }
-    }
-}
-
-/// Starts a poll of a CQ whose next completion is not a [message](Message) outside of its CQE, or could not be taken as one.
-///
-/// # Safety
-/// As [`take`].
-#[inline(never)]
-unsafe extern "C" fn start_other(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
-    // SAFETY: as in `take`; nothing refers to the ring.
-    unsafe {
-        let error = take(cq, record);
-        if error != 0 {
-            end(record);
+        let mut guard = record.side.lock();
+        let Some(side) = &mut *guard else { return libc::EINVAL };
+        let error = side.show_next(context, cq);
+        if error == 0 {
+            // Until `end_poll`.
+            mem::forget(guard);
+        } else {
+            side.publish(record);
         }
         error
     }
 }
 
-/// Starts a poll of a CQ before the decision, or just after it.
-unsafe extern "C" fn start_poll_undecided(
-    cq: *mut ibv_cq_ex,
-    attr: *mut ibv_poll_cq_attr,
-) -> c_int {
-    // SAFETY: [verbs], [record-lives]; `replace` has put the record there.
-    let (context, record) = unsafe { (context::of((*cq).context), &**find::place_in_cq(cq)) };
-    // See `poll_undecided`.
-    let undecided = context.undecided();
+/// Starts a poll of a CQ that doorbell does not drive, or not yet.
+///
+/// # Safety
+/// [verbs]; `record` is that of the CQ.
+#[cold]
+unsafe fn start_of_libmlx5(cq: *mut ibv_cq_ex, record: &Cq, attr: *mut ibv_poll_cq_attr) -> c_int {
+    let original = record.original.as_ref().and_then(|original| original.start_poll);
+    let Some(start_poll) = original else { return libc::EINVAL };
+    // No code decides for doorbell meanwhile.
+    let _guard = (record.status.path() == Path::Undecided).then(|| record.side.lock());
     if record.status.path() == Path::Doorbell {
+        // Another thread has just decided, before anything was posted.
         return libc::ENOENT;
     }
-    // SAFETY: [verbs] `attr` can be read.
-    let error = unsafe { start_poll_of_libmlx5(cq, attr) };
-    if error != libc::ENOENT {
-        record.status.set_uncovered(UNSEEN);
+    // SAFETY: [verbs]
+    let error = unsafe { start_poll(cq, attr) };
+    if error == 0 {
+        LIBMLX5.add_polls(1);
     }
-    drop(undecided);
-    if error != libc::ENOENT {
-        decide::against(context, record, UNSEEN);
+    if error != libc::ENOENT && record.status.path() == Path::Undecided {
+        // A queue that was made past this library completes on it.
+        leave(record);
     }
     error
 }
 
-/// As libmlx5, and counts.
-unsafe extern "C" fn start_poll_of_libmlx5(
-    cq: *mut ibv_cq_ex,
-    attr: *mut ibv_poll_cq_attr,
-) -> c_int {
-    // SAFETY: [verbs], [record-lives].
-    unsafe {
-        let record = context::of((*cq).context).cq(cq.cast());
-        let original = record.and_then(|record| record.original.as_ref()?.start_poll);
-        let Some(start_poll) = original else { return libc::EINVAL };
-        let error = start_poll(cq, attr);
-        if error == 0 {
-            LIBMLX5.add_polls(1);
-        }
-        error
-    }
-}
-
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock of the CQ.
-    unsafe { take(cq, polled(cq)) }
+    // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock.
+    unsafe {
+        match record_of(cq) {
+            Some((context, record)) => match record.side.held() {
+                Some(side) => side.show_next(context, cq),
+                None => libc::EINVAL,
+            },
+            None => libc::EINVAL,
+        }
+    }
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock of the CQ.
-    unsafe { end(polled(cq)) }
-}
-
-/// Ends a poll.
-///
-/// # Safety
-/// As [`Cq::held`].
-#[inline(always)]
-unsafe fn end(record: &Cq) {
-    // SAFETY: this thread holds the lock, and nothing else refers to the ring.
+    // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock.
     unsafe {
-        record.held().publish(record);
-        drop(record.side.regain());
-    }
-}
-
-/// Makes the next completion the current one.
-///
-/// # Safety
-/// As [`Cq::held`]; `cq` is the CQ of `record`.
-#[inline(always)]
-unsafe fn take(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
-    // SAFETY: this thread holds the lock, and `cq` is the CQ of `record`. The CQE has the form for which it is taken.
-    unsafe {
-        let side = record.held();
-        match side.ring.peek_if(Message::<false>::has) {
-            Ok(cqe) => {
-                let cqe: Cqe<'static> = cqe.detach();
-                if side.show_next::<Message<false>>(cq, cqe) { 0 } else { take_any(cq, record) }
-            }
-            Err(CqeKind::Inline) => take_form::<Message<true>>(cq, record),
-            Err(CqeKind::NotAReceive) => take_form::<Request>(cq, record),
-            Err(_) => take_any(cq, record),
+        let Some((_, record)) = record_of(cq) else { return };
+        if let Some(side) = record.side.held() {
+            side.publish(record);
         }
-    }
-}
-
-/// As [`take`], for a CQE that may have this form.
-///
-/// # Safety
-/// As [`take`].
-// A call at the end of a function that cannot unwind is a jump: `next_poll` has no registers to save.
-#[inline(never)]
-unsafe extern "C" fn take_form<F: Form>(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
-    // SAFETY: this thread holds the lock, and `cq` is the CQ of `record`. The CQE has the form for which it is taken.
-    unsafe {
-        let side = record.held();
-        match F::peek(&side.ring).map(|cqe| cqe.detach::<'static>()) {
-            Some(cqe) if side.show_next::<F>(cq, cqe) => 0,
-            _ => take_any(cq, record),
-        }
-    }
-}
-
-/// As [`take`], for a CQE of any form.
-///
-/// # Safety
-/// As [`take`].
-#[inline(never)]
-unsafe extern "C" fn take_any(cq: *mut ibv_cq_ex, record: &Cq) -> c_int {
-    // SAFETY: as in `take`; the consumer index is published when the program has read the completion. [polled]
-    unsafe {
-        let side = record.held();
-        loop {
-            let Some(cqe) = side.ring.peek() else { return libc::ENOENT };
-            let cqe: Cqe<'static> = cqe.detach();
-            match side.qp(cqe).map_or(Outcome::Stray, |qp| qp.complete_any(cqe)) {
-                Outcome::Done { wr_id, status } => {
-                    side.show(cq, cqe, wr_id, status);
-                    return 0;
-                }
-                Outcome::Hidden => side.ring.advance(),
-                Outcome::Stray => {
-                    side.ring.advance();
-                    return STRAY;
-                }
-            }
-        }
+        record.side.unlock();
     }
 }
 
 impl CqSide {
-    /// Makes the next completion, whose CQE this is, the current one; returns `false` if no such request is outstanding, or another
-    /// thread uses its SRQ.
+    /// Makes the next completion the current one; returns the errno.
     ///
     /// # Safety
-    /// `cq` is the CQ of this ring, and this thread holds the lock. The CQE has this form.
+    /// `cq` is the CQ of this ring, and this thread holds the lock.
     #[inline(always)]
-    unsafe fn show_next<F: Form>(&mut self, cq: *mut ibv_cq_ex, cqe: Cqe<'_>) -> bool {
-        let Some(qp) = self.qp(cqe) else { return false };
-        // SAFETY: [polled] `cq` is the CQ of this ring. The CQE has this form.
-        unsafe {
-            let Some(wr_id) = F::complete(qp, cqe) else { return false };
-            self.show(cq, cqe, wr_id, IBV_WC_SUCCESS);
+    unsafe fn show_next(&mut self, context: &Context, cq: *mut ibv_cq_ex) -> c_int {
+        loop {
+            // SAFETY: the CQE is given back at the end of the poll, when nothing refers to it.
+            let Some(cqe) = self.ring.peek().map(|cqe| unsafe { cqe.detach::<'static>() }) else {
+                return libc::ENOENT;
+            };
+            self.ring.advance();
+            // SAFETY: [polled], [record-lives].
+            let outcome = unsafe { context.qps.get(cqe.qpn()).map(|qp| qp.complete(cqe)) };
+            match outcome {
+                Some(Outcome::Done { wr_id, status }) => {
+                    self.current = Some(cqe);
+                    DOORBELL.add_polls(1);
+                    // SAFETY: `cq` is the CQ of this ring.
+                    unsafe { ((*cq).wr_id, (*cq).status) = (wr_id, status) };
+                    return 0;
+                }
+                Some(Outcome::Hidden) => {}
+                Some(Outcome::Stray) | None => return STRAY,
+            }
         }
-        true
-    }
-
-    /// Makes the next CQE, whose request is over, the current one.
-    ///
-    /// # Safety
-    /// `cq` is the CQ of this ring, and `cqe` the next CQE.
-    #[inline(always)]
-    unsafe fn show(&mut self, cq: *mut ibv_cq_ex, cqe: Cqe<'_>, wr_id: u64, status: ibv_wc_status) {
-        self.current = Some(cqe.place());
-        self.ring.advance_inline();
-        // SAFETY: `cq` is the CQ of this ring.
-        unsafe { ((*cq).wr_id, (*cq).status) = (wr_id, status) };
     }
 }
 
@@ -352,12 +182,9 @@ impl CqSide {
 /// # Safety
 /// [verbs] The program is in a poll.
 #[inline(always)]
-unsafe fn current(cq: *mut ibv_cq_ex) -> Cqe<'static> {
+unsafe fn current(cq: *mut ibv_cq_ex) -> Option<Cqe<'static>> {
     // SAFETY: [verbs] the program is in a poll, so this thread holds the lock, and the CQE was taken and is not published.
-    unsafe {
-        let side = polled(cq).held();
-        side.ring.taken(side.current.unwrap_unchecked())
-    }
+    unsafe { record_of(cq)?.1.side.held().as_ref()?.current }
 }
 
 /// Declares readers of the current completion.
@@ -365,8 +192,7 @@ macro_rules! readers {
     ($($name:ident($cqe:ident) -> $type:ty = $value:expr;)*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
             // SAFETY: [verbs] the program is in a poll.
-            let $cqe = unsafe { current(cq) };
-            $value
+            unsafe { current(cq) }.map_or_else(Default::default, |$cqe| $value)
         }
     )*};
 }
@@ -395,7 +221,6 @@ readers! {
     read_flow_tag(cqe) -> u32 = cqe.qpn();
 }
 
-#[inline(always)]
 fn opcode_of(cqe: Cqe<'_>) -> ibv_wc_opcode {
     match cqe.opcode() {
         CqeOpcode::Requester => request_opcode(cqe).0,

@@ -1,35 +1,25 @@
 //! doorbell's data path for unmodified verbs programs: a second provider data path on the queues that libmlx5 made.
 //!
-//! The library is preloaded (`doorbell run -- COMMAND`). libmlx5 hands its functions to libibverbs with `verbs_set_ops`,
-//! for each device that is opened. `install` puts its own functions in the place of those that post and poll. So it does not
-//! matter how a program was linked to libibverbs. libmlx5 still creates, modifies and destroys objects; this library follows.
-//!
-//! A program that links the library attaches objects one by one ([`attach`]). Then the functions of a context are replaced
-//! when its first object is attached, those for objects that have no record lead to libmlx5, and a group is decided at once.
+//! The library is preloaded (`doorbell run -- COMMAND`), or linked before libibverbs by a program that attaches objects one by one
+//! ([`attach`]). It stands in front of the functions of libibverbs that create, modify and destroy objects ([`exports`]), and puts its
+//! own functions in the tables that libibverbs publishes in each context, extended CQ and queue pair with `ibv_wr_*`. libmlx5 still
+//! creates, modifies and destroys the objects, and `mlx5dv_init_obj` says where their memory is.
 //!
 //! # Which path an object takes
-//! Queue pairs, SRQs and CQs that are connected to each other are a *group*. Nothing of a group is touched until
-//! something is posted to it: until then its CQs are empty. The first post decides for all of the group:
+//! A CQ or an SRQ is undecided until its first queue pair is created, or the first receive is posted to the SRQ. The creation of a queue
+//! pair decides for it, its CQs and its SRQ ([`decide`]):
 //!
-//! - doorbell drives the group if each of its objects is covered: RC, UC and UD queue pairs, plain SRQs, CQs without
-//!   compression, tag matching or wall-clock timestamps;
-//! - else the whole group stays with libmlx5. So does a group of which the program has asked `mlx5dv_init_obj` for the
-//!   memory, and each one that is decided after the program has allocated memory windows.
+//! - doorbell drives them if all are covered: RC, UC and UD queue pairs, plain SRQs, CQs without compression, tag matching or
+//!   wall-clock timestamps;
+//! - else all of them stay with libmlx5, and have no ring. If doorbell drives one of them already, the creation fails with `EOPNOTSUPP`.
 //!
-//! An object that is created later and joins a group of doorbell's must be covered: otherwise its creation fails with
-//! `EOPNOTSUPP`. `DOORBELL_LOG=1` shows which path each object takes, and why; `DOORBELL_PATH=libmlx5` leaves all to libmlx5.
+//! `DOORBELL_LOG=1` shows which path each object takes, and why; `DOORBELL_PATH=libmlx5` leaves all to libmlx5.
 //!
 //! # Locks
-//! Each queue and each CQ has a lock, as verbs promise; none with `MLX5_SINGLE_THREADED=1`, in a thread domain, or for a CQ that was
-//! created for a single thread. A thread that posts holds the lock of its queue. A thread that polls holds the lock of the CQ, and that of
-//! an SRQ while it completes a receive of it. It locks no queue of a queue pair: it shares the slots of the receive queue, and
-//! the progress of the send queue, with the thread that posts (`Completer` in `mlx5_ring::rq` and `mlx5_ring::sq`). `SAFETY`
-//! comments call `[polled]` that the thread holds the lock of the CQ on which the queue of a CQE completes, so that one thread at a
-//! time completes a queue. The device is trusted to write a CQE to that CQ, as libmlx5 trusts it.
-//!
-//! A thread keeps the lock of the send queue from `ibv_wr_start` to the end of the batch, and may poll meanwhile. The functions of
-//! `ibv_wr_*` leave no reference to the queue behind, which `SAFETY` comments call `[batch]`. `[memory]`, `[ready]`,
-//! `[exclusive]` and `[register]` are those of `mlx5_ring::sq`.
+//! Each ring has a lock, as in libmlx5. A thread that polls holds the lock of the CQ, and takes that of the queue of each CQE: `SAFETY`
+//! comments call `[polled]` that it holds the former. A thread that posts holds the lock of its queue, and never takes that of a CQ.
+//! `ibv_wr_start` locks the batch of the queue pair until the batch ends, and no ring. The device is trusted to write a CQE to the CQ of its
+//! queue, as libmlx5 trusts it.
 //!
 //! # Safety
 //! Records of objects (`objects`) live from the creation of the verbs object to its destruction. Verbs forbids to use an
@@ -37,20 +27,22 @@
 //! one at once. So the queue pair is taken to RESET before, and its CQEs are removed from its CQs under the locks of those: a
 //! poller that holds such a lock finds the record of each CQE. `SAFETY` comments call this
 //! `[record-lives]`. `[verbs]` is what every verbs function asks for: valid objects, lists that can be read, results that can
-//! be written. It is the contract of a function without a section about safety: libibverbs calls it for the program.
+//! be written. It is the contract of a function without a section about safety: libibverbs calls it for the program. `[memory]`,
+//! `[ready]`, `[exclusive]` and `[register]` are those of `mlx5_ring::sq`.
+//!
+//! # Layers
+//! Each module uses those before it: `log`, `lock`, `table`, `provider`; `objects`, `context`; `rings`, `complete`, `wc`; `extended`,
+//! `poll`, `send`, `builder`; `decide`, `receive`; `create`, `control`; `install`; `exports`, `attach`.
 
-mod arm;
 pub mod attach;
-mod av;
 mod builder;
 mod complete;
 mod context;
 mod control;
 mod create;
 mod decide;
-mod domain;
+pub mod exports;
 mod extended;
-mod find;
 mod install;
 mod lock;
 mod log;
@@ -58,7 +50,7 @@ mod objects;
 mod poll;
 mod provider;
 mod receive;
-mod resize;
+mod rings;
 mod send;
 mod table;
 mod wc;

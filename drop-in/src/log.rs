@@ -4,12 +4,10 @@ use core::ffi::c_int;
 use core::ptr;
 use std::fmt;
 use std::io::Write;
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::context;
-
-/// Posts and polls of objects that are gone, or that libmlx5 drives.
-#[derive(Default)]
+/// Requests that were posted, and completions that were polled.
 pub(crate) struct Counts {
     posts: AtomicU64,
     polls: AtomicU64,
@@ -19,12 +17,18 @@ pub(crate) static DOORBELL: Counts = Counts { posts: AtomicU64::new(0), polls: A
 pub(crate) static LIBMLX5: Counts = Counts { posts: AtomicU64::new(0), polls: AtomicU64::new(0) };
 
 impl Counts {
-    pub(crate) fn add_posts(&self, count: u64) {
-        self.posts.fetch_add(count, Ordering::Relaxed);
+    #[inline(always)]
+    pub(crate) fn add_posts(&self, count: u32) {
+        if is_on() {
+            self.posts.fetch_add(count.into(), Ordering::Relaxed);
+        }
     }
 
-    pub(crate) fn add_polls(&self, count: u64) {
-        self.polls.fetch_add(count, Ordering::Relaxed);
+    #[inline(always)]
+    pub(crate) fn add_polls(&self, count: u32) {
+        if is_on() {
+            self.polls.fetch_add(count.into(), Ordering::Relaxed);
+        }
     }
 }
 
@@ -38,6 +42,9 @@ pub(crate) unsafe fn count_posts<T>(
     error: c_int,
     next: impl Fn(&T) -> *mut T,
 ) {
+    if !is_on() {
+        return;
+    }
     // SAFETY: the list can be read, and libmlx5 has set `bad_wr` if there is an error.
     unsafe {
         let end = if error == 0 { ptr::null_mut() } else { *bad_wr };
@@ -49,21 +56,6 @@ pub(crate) unsafe fn count_posts<T>(
     }
 }
 
-/// A count that the holder of one lock adds to, and any thread may read.
-#[derive(Default)]
-pub(crate) struct Count(AtomicU64);
-
-impl Count {
-    #[inline(always)]
-    pub(crate) fn add(&self, count: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed) + count, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 /// Returns `true` if `DOORBELL_LOG` is on.
@@ -72,10 +64,20 @@ pub(crate) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// Asks the environment whether `DOORBELL_LOG` is on.
-pub(crate) fn read_environment() {
-    let is_on = std::env::var_os("DOORBELL_LOG").is_some_and(|on| !on.is_empty() && on != "0");
-    IS_ON.store(is_on, Ordering::Relaxed);
+/// Asks the environment whether `DOORBELL_LOG` is on, and counts from 0 in this process and in forked children.
+pub(crate) fn start() {
+    static START: Once = Once::new();
+    START.call_once(|| {
+        let is_on = std::env::var_os("DOORBELL_LOG").is_some_and(|on| !on.is_empty() && on != "0");
+        if is_on {
+            IS_ON.store(true, Ordering::Relaxed);
+            // SAFETY: the functions read and write atomics, and write to standard error.
+            unsafe {
+                libc::atexit(at_exit);
+                libc::pthread_atfork(None, None, Some(in_child));
+            }
+        }
+    });
 }
 
 /// Writes a line, if `DOORBELL_LOG` is on.
@@ -91,41 +93,20 @@ pub(crate) fn warn(what: fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_all(format!("doorbell: {what}\n").as_bytes());
 }
 
-/// Posts and polls by doorbell and by libmlx5.
-fn totals() -> [u64; 4] {
-    let (posts, polls) = context::counts();
-    let [our_posts, our_polls, their_posts, their_polls] =
-        [&DOORBELL.posts, &DOORBELL.polls, &LIBMLX5.posts, &LIBMLX5.polls]
-            .map(|count| count.load(Ordering::Relaxed));
-    [posts + our_posts, polls + our_polls, their_posts, their_polls]
+fn counts() -> [&'static AtomicU64; 4] {
+    [&DOORBELL.posts, &LIBMLX5.posts, &DOORBELL.polls, &LIBMLX5.polls]
 }
 
-/// Posts and polls of the parent before the fork, which this process does not report.
-static OF_PARENT: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
-
-/// Has a forked child count from 0.
-pub(crate) extern "C" fn in_child() {
-    for (count, total) in OF_PARENT.iter().zip(totals()) {
-        count.store(total, Ordering::Relaxed);
-    }
+extern "C" fn in_child() {
+    counts().into_iter().for_each(|count| count.store(0, Ordering::Relaxed));
 }
 
 extern "C" fn at_exit() {
-    if !is_on() {
-        return;
-    }
-    let mut totals = totals();
-    for (total, of_parent) in totals.iter_mut().zip(&OF_PARENT) {
-        *total = total.saturating_sub(of_parent.load(Ordering::Relaxed));
-    }
-    let [posts, polls, their_posts, their_polls] = totals;
-    if totals.iter().any(|total| *total > 0) {
+    let counts = counts().map(|count| count.load(Ordering::Relaxed));
+    if counts != [0; 4] {
+        let [posts, their_posts, polls, their_polls] = counts;
         say(format_args!(
             "posts: {posts} by doorbell, {their_posts} by libmlx5; polls: {polls} by doorbell, {their_polls} by libmlx5"
         ));
     }
 }
-
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static AT_EXIT: extern "C" fn() = at_exit;

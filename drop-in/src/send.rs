@@ -1,99 +1,27 @@
 //! `ibv_post_send`.
 
 use core::ffi::c_int;
-use core::hint;
+use core::mem::zeroed;
+use core::ptr::NonNull;
 use core::slice;
-use core::sync::atomic::Ordering;
 
 use mlx5_ring::sge::Sge;
-use mlx5_ring::sq::{Flags, PostError};
+use mlx5_ring::sq::{Flags, Immediate, Payload, Pieces, PostError, Posting, Remote};
+use mlx5_wire::datagram::DatagramSegment;
+use mlx5_wire::inline::INLINE_SEG;
 use rdma_core_sys::{
-    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, ibv_qp, ibv_send_wr,
+    IBV_QPT_RC, IBV_QPT_UD, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_DRIVER1, IBV_WR_RDMA_READ,
+    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
+    IBV_WR_SEND_WITH_INV, MLX5DV_OBJ_AH, ibv_ah, ibv_qp, ibv_send_wr, mlx5dv_ah, mlx5dv_obj,
 };
 
-use crate::context;
-use crate::create;
-use crate::decide;
-use crate::find;
-use crate::lock::Guard;
-use crate::log;
-use crate::objects::{Path, Qp, SendSide, Transport};
-
-mod any;
-mod common;
+use crate::context::{self, Context};
+use crate::log::{self, DOORBELL};
+use crate::objects::{Qp, Request, SendLimits, SendSide};
+use crate::receive::sges;
 
 pub(crate) unsafe extern "C" fn post_send(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_send_wr,
-    bad_wr: *mut *mut ibv_send_wr,
-) -> c_int {
-    // SAFETY: [verbs], [record-lives]; `guard` holds the lock of the send queue of `record`.
-    unsafe {
-        let Some(record) = find::qp(qp) else {
-            return match find::original_of_qp(qp) {
-                Some(original) => (original.post_send)(qp, wr, bad_wr),
-                None => post_undecided(qp, wr, bad_wr),
-            };
-        };
-        match record.send_queue.try_lock() {
-            Some(guard) => post_locked(guard, record, wr, bad_wr),
-            None => post_contended(record, wr, bad_wr),
-        }
-    }
-}
-
-/// Posts to a queue pair that another thread uses.
-///
-/// # Safety
-/// [verbs]; `record` is that of the queue pair.
-#[cold]
-unsafe extern "C" fn post_contended(
-    record: &Qp,
-    wr: *mut ibv_send_wr,
-    bad_wr: *mut *mut ibv_send_wr,
-) -> c_int {
-    // SAFETY: [verbs]; the guard holds the lock of the send queue of `record`.
-    unsafe { post_locked(record.send_queue.lock(), record, wr, bad_wr) }
-}
-
-/// Posts to a queue pair whose send queue is locked.
-///
-/// # Safety
-/// [verbs]; `record` is that of the queue pair, and `guard` holds the lock of its send queue.
-#[inline(always)]
-unsafe fn post_locked(
-    mut guard: Guard<'_, Option<SendSide>>,
-    record: &Qp,
-    wr: *mut ibv_send_wr,
-    bad_wr: *mut *mut ibv_send_wr,
-) -> c_int {
-    // SAFETY: [verbs], [record-lives]; `side` is the send queue of `record`, whose transport chooses the function.
-    unsafe {
-        let Some(side) = &mut *guard else {
-            drop(guard);
-            return post_undecided(record.ibv, wr, bad_wr);
-        };
-        let is_inline = !wr.is_null() && (*wr).send_flags & IBV_SEND_INLINE != 0;
-        if record.transport != Transport::Ud {
-            if is_inline {
-                side.post::<false, true>(record, wr, bad_wr)
-            } else {
-                side.post::<false, false>(record, wr, bad_wr)
-            }
-        } else if is_inline {
-            side.post::<true, true>(record, wr, bad_wr)
-        } else {
-            side.post::<true, false>(record, wr, bad_wr)
-        }
-    }
-}
-
-/// Posts to a queue pair that doorbell does not drive, or not yet.
-///
-/// # Safety
-/// [verbs]
-#[cold]
-unsafe extern "C" fn post_undecided(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
@@ -101,67 +29,238 @@ unsafe extern "C" fn post_undecided(
     // SAFETY: [verbs], [record-lives].
     unsafe {
         let context = context::of((*qp).context);
-        let record = context.qps.get((*qp).qp_num);
-        if let Some(record) = record {
-            if record.status.path() == Path::Undecided {
-                decide::for_qp(context, record);
+        if let Some(record) = context.qps.get((*qp).qp_num) {
+            if let Some(side) = &mut *record.send.lock() {
+                return side.post_list(context, record, wr, bad_wr);
             }
-            if record.status.path() == Path::Doorbell && record.send_queue.lock().is_some() {
-                return post_contended(record, wr, bad_wr);
-            }
-        }
-        if record.is_none() && !create::note_foreign_qp(context, qp) {
+            // It has no send queue.
             *bad_wr = wr;
-            return libc::EOPNOTSUPP;
+            return libc::ENOMEM;
         }
-        let error = (context.original.post_send)(qp, wr, bad_wr);
-        if log::is_on() {
-            log::count_posts(wr, bad_wr, error, |wr| wr.next);
-        }
+        let Some(post_send) = context.ops.post_send else { return libc::EOPNOTSUPP };
+        let error = post_send(qp, wr, bad_wr);
+        log::count_posts(wr, bad_wr, error, |wr| wr.next);
         error
     }
 }
 
 impl SendSide {
-    /// Returns the number of requests that can be posted to `qp`, whose send queue this is.
+    /// Returns the number of requests that can be posted. As in libmlx5, the queue is as if it was full before RTS.
     #[inline(always)]
-    fn room(&mut self, qp: &Qp) -> u32 {
-        self.look(&qp.send_completer);
+    pub(crate) fn room(&self) -> u32 {
         let outstanding = self.posted.wrapping_sub(self.retired);
-        // As libmlx5: before RTS all are refused as if the queue was full.
-        let most = if qp.can_send.load(Ordering::Relaxed) { self.limits.requests } else { 0 };
-        most.saturating_sub(outstanding)
+        if self.can_send { self.limits.requests.saturating_sub(outstanding) } else { 0 }
+    }
+
+    /// Posts a list, and rings the doorbell; returns the errno.
+    ///
+    /// # Safety
+    /// [verbs]; this is the send queue of `qp`.
+    #[inline(always)]
+    pub(crate) unsafe fn post_list(
+        &mut self,
+        context: &Context,
+        qp: &Qp,
+        mut wr: *mut ibv_send_wr,
+        bad_wr: *mut *mut ibv_send_wr,
+    ) -> c_int {
+        let (first, mut room, mut error) = (self.posted, self.room(), 0);
+        let mut posting = self.queue.posting();
+        // SAFETY: [verbs] the list can be read, and `bad_wr` can be written.
+        unsafe {
+            while let Some(request) = wr.as_ref() {
+                error = check(qp, &self.limits, request, room);
+                if error == 0 {
+                    let data = Request { wr_id: request.wr_id, number: self.posted };
+                    // [ready]: there is no room before RTS.
+                    error = post_one(context, qp, &mut posting, request, data);
+                }
+                if error != 0 {
+                    *bad_wr = wr;
+                    break;
+                }
+                self.posted = self.posted.wrapping_add(1);
+                room -= 1;
+                wr = request.next;
+            }
+        }
+        drop(posting);
+        DOORBELL.add_posts(self.posted.wrapping_sub(first));
+        error
+    }
+}
+
+/// Returns the errno of a request that is refused, in the order of libmlx5; 0 if it can be posted. There is room for `room` requests.
+///
+/// # Safety
+/// [verbs]
+#[inline(always)]
+pub(crate) unsafe fn check(qp: &Qp, limits: &SendLimits, wr: &ibv_send_wr, room: u32) -> c_int {
+    if wr.opcode > IBV_WR_DRIVER1 {
+        return libc::EINVAL;
+    }
+    if room == 0 || wr.num_sge > limits.sges as c_int {
+        return libc::ENOMEM;
+    }
+    // SAFETY: [verbs] the list of the request can be read.
+    let list = unsafe { sges(wr.sg_list, wr.num_sge) };
+    let is_inline = wr.send_flags & IBV_SEND_INLINE != 0;
+    if is_inline && len_of(list) > limits.inline {
+        return libc::ENOMEM;
+    }
+    if !is_inline && list.iter().any(|sge| sge.length >= INLINE_SEG) {
+        return libc::EINVAL;
+    }
+    let has_inline = is_inline && list.iter().any(|sge| sge.length != 0);
+    match wr.opcode {
+        IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => 0,
+        _ if qp.transport == IBV_QPT_UD => libc::EINVAL,
+        IBV_WR_SEND_WITH_INV | IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => 0,
+        _ if qp.transport != IBV_QPT_RC || has_inline => libc::EINVAL,
+        IBV_WR_RDMA_READ => 0,
+        IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => match list {
+            _ if !limits.has_atomics => libc::EOPNOTSUPP,
+            [sge] if sge.length != 0 => 0,
+            _ => libc::EINVAL,
+        },
+        _ => libc::EOPNOTSUPP,
+    }
+}
+
+/// Posts a request; returns the errno.
+///
+/// # Safety
+/// [verbs]; [ready]; `posting` is of the send queue of `qp`, and [`check`] has passed the request.
+#[inline(always)]
+unsafe fn post_one(
+    context: &Context,
+    qp: &Qp,
+    posting: &mut Posting<'_, Request>,
+    wr: &ibv_send_wr,
+    data: Request,
+) -> c_int {
+    // SAFETY: [verbs] the list and its inline data can be read; the caller's [ready] and `check`.
+    unsafe {
+        let list = sges(wr.sg_list, wr.num_sge);
+        if wr.send_flags & IBV_SEND_INLINE != 0 && !list.is_empty() {
+            let inline = list.iter().map(|sge| bytes(sge));
+            let payload = Payload { inline, inline_len: len_of(list), sges: &[] };
+            put(context, qp, posting, wr, payload, data)
+        } else {
+            put(context, qp, posting, wr, Payload::gather(list), data)
+        }
+    }
+}
+
+/// As [`post_one`], with the payload of the request.
+///
+/// # Safety
+/// As [`post_one`].
+#[inline(always)]
+unsafe fn put<I: Pieces>(
+    context: &Context,
+    qp: &Qp,
+    posting: &mut Posting<'_, Request>,
+    wr: &ibv_send_wr,
+    payload: Payload<'_, I>,
+    data: Request,
+) -> c_int {
+    let flags = flags_of(wr.send_flags, qp.signal_all);
+    // SAFETY: [verbs] the program keeps [memory]; the caller's [ready]. Fields of unions are those that the opcode names, or integers.
+    let posted = unsafe {
+        let imm = u32::from_be(wr.__bindgen_anon_1.imm_data);
+        if qp.transport == IBV_QPT_UD {
+            let ud = &wr.wr.ud;
+            let Some(av) = address_vector(context, ud.ah) else { return libc::EINVAL };
+            let to = av.read_unaligned().to(ud.remote_qpn, ud.remote_qkey);
+            let imm = (wr.opcode == IBV_WR_SEND_WITH_IMM).then_some(imm);
+            posting.send_to(&to, payload, imm, flags, data)
+        } else {
+            let remote = Remote { addr: wr.wr.rdma.remote_addr, rkey: wr.wr.rdma.rkey };
+            match wr.opcode {
+                IBV_WR_SEND => posting.send(payload, Immediate::None, flags, data),
+                IBV_WR_SEND_WITH_IMM => posting.send(payload, Immediate::Data(imm), flags, data),
+                IBV_WR_SEND_WITH_INV => {
+                    let rkey = wr.__bindgen_anon_1.invalidate_rkey;
+                    posting.send(payload, Immediate::Invalidate(rkey), flags, data)
+                }
+                IBV_WR_RDMA_WRITE => posting.write(remote, payload, None, flags, data),
+                IBV_WR_RDMA_WRITE_WITH_IMM => {
+                    posting.write(remote, payload, Some(imm), flags, data)
+                }
+                IBV_WR_RDMA_READ => posting.read(remote, payload.sges, flags, data),
+                _ => return atomic(posting, wr, payload.sges, flags, data),
+            }
+        }
+    };
+    posted.map_or_else(errno, |()| 0)
+}
+
+/// Posts an atomic, which writes eight bytes whatever its only SGE says.
+///
+/// # Safety
+/// As [`post_one`].
+#[cold]
+unsafe fn atomic(
+    posting: &mut Posting<'_, Request>,
+    wr: &ibv_send_wr,
+    list: &[Sge],
+    flags: Flags,
+    data: Request,
+) -> c_int {
+    let [sge] = list else { return libc::EINVAL };
+    let result = Sge { length: 8, ..*sge };
+    // SAFETY: [verbs] the program keeps [memory]; the caller's [ready]. The opcode names this field of the union.
+    let posted = unsafe {
+        let atomic = &wr.wr.atomic;
+        let at = Remote { addr: atomic.remote_addr, rkey: atomic.rkey };
+        if wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD {
+            posting.fetch_add(at, atomic.compare_add, result, flags, data)
+        } else {
+            posting.compare_swap(at, [atomic.compare_add, atomic.swap], result, flags, data)
+        }
+    };
+    posted.map_or_else(errno, |()| 0)
+}
+
+/// Returns where the address vector of an address handle is; `None` if libmlx5 does not say.
+///
+/// # Safety
+/// `ah` is an address handle of `context`.
+#[inline(always)]
+unsafe fn address_vector(context: &Context, ah: *mut ibv_ah) -> Option<NonNull<DatagramSegment>> {
+    if ah.is_null() {
+        return None;
+    }
+    // SAFETY: both are pointers and integers, which may be 0; `ah` is an address handle of `context`.
+    unsafe {
+        let (mut out, mut obj) = (zeroed::<mlx5dv_ah>(), zeroed::<mlx5dv_obj>());
+        (obj.ah.in_, obj.ah.out) = (ah, &raw mut out);
+        let error = (context.init_obj)(&mut obj, MLX5DV_OBJ_AH.into());
+        NonNull::new(out.av.cast()).filter(|_| error == 0)
     }
 }
 
 /// Returns the flags of a request.
 #[inline(always)]
-pub(crate) fn flags_of(send_flags: u32, signal_all: bool) -> Flags {
-    let flags = FLAGS[send_flags as usize % FLAGS.len()];
-    if signal_all { flags | Flags::SIGNALED } else { flags }
+fn flags_of(send_flags: u32, signal_all: bool) -> Flags {
+    let mut flags = if signal_all { Flags::SIGNALED } else { Flags::NONE };
+    for (bit, flag) in [
+        (IBV_SEND_FENCE, Flags::FENCE),
+        (IBV_SEND_SIGNALED, Flags::SIGNALED),
+        (IBV_SEND_SOLICITED, Flags::SOLICITED),
+    ] {
+        if send_flags & bit != 0 {
+            flags = flags | flag;
+        }
+    }
+    flags
 }
 
-/// By the lower three bits of `send_flags`.
-const FLAGS: [Flags; 8] = {
-    assert!(IBV_SEND_FENCE == 1 && IBV_SEND_SIGNALED == 2 && IBV_SEND_SOLICITED == 4);
-    let [none, fence, signaled, solicited] =
-        [Flags::NONE, Flags::FENCE, Flags::SIGNALED, Flags::SOLICITED];
-    [
-        none,
-        fence,
-        signaled,
-        signaled.with(fence),
-        solicited,
-        solicited.with(fence),
-        solicited.with(signaled),
-        solicited.with(signaled).with(fence),
-    ]
-};
-
-/// Returns the number of inline bytes; `u32::MAX` if there are more.
+/// Returns the number of bytes; `u32::MAX` if there are more.
 #[inline(always)]
 fn len_of(list: &[Sge]) -> u32 {
-    list.iter().fold(0_u32, |len, sge| len.saturating_add(sge.length))
+    list.iter().fold(0, |len, sge| sge.length.saturating_add(len))
 }
 
 /// Returns inline data.
@@ -174,23 +273,12 @@ unsafe fn bytes<'a>(sge: &Sge) -> &'a [u8] {
         return &[];
     }
     // SAFETY: the memory of `sge` can be read.
-    unsafe {
-        hint::assert_unchecked(sge.addr != 0);
-        slice::from_raw_parts(sge.addr as *const u8, sge.length as usize)
-    }
-}
-
-/// Returns where an atomic writes the eight bytes that it brings, whatever its only SGE says; libmlx5 leaves an empty one out.
-pub(crate) fn result_of_atomic(list: &[Sge]) -> Result<Sge, c_int> {
-    match list {
-        [sge] if sge.length != 0 => Ok(Sge { length: 8, ..*sge }),
-        _ => Err(libc::EINVAL),
-    }
+    unsafe { slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) }
 }
 
 /// Returns the errno of libmlx5.
 #[cold]
-pub(crate) fn errno(why: PostError) -> c_int {
+fn errno(why: PostError) -> c_int {
     match why {
         PostError::Full | PostError::TooLong | PostError::InlineTooLong => libc::ENOMEM,
         PostError::SgeTooLong => libc::EINVAL,

@@ -8,17 +8,10 @@ const COUNT: usize = 1 << BITS;
 
 type Page<T> = [AtomicPtr<T>; COUNT];
 
-/// Pages without a record are this one, whatever their type.
-static EMPTY: Page<()> = [const { AtomicPtr::new(ptr::null_mut()) }; COUNT];
-
-/// Returns the page that is written where none was made.
-const fn empty<T>() -> *mut Page<T> {
-    (&raw const EMPTY).cast_mut().cast()
-}
-
-/// Records by a number of 24 bits: that of a queue pair, or the kernel's handle of an object.
+/// Records by a number of 24 bits: that of a queue pair, or the kernel's handle of an object. Any thread may look up a record, while
+/// others insert and take some: it is the caller who knows that no thread uses a record that it drops.
 pub(crate) struct Table<T> {
-    pages: Box<[AtomicPtr<Page<T>>; COUNT]>,
+    pages: Box<Page<Page<T>>>,
 }
 
 const fn place(number: u32) -> (usize, usize) {
@@ -27,90 +20,72 @@ const fn place(number: u32) -> (usize, usize) {
 
 impl<T> Table<T> {
     pub(crate) fn new() -> Self {
-        Self { pages: Box::new([const { AtomicPtr::new(empty()) }; COUNT]) }
+        Self { pages: Box::new([const { AtomicPtr::new(ptr::null_mut()) }; COUNT]) }
     }
 
     /// Returns the record with this number.
+    ///
+    /// # Safety
+    /// The record is not dropped during `'a`, if it is [taken](Self::take).
     #[inline(always)]
-    pub(crate) fn get(&self, number: u32) -> Option<&T> {
+    pub(crate) unsafe fn get<'a>(&self, number: u32) -> Option<&'a T> {
         let (page, index) = place(number);
-        let page = self.pages.get(page)?.load(Ordering::Acquire);
-        // SAFETY: a page goes with the table, and a record once no code uses it, which `remove` asks for.
-        unsafe { (*page)[index].load(Ordering::Acquire).as_ref() }
+        // SAFETY: a page goes with the table, and the record stays.
+        unsafe {
+            let page = self.pages.get(page)?.load(Ordering::Acquire).as_ref()?;
+            page[index].load(Ordering::Acquire).as_ref()
+        }
     }
 
-    /// Puts a record in; returns `None` if the number has more than 24 bits.
-    pub(crate) fn insert(&self, number: u32, record: Box<T>) -> Option<&T> {
+    /// Puts a record in, in the place of one that the number had. Gives it back if the number has more than 24 bits.
+    pub(crate) fn insert(&self, number: u32, record: Box<T>) -> Result<(), Box<T>> {
         let (page, index) = place(number);
-        let slot = self.pages.get(page)?;
-        if slot.load(Ordering::Acquire) == empty() {
+        let Some(page) = self.pages.get(page) else { return Err(record) };
+        if page.load(Ordering::Acquire).is_null() {
             let fresh: Box<Page<T>> = Box::new([const { AtomicPtr::new(ptr::null_mut()) }; COUNT]);
-            let fresh = Box::into_raw(fresh);
-            let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
-            if slot.compare_exchange(empty(), fresh, order, failed).is_err() {
+            let (fresh, none) = (Box::into_raw(fresh), ptr::null_mut());
+            let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+            if page.compare_exchange(none, fresh, order, failed).is_err() {
                 // Another thread was faster.
                 // SAFETY: `fresh` came from a box just now.
                 drop(unsafe { Box::from_raw(fresh) });
             }
         }
-        // SAFETY: a page goes with the table.
-        let page = unsafe { &*slot.load(Ordering::Acquire) };
-        let record = Box::into_raw(record);
-        // The kernel may give the number of an object away before its record is removed: `remove` drops that.
-        page[index].store(record, Ordering::Release);
-        // SAFETY: a record is dropped once no code uses it, by the contract of `remove`.
-        Some(unsafe { &*record })
-    }
-
-    /// Drops a record, and leaves another one that has its number by now.
-    ///
-    /// # Safety
-    /// `record` was inserted with this number and not removed, and no code uses it, or will find it from now on.
-    pub(crate) unsafe fn remove(&self, number: u32, record: *const T) {
-        let (page, index) = place(number);
-        let Some(page) = self.pages.get(page) else { return };
-        let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-        let (record, none) = (record.cast_mut(), ptr::null_mut());
-        // SAFETY: a page, which is freed with the table only; no code uses the record.
+        // SAFETY: a page goes with the table; a record comes from a box.
         unsafe {
             let page = &*page.load(Ordering::Acquire);
-            let _ = page[index].compare_exchange(record, none, order, failed);
-            drop_record(record);
+            drop_box(page[index].swap(Box::into_raw(record), Ordering::AcqRel));
         }
+        Ok(())
     }
 
-    /// Returns all records.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        let pages = self.pages.iter().map(|page| page.load(Ordering::Acquire));
-        // SAFETY: a page goes with the table.
-        let pages = pages.filter(|page| *page != empty()).map(|page| unsafe { &*page });
-        // SAFETY: a record goes once no code uses it, which `remove` asks for.
-        pages.flatten().filter_map(|record| unsafe { record.load(Ordering::Acquire).as_ref() })
+    /// Takes a record out.
+    pub(crate) fn take(&self, number: u32) -> Option<Box<T>> {
+        let (page, index) = place(number);
+        // SAFETY: a page goes with the table; a record comes from a box.
+        unsafe {
+            let page = self.pages.get(page)?.load(Ordering::Acquire).as_ref()?;
+            let record = page[index].swap(ptr::null_mut(), Ordering::AcqRel);
+            (!record.is_null()).then(|| Box::from_raw(record))
+        }
     }
 }
 
-/// Frees a record, unless it is null.
-///
 /// # Safety
-/// `record` is null, or a record of a table that no code uses.
-unsafe fn drop_record<T>(record: *mut T) {
-    if !record.is_null() {
-        // SAFETY: no code uses the record, which came from a box.
-        drop(unsafe { Box::from_raw(record) });
+/// `value` is null or came from a box, and no code uses it.
+unsafe fn drop_box<T>(value: *mut T) {
+    if !value.is_null() {
+        // SAFETY: it came from a box, and no code uses it.
+        drop(unsafe { Box::from_raw(value) });
     }
 }
 
 impl<T> Drop for Table<T> {
     fn drop(&mut self) {
-        for page in self.pages.iter_mut() {
-            let page = *page.get_mut();
-            if page != empty() {
-                // SAFETY: the page came from a box, and no other code has the table.
-                for record in unsafe { Box::from_raw(page) }.iter_mut() {
-                    // SAFETY: no other code has the table, so none uses the record.
-                    unsafe { drop_record(*record.get_mut()) }
-                }
-            }
+        for page in self.pages.iter_mut().map(|page| *page.get_mut()).filter(|page| !page.is_null())
+        {
+            // SAFETY: pages and records came from boxes, and no other code has the table.
+            unsafe { Box::from_raw(page).iter_mut().for_each(|record| drop_box(*record.get_mut())) }
         }
     }
 }
@@ -125,26 +100,19 @@ mod tests {
     #[test]
     fn records_by_number() {
         let (table, record) = (Table::new(), Rc::new(()));
+        // SAFETY: a record is used before it is taken.
+        let number_of = |number| unsafe { table.get(number) }.map(|found: &(u32, Rc<()>)| found.0);
         for number in [0, 0xfff, 0x1000, 0xff_ffff] {
-            assert!(table.get(number).is_none());
-            assert!(table.insert(number, Box::new((number, Rc::clone(&record)))).is_some());
-            assert_eq!(table.get(number).map(|found| found.0), Some(number));
+            assert!(number_of(number).is_none());
+            assert!(table.insert(number, Box::new((number, Rc::clone(&record)))).is_ok());
+            assert_eq!(number_of(number), Some(number));
         }
-        assert!(table.insert(0x100_0000, Box::new((7, Rc::clone(&record)))).is_none());
-        assert!(table.get(0x100_0000).is_none(), "not that of number 0");
-        assert_eq!((table.iter().count(), Rc::strong_count(&record)), (4, 5));
-        let gone = ptr::from_ref(table.get(0x1000).unwrap());
-        // SAFETY: no other code has the table.
-        unsafe { table.remove(0x1000, gone) };
-        assert!(table.get(0x1000).is_none());
-        assert_eq!(Rc::strong_count(&record), 4);
-        let old = ptr::from_ref(table.get(0).unwrap());
-        table.insert(0, Box::new((1, Rc::clone(&record))));
-        assert_eq!(Rc::strong_count(&record), 5, "the old record is in use");
-        // SAFETY: no other code has the table.
-        unsafe { table.remove(0, old) };
-        assert_eq!(Rc::strong_count(&record), 4);
-        assert_eq!(table.get(0).map(|found| found.0), Some(1), "the new one stays");
+        assert!(table.insert(0x100_0000, Box::new((7, Rc::clone(&record)))).is_err());
+        assert!(number_of(0x100_0000).is_none(), "not that of number 0");
+        assert_eq!(table.take(0x1000).map(|taken| taken.0), Some(0x1000));
+        assert!(number_of(0x1000).is_none() && table.take(0x1000).is_none());
+        assert!(table.insert(0, Box::new((1, Rc::clone(&record)))).is_ok());
+        assert_eq!((number_of(0), Rc::strong_count(&record)), (Some(1), 4));
         drop(table);
         assert_eq!(Rc::strong_count(&record), 1);
     }
@@ -158,11 +126,13 @@ mod tests {
                     let (table, both) = (&table, &both);
                     scope.spawn(move || {
                         both.wait();
-                        assert!(table.insert(number, Box::new(number)).is_some());
+                        assert!(table.insert(number, Box::new(number)).is_ok());
                     });
                 }
             });
-            assert_eq!([1, 2].map(|number| table.get(number).copied()), [Some(1), Some(2)]);
+            // SAFETY: no record is taken.
+            let found = [1, 2].map(|number| unsafe { table.get(number) }.copied());
+            assert_eq!(found, [Some(1), Some(2)]);
         }
     }
 }

@@ -100,26 +100,6 @@ fn what_cannot_be_attached_works_on() {
 }
 
 #[test]
-fn an_attached_cq_is_resized_where_libmlx5_calls_doorbell() {
-    let folder = Temporary::folder("resized");
-    let flags = installed(&folder);
-    let flags = attaching(&flags);
-    let before = worst(&folder, "before", &flags);
-    let after =
-        worst(&folder, "after", &[&["-Wl,--no-as-needed", "-libverbs"], &flags[..]].concat());
-    let plugin = host_and_plugin(&folder, &flags);
-    for (command, error) in
-        [(&[before][..], 0), (&[after], libc::EOPNOTSUPP), (&plugin, libc::EOPNOTSUPP)]
-    {
-        let mut command_line = on_soft_mlx5(&[], &command[0]);
-        command_line.args(&command[1..]).arg("attach-resize");
-        let ended = succeed(command_line.env("LD_LIBRARY_PATH", folder.join("lib")));
-        assert!(ended.printed.contains(&format!("ibv_resize_cq: {error}\n")), "{ended}");
-        assert_eq!(ended.complained.contains("cannot be resized"), error != 0, "{ended}");
-    }
-}
-
-#[test]
 fn a_cq_is_attached_while_another_one_at_its_address_is_destroyed() {
     let folder = Temporary::folder("destroyed");
     let flags = installed(&folder);
@@ -241,7 +221,7 @@ fn a_process_has_several_copies_of_libmlx5() {
 /// `THREAD_SANITIZER` is a drop-in that was built with ThreadSanitizer: `cargo xtask tsan`.
 #[test]
 fn threads_share_queues() {
-    let modes = ["threads", "first", "apart"];
+    let modes = ["threads", "apart"];
     if env::var_os("THREAD_SANITIZER").is_none() {
         let (_folder, program) = worst_alone(&[]);
         for mode in modes {
@@ -263,36 +243,29 @@ fn threads_share_queues() {
     }
 }
 
-/// A CQ is resized before its first use and in traffic. It is polled while the kernel destroys a queue pair or refuses to,
-/// and between the calls of a batch of `ibv_wr_*`, by the thread of the batch and by another one. Threads wait for each other in
-/// every order that libmlx5 allows.
+/// A CQ is polled while the kernel destroys a queue pair or refuses to, and between the calls of a batch of `ibv_wr_*`, by the thread of
+/// the batch and by another one. Threads wait for each other in every order that libmlx5 allows.
 #[test]
 fn a_program_does_what_seems_unlikely() {
     let (_folder, program) = worst_alone(&[]);
     let modes = [
-        "resize",
         "destroy",
         "refuse",
         "inline",
         "batch",
         "contended-batch",
         "reset-by-another",
-        "changed-in-batch",
-        "changed-at-first",
-        "receive-only",
-        "start",
-        "windows",
         "refused-creation",
-        "first-in-error",
     ];
     for mode in modes {
         succeed_twice(&[&program, Path::new(mode)]);
     }
-    // libmlx5 goes back to the index of before the reset, and sends old WQEs. A doorbell beside the reset leaves its record as it was
-    // before. Where it has no lock it ends a program that would wait for one.
-    for mode in ["reset-in-batch", "reset-beside-posts", "domain"] {
-        let [_, mut ours] = twice(&[&program, Path::new(mode)]);
-        succeed(&mut ours);
+    // Where libmlx5 has no lock, a doorbell beside the reset leaves its record as it was before.
+    let [_, mut ours] = twice(&[&program, Path::new("reset-beside-posts")]);
+    succeed(&mut ours);
+    // A CQ that was resized stays with libmlx5, whole.
+    for mut command in twice(&[&program, Path::new("before")]) {
+        succeed(&mut command);
     }
 }
 

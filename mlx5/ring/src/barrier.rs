@@ -13,7 +13,6 @@
 compile_error!("mlx5-ring knows the memory ordering of x86-64 and aarch64 only");
 
 use core::arch::asm;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 /// In unit tests, notes what happens, in order: nothing else shows that a barrier stands where it must.
 macro_rules! traced {
@@ -112,23 +111,6 @@ pub fn doorbell_record_before_uar() {
         #[cfg(target_arch = "aarch64")]
         asm!("dsb st", options(nostack, preserves_flags));
     }
-}
-
-/// Stores `value`, which tells the other thread of a queue that what this thread did before is over.
-///
-/// A thread that posts writes a WQE and its record, and hands both over before the doorbell. A thread that completes reads the
-/// record, and hands the WQE back. The CQE between the two orders nothing for the compiler, nor on aarch64, where the
-/// loads and stores of the two threads need a pair of their own: this store (Release), and the load of
-/// [`take_over`] (Acquire) that returns its value. Both are plain moves on x86-64, `stlr` and `ldar` on aarch64.
-#[inline(always)]
-pub fn hand_over(to: &AtomicU32, value: u32) {
-    to.store(value, Ordering::Release);
-}
-
-/// Loads a value that the other thread of a queue has [handed over](hand_over).
-#[inline(always)]
-pub fn take_over(from: &AtomicU32) -> u32 {
-    from.load(Ordering::Acquire)
 }
 
 /// After the stores to a UAR register: pushes them out of the write-combining buffer, and keeps the next

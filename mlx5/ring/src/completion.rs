@@ -416,13 +416,6 @@ impl<'a> Cqe<'a> {
         // SAFETY: inside the entry, which the device does not write during `'a`.
         Some(unsafe { slice::from_raw_parts(start.as_ptr(), len) })
     }
-
-    /// Returns the message that an inline CQE has.
-    #[inline(always)]
-    pub fn inline_message(&self) -> Option<&'a [u8]> {
-        let payload = self.inline_payload()?;
-        Some(&payload[..payload.len().min(self.byte_count() as usize)])
-    }
 }
 
 /// The word of a CQE that says how a message came, read once.

@@ -165,24 +165,6 @@ impl CompletionQueue {
         unsafe { self.arrived_as(self.next, REQUESTER, CqeKind::NotAReceive) }
     }
 
-    /// Returns the next CQE, without taking it, if it has arrived and `accepts` is true for its kind; else its kind.
-    ///
-    /// # Errors
-    /// The kind, which is [`CqeKind::Pending`] if it has not arrived.
-    #[inline(always)]
-    pub fn peek_if(&self, accepts: impl FnOnce(CqeKind) -> bool) -> Result<Cqe<'_>, CqeKind> {
-        // SAFETY: the next CQE.
-        let last_word = unsafe { LastWord::read(self.next) };
-        let kind = last_word.kind(self.owner);
-        // Without a branch between the two the compiler makes one comparison.
-        if !((kind != CqeKind::Pending) & accepts(kind)) {
-            return Err(kind);
-        }
-        barrier::owner_before_cqe();
-        // SAFETY: the owner bit says that it is software's.
-        Ok(unsafe { Cqe::new(self.next, last_word, kind, self.stride) })
-    }
-
     /// Returns the CQE at `cqe` if it has arrived and has this `op_own`, which is of this kind.
     ///
     /// # Safety
@@ -210,47 +192,11 @@ impl CompletionQueue {
         Some(frame)
     }
 
-    /// Returns the next CQE, which has this last word.
-    ///
-    /// # Safety
-    /// It has arrived, and its [last word](Cqe::last_word) was read since.
-    #[inline(always)]
-    pub unsafe fn peeked(&self, last_word: LastWord) -> Cqe<'_> {
-        // SAFETY: the next CQE has arrived, so it is software's.
-        unsafe { Cqe::new(self.next, last_word, last_word.kind(self.owner), self.stride) }
-    }
-
-    /// Reads a CQE again.
-    ///
-    /// # Safety
-    /// `cqe` is the [place](Cqe::place) of a CQE of this queue that was taken, and the consumer index is not published past
-    /// it during `'a`.
-    #[inline(always)]
-    pub unsafe fn taken<'a>(&self, cqe: NonNull<u8>) -> Cqe<'a> {
-        // SAFETY: a CQE that is software's for as long as the caller says.
-        unsafe {
-            let last_word = LastWord::read(cqe);
-            Cqe::new(cqe, last_word, last_word.kind(last_word.op_own() & OWNER), self.stride)
-        }
-    }
-
     /// Takes the CQE that [`peek`](Self::peek) or [`peek_requester`](Self::peek_requester) returned, which is no title
     /// of a compressed block.
     #[inline(always)]
     pub fn advance(&mut self) {
         self.advance_from(self.next);
-    }
-
-    /// As [`advance`](Self::advance), without a call at the end of a lap, for a caller that saves no registers otherwise.
-    #[inline(always)]
-    pub fn advance_inline(&mut self) {
-        self.consumer_index = self.consumer_index.wrapping_add(1);
-        if self.next == self.last {
-            (self.next, self.owner) = (self.cqes, self.owner ^ OWNER);
-        } else {
-            // SAFETY: it was not the last CQE of the buffer.
-            self.next = unsafe { self.next.add(self.stride) };
-        }
     }
 
     /// Takes the next CQE, which is at `next`.
@@ -284,18 +230,10 @@ impl CompletionQueue {
     #[inline(always)]
     pub fn publish(&mut self) {
         if self.consumer_index != self.published {
-            self.publish_taken();
+            self.published = self.consumer_index;
+            barrier::cqe_before_consumer_index();
+            self.dbrec.write(dbrec::completion_queue(self.consumer_index));
         }
-    }
-
-    /// As [`publish`](Self::publish), after a CQE was taken; returns how many CQEs it gives back.
-    #[inline(always)]
-    pub fn publish_taken(&mut self) -> u32 {
-        let taken = self.consumer_index.wrapping_sub(self.published);
-        self.published = self.consumer_index;
-        barrier::cqe_before_consumer_index();
-        self.dbrec.write(dbrec::completion_queue(self.consumer_index));
-        taken
     }
 
     /// Shows the next CQEs that have arrived, at most `count`, with their indices, and takes none; returns their
@@ -392,7 +330,6 @@ impl CompletionQueue {
     /// Returns `cqe`, which is one of the buffer, if the device has written it on the lap with this owner bit.
     #[inline(always)]
     fn arrived_at(&self, cqe: NonNull<u8>, owner: u8) -> Option<Cqe<'_>> {
-        // Shared with `peek_if`, which returns the kind, this takes up to 3 instructions more for each message of a receiver.
         // SAFETY: a CQE of the buffer.
         let last_word = unsafe { LastWord::read(cqe) };
         let kind = last_word.kind(owner);
@@ -412,6 +349,5 @@ impl CompletionQueue {
     }
 }
 
-mod resize;
 #[cfg(test)]
 mod tests;

@@ -9,31 +9,9 @@ use crate::copy;
 /// Copies `payload` to the buffers of a WQE, and returns what does not fit.
 ///
 /// # Safety
-/// `segments` has `max_sge` segments, at least one, and each up to the terminator names writable memory, apart from the payload.
-#[inline(always)]
-pub(crate) unsafe fn scatter(
-    payload: &[u8],
-    segments: NonNull<DataSegment>,
-    max_sge: u32,
-) -> &[u8] {
-    // SAFETY: the first of the caller's segments, and then all of them.
-    unsafe {
-        // Most payloads fit into the first buffer.
-        let first = segments.read();
-        if !first.is_terminator() && payload.len() <= first.byte_count.get() as usize {
-            copy_to(payload, first);
-            return &[];
-        }
-        scatter_each(payload, segments, max_sge)
-    }
-}
-
-/// As [`scatter`], buffer by buffer.
-///
-/// # Safety
-/// As [`scatter`].
+/// `segments` has `max_sge` segments, and each up to the terminator names writable memory, apart from the payload.
 #[cold]
-pub(crate) unsafe fn scatter_each(
+pub(crate) unsafe fn scatter(
     mut payload: &[u8],
     segments: NonNull<DataSegment>,
     max_sge: u32,

@@ -118,17 +118,6 @@ pub trait ReceiveRing {
         unsafe { self.post_with(data, |segments, room| sge::write_one(segments, room, segment)) }
     }
 
-    /// Posts WQEs that `write` writes, as for [`post_with`](Self::post_with), until `write` returns `None` or the queue is
-    /// full. The WQE of the call that returned `None` is not posted. `write` must not unwind: the queue
-    /// would have no room any more.
-    ///
-    /// # Safety
-    /// As [`post_with`](Self::post_with), if `write` returns a value.
-    unsafe fn post_each(
-        &mut self,
-        write: impl FnMut(NonNull<DataSegment>, u32) -> Option<Self::Data>,
-    );
-
     /// Returns the slot of the WQE that completes with `wqe_counter`; `None` when the device does not have such a WQE.
     fn posted_slot(&self, wqe_counter: u16) -> Option<u32>;
 
@@ -258,11 +247,6 @@ impl<T: Copy> Wqes<T> {
         self.dbrec.write(dbrec::work_queue(0));
     }
 
-    /// Returns where the data segments of the first WQE are, and how many bytes later those of the next one.
-    pub(crate) const fn place(&self) -> (NonNull<u8>, usize) {
-        (self.segments, self.stride)
-    }
-
     /// Returns the data segments of `slot`.
     ///
     /// # Safety
@@ -328,9 +312,7 @@ pub unsafe fn complete<Q: ReceiveRing>(queue: &mut Q, cqe: Cqe<'_>) -> Completio
     if let Some(payload) = payload {
         let len = payload.len().min(cqe.byte_count() as usize);
         // SAFETY: the slot was posted under the contract that its addresses are this process's, and has completed.
-        unsafe {
-            inline::scatter_each(&payload[..len], queue.wqes().segments(slot), queue.max_sge())
-        };
+        unsafe { inline::scatter(&payload[..len], queue.wqes().segments(slot), queue.max_sge()) };
     }
     Completion::Message(slot)
 }

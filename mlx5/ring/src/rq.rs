@@ -13,9 +13,6 @@ use crate::prefetch;
 use crate::receive::{PostError, ReceiveRing, Wqes};
 use crate::slots::{Slot, SlotState, Slots};
 
-mod completer;
-pub use completer::Completer;
-
 /// Where a receive queue is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_qp`.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
@@ -60,22 +57,21 @@ impl Layout {
     }
 }
 
-/// The receive queue of a QP; `T` is what the caller gets back with each completion. If `CONCURRENT`, one thread posts, and another one
-/// completes with a [`Completer`].
+/// The receive queue of a QP; `T` is what the caller gets back with each completion.
 ///
 /// `[waiting-blocked]`: while a buffer waits, the slot at the head is posted or held, so there is no room.
 #[derive(Debug)]
-pub struct ReceiveQueue<T: Copy, const CONCURRENT: bool = false> {
+pub struct ReceiveQueue<T: Copy> {
     /// The count of posted WQEs is the index of the next one.
     wqes: Wqes<T>,
     mask: u32,
-    /// Slots that are not free; not counted if `CONCURRENT`.
+    /// Slots that are not free.
     used: u32,
     /// Slots that are loaded: their turn to be posted has not come.
     waiting: u32,
 }
 
-impl<T: Copy, const CONCURRENT: bool> ReceiveQueue<T, CONCURRENT> {
+impl<T: Copy> ReceiveQueue<T> {
     /// Takes over a receive queue to which nothing was posted since its QP was created or reset.
     ///
     /// # Errors
@@ -106,13 +102,6 @@ impl<T: Copy, const CONCURRENT: bool> ReceiveQueue<T, CONCURRENT> {
     /// Zeroes the doorbell record of a QP in RESET: a doorbell that came after the reset may have written it.
     pub fn clear_record(&mut self) {
         self.wqes.clear_record();
-    }
-
-    #[inline(always)]
-    const fn note_used(&mut self, slots: u32) {
-        if !CONCURRENT {
-            self.used += slots;
-        }
     }
 
     /// Returns the slot to post next.
@@ -164,23 +153,7 @@ impl<T: Copy, const CONCURRENT: bool> ReceiveQueue<T, CONCURRENT> {
     }
 }
 
-impl<T: Copy> ReceiveQueue<T, true> {
-    /// Returns what completes receives beside the thread that posts them.
-    ///
-    /// # Safety
-    /// - Of the methods of the queue and its [WQEs](Wqes), only those that post, [ring](ReceiveRing::ring_doorbell), and say how many
-    ///   were [posted](ReceiveRing::posted) or whether there is [room](ReceiveRing::has_room) are called while another thread
-    ///   completes.
-    /// - One thread at a time completes. The queue and its slots outlive the completer.
-    ///
-    /// A slot is free before the consumer index of the CQ is published. So the CQ needs as many entries as receives that the queue
-    /// has, and those that one poll takes: see [order with the CQ](ReceiveRing#order-with-the-cq).
-    pub const unsafe fn completer(&self) -> Completer<T> {
-        Completer::new(&self.wqes, self.mask)
-    }
-}
-
-impl<T: Copy, const CONCURRENT: bool> ReceiveRing for ReceiveQueue<T, CONCURRENT> {
+impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
     type Data = T;
 
     #[inline(always)]
@@ -194,12 +167,6 @@ impl<T: Copy, const CONCURRENT: bool> ReceiveRing for ReceiveQueue<T, CONCURRENT
     }
 
     fn free_slots(&self) -> u32 {
-        if CONCURRENT {
-            let all = 0..self.wqes.slots.count();
-            // SAFETY: below the count.
-            let is_free = |slot: &u32| unsafe { Slot::has_room::<true>(self.wqes.slots.at(*slot)) };
-            return all.filter(is_free).count() as u32;
-        }
         self.wqes.slots.count() - self.used
     }
 
@@ -207,7 +174,7 @@ impl<T: Copy, const CONCURRENT: bool> ReceiveRing for ReceiveQueue<T, CONCURRENT
     #[inline(always)]
     fn has_room(&self) -> bool {
         // SAFETY: masked.
-        unsafe { Slot::has_room::<CONCURRENT>(self.wqes.slots.at(self.head_slot())) }
+        unsafe { self.wqes.slots.get(self.head_slot()).state == SlotState::Free }
     }
 
     #[inline(always)]
@@ -216,45 +183,21 @@ impl<T: Copy, const CONCURRENT: bool> ReceiveRing for ReceiveQueue<T, CONCURRENT
         data: T,
         write: impl FnOnce(NonNull<DataSegment>, u32),
     ) -> Result<u32, PostError> {
+        if !self.has_room() {
+            return Err(PostError::Full);
+        }
+        debug_assert_eq!(self.waiting, 0, "[waiting-blocked]");
         let (index, slot) = (self.wqes.posted, self.head_slot());
         // SAFETY: masked; a free slot is not the device's.
         unsafe {
-            let place = self.wqes.slots.at(slot);
-            if !Slot::has_room::<CONCURRENT>(place) {
-                return Err(PostError::Full);
-            }
-            debug_assert_eq!(self.waiting, 0, "[waiting-blocked]");
             let segments = self.wqes.segments(slot);
             prefetch::ahead(segments, 1);
             write(segments, self.wqes.max_sge);
-            Slot::post::<CONCURRENT>(place, data, index as u16);
+            self.wqes.slots.get_mut(slot).post(data, index as u16);
         }
         self.wqes.posted = index.wrapping_add(1);
-        self.note_used(1);
+        self.used += 1;
         Ok(index)
-    }
-
-    #[inline(always)]
-    unsafe fn post_each(&mut self, mut write: impl FnMut(NonNull<DataSegment>, u32) -> Option<T>) {
-        // In registers: what follows may change anything as far as the compiler knows.
-        let (mask, max_sge, slots) = (self.mask, self.wqes.max_sge, self.wqes.slots.start());
-        let mut head = self.wqes.posted;
-        loop {
-            // SAFETY: masked; a free slot is not the device's; the caller's `write` keeps the contract of posting.
-            unsafe {
-                let slot = slots.add((head & mask) as usize);
-                if !Slot::has_room::<CONCURRENT>(slot) {
-                    break;
-                }
-                debug_assert_eq!(self.waiting, 0, "[waiting-blocked]");
-                let segments = self.wqes.segments(head & mask);
-                let Some(data) = write(segments, max_sge) else { break };
-                Slot::post::<CONCURRENT>(slot, data, head as u16);
-            }
-            head = head.wrapping_add(1);
-        }
-        self.note_used(head.wrapping_sub(self.wqes.posted));
-        self.wqes.posted = head;
     }
 
     #[inline(always)]
@@ -289,9 +232,7 @@ impl<T: Copy, const CONCURRENT: bool> ReceiveRing for ReceiveQueue<T, CONCURRENT
     unsafe fn release(&mut self, slot: u32) {
         // SAFETY: a slot that is held exists.
         unsafe { self.wqes.slots.get_mut(slot).state = SlotState::Free };
-        if !CONCURRENT {
-            self.used -= 1;
-        }
+        self.used -= 1;
         if self.waiting > 0 {
             self.post_waiting();
         }

@@ -1,7 +1,5 @@
 //! Scatter entries as callers give them.
 
-#[cfg(target_feature = "sse4.1")]
-use core::arch::x86_64::{_mm_cvtsi32_si128, _mm_insert_epi32, _mm_insert_epi64};
 #[cfg(target_feature = "ssse3")]
 use core::arch::x86_64::{_mm_loadu_si128, _mm_setr_epi8, _mm_shuffle_epi8};
 #[cfg(target_feature = "ssse3")]
@@ -10,8 +8,6 @@ use core::ptr::NonNull;
 
 use mlx5_wire::be::Be64;
 use mlx5_wire::data::DataSegment;
-
-use crate::prefetch;
 
 /// A piece of registered memory, with the layout of `struct ibv_sge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,33 +54,6 @@ pub(crate) unsafe fn scatter(segments: NonNull<DataSegment>, capacity: u32, sges
     }
 }
 
-/// Writes `sges`, none of which has length 0, to the `capacity` data segments at `segments`, and ends a shorter list. Returns
-/// `false` if one has length 0: the segments are then not a list.
-///
-/// # Safety
-/// `segments` is aligned to 16 bytes and writable for `capacity` segments that the device does not read
-/// now, and `sges.len() <= capacity`.
-#[inline(always)]
-pub unsafe fn scatter_all(segments: NonNull<DataSegment>, capacity: u32, sges: &[Sge]) -> bool {
-    prefetch::ahead(segments, 2);
-    let mut segment = segments;
-    for sge in sges {
-        if sge.length == 0 {
-            return false;
-        }
-        // SAFETY: fewer than `capacity` segments have been written.
-        unsafe {
-            write_sge(segment, sge);
-            segment = segment.add(1);
-        }
-    }
-    if sges.len() != capacity as usize {
-        // SAFETY: one segment is left.
-        unsafe { write(segment, DataSegment::TERMINATOR) }
-    }
-    true
-}
-
 /// Writes a list of one segment to the `capacity` data segments at `segments`.
 ///
 /// # Safety
@@ -95,48 +64,10 @@ pub unsafe fn write_one(segments: NonNull<DataSegment>, capacity: u32, segment: 
     debug_assert_ne!(segment.byte_count.get(), 0, "0 can mean 2 GiB");
     // SAFETY: the caller passes `capacity` writable segments, at least one, that the device does not read now.
     unsafe {
-        end_after_one(segments, capacity);
+        if capacity > 1 {
+            write(segments.add(1), DataSegment::TERMINATOR);
+        }
         write(segments, segment);
-    }
-}
-
-/// Writes a list of one SGE, which names at least one byte, to the `capacity` data segments at `segments`.
-///
-/// # Safety
-/// As [`write_one`].
-#[inline(always)]
-pub unsafe fn scatter_one(segments: NonNull<DataSegment>, capacity: u32, sge: &Sge) {
-    debug_assert_ne!(sge.length, 0, "0 can mean 2 GiB");
-    // SAFETY: the caller passes `capacity` writable segments, at least one, that the device does not read now.
-    unsafe {
-        end_after_one(segments, capacity);
-        write_sge(segments, sge);
-    }
-}
-
-/// As [`scatter_one`], of an SGE whose fields were stored one by one just now.
-///
-/// # Safety
-/// As [`write_one`].
-#[inline(always)]
-pub unsafe fn scatter_fresh(segments: NonNull<DataSegment>, capacity: u32, sge: &Sge) {
-    debug_assert_ne!(sge.length, 0, "0 can mean 2 GiB");
-    // SAFETY: the caller passes `capacity` writable segments, at least one, that the device does not read now.
-    unsafe {
-        end_after_one(segments, capacity);
-        write_fields(segments, sge);
-    }
-}
-
-/// Ends a list after its first segment, if there are more.
-///
-/// # Safety
-/// As [`write_one`].
-#[inline(always)]
-unsafe fn end_after_one(segments: NonNull<DataSegment>, capacity: u32) {
-    if capacity > 1 {
-        // SAFETY: the second of the caller's segments.
-        unsafe { write(segments.add(1), DataSegment::TERMINATOR) }
     }
 }
 
@@ -194,28 +125,6 @@ pub(crate) unsafe fn write_sge(segment: NonNull<DataSegment>, sge: &Sge) {
     }
 }
 
-/// As [`write_sge`], with one load for each field: a load of all three waits until the stores of the fields are in the cache.
-///
-/// # Safety
-/// As [`write`].
-#[inline(always)]
-unsafe fn write_fields(segment: NonNull<DataSegment>, sge: &Sge) {
-    #[cfg(target_feature = "sse4.1")]
-    // SAFETY: the fields of `sge`; the caller's segment is aligned and writable. Volatile, so that the loads stay apart.
-    unsafe {
-        let order = _mm_setr_epi8(3, 2, 1, 0, 7, 6, 5, 4, 15, 14, 13, 12, 11, 10, 9, 8);
-        let length = _mm_cvtsi32_si128((&raw const sge.length).read_volatile() as i32);
-        let key = _mm_insert_epi32::<1>(length, (&raw const sge.lkey).read_volatile() as i32);
-        let fields = _mm_insert_epi64::<1>(key, (&raw const sge.addr).read_volatile() as i64);
-        segment.cast().write_volatile(_mm_shuffle_epi8(fields, order));
-    }
-    #[cfg(not(target_feature = "sse4.1"))]
-    // SAFETY: the caller's segment is aligned and writable.
-    unsafe {
-        write(segment, (*sge).into());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,25 +158,5 @@ mod tests {
         assert_eq!(scattered(&[sge(0); 3]), [end, STALE, STALE]);
         assert_eq!(scattered(&[one, sge(0), two]), [first, second, end]);
         assert_eq!(scattered(&[one, two, one]), [first, second, first]);
-    }
-
-    #[test]
-    fn a_list_without_empty_entries_is_written_the_same() {
-        for list in [&[][..], &[sge(1)], &[sge(1), sge(2)], &[sge(1), sge(2), sge(3)]] {
-            // SAFETY: a WQE of three segments, aligned to 16 bytes.
-            let all = segments(|wqe| assert!(unsafe { scatter_all(wqe, 3, list) }));
-            assert_eq!(all, scattered(list));
-        }
-        // SAFETY: as above.
-        segments(|wqe| assert!(!unsafe { scatter_all(wqe, 3, &[sge(1), sge(0)]) }));
-        for capacity in [1, 3] {
-            // SAFETY: as above.
-            let one = segments(|wqe| unsafe { scatter_one(wqe, capacity, &sge(1)) });
-            // SAFETY: as above.
-            let fresh = segments(|wqe| unsafe { scatter_fresh(wqe, capacity, &sge(1)) });
-            assert_eq!(one, fresh);
-            // SAFETY: as above.
-            assert_eq!(one, segments(|wqe| unsafe { scatter(wqe, capacity, &[sge(1)]) }));
-        }
     }
 }

@@ -2,9 +2,6 @@
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use core::sync::atomic::AtomicU32;
-
-use crate::barrier;
 
 /// The owner of the WQE and the buffer of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,76 +50,11 @@ impl<T: Copy> Slot<T> {
         word(self.index, self.state) == word(index, SlotState::Posted)
     }
 
-    /// Returns the word of index and state, for two threads that share the slot.
-    ///
-    /// # Safety
-    /// `slot` is valid during `'a`, and meanwhile all code reads and writes the word by this function.
+    /// Posts the slot, which is free and whose WQE completes with `index`.
     #[inline(always)]
-    unsafe fn shared<'a>(slot: NonNull<Self>) -> &'a AtomicU32 {
-        // SAFETY: the caller's slot; `_word` aligns the two fields.
-        unsafe { AtomicU32::from_ptr((&raw mut (*slot.as_ptr()).index).cast()) }
-    }
-
-    /// Returns `true` if the slot is free, and the thread that has completed it, if they are `CONCURRENT`, uses it no more.
-    ///
-    /// # Safety
-    /// `slot` is valid. If another thread uses it meanwhile, both do so by the functions for slots that are `CONCURRENT`.
-    #[inline(always)]
-    pub(crate) unsafe fn has_room<const CONCURRENT: bool>(slot: NonNull<Self>) -> bool {
-        // SAFETY: the caller's slot.
-        unsafe {
-            if CONCURRENT {
-                barrier::take_over(Self::shared(slot)) >> 16 == SlotState::Free as u32
-            } else {
-                slot.as_ref().state == SlotState::Free
-            }
-        }
-    }
-
-    /// Posts the slot, whose WQE completes with `index`.
-    ///
-    /// # Safety
-    /// As for [`has_room`](Self::has_room), which has returned `true`.
-    #[inline(always)]
-    pub(crate) unsafe fn post<const CONCURRENT: bool>(
-        mut slot: NonNull<Self>,
-        data: T,
-        index: u16,
-    ) {
-        // SAFETY: the caller's slot, which another thread does not use before it is posted.
-        unsafe {
-            if CONCURRENT {
-                (&raw mut (*slot.as_ptr()).data).write(MaybeUninit::new(data));
-                barrier::hand_over(Self::shared(slot), word(index, SlotState::Posted));
-            } else {
-                (slot.as_mut().index, slot.as_mut().data) = (index, MaybeUninit::new(data));
-                slot.as_mut().state = SlotState::Posted;
-            }
-        }
-    }
-
-    /// Returns `true` if the slot, which is `CONCURRENT`, is posted, and its WQE completes with `index`.
-    ///
-    /// # Safety
-    /// As for [`has_room`](Self::has_room). One thread at a time completes.
-    #[inline(always)]
-    pub(crate) unsafe fn is_outstanding(slot: NonNull<Self>, index: u16) -> bool {
-        // SAFETY: the caller's slot.
-        barrier::take_over(unsafe { Self::shared(slot) }) == word(index, SlotState::Posted)
-    }
-
-    /// Frees the slot, and returns its data.
-    ///
-    /// # Safety
-    /// As for [`is_outstanding`](Self::is_outstanding), which has returned `true`.
-    #[inline(always)]
-    pub(crate) unsafe fn complete(slot: NonNull<Self>) -> T {
-        // SAFETY: the caller's slot. The other thread does not write a slot that is posted, whose data was stored.
-        unsafe {
-            let data = (*slot.as_ptr()).data.assume_init();
-            barrier::hand_over(Self::shared(slot), word(0, SlotState::Free));
-            data
-        }
+    pub(crate) const fn post(&mut self, data: T, index: u16) {
+        self.index = index;
+        self.set(data, SlotState::Posted);
     }
 }
 
@@ -136,8 +68,7 @@ const fn word(index: u16, state: SlotState) -> u32 {
 /// All slots of a queue, in memory of the caller's.
 ///
 /// Invariants, which `SAFETY` comments cite by name:
-/// - `[slots-mapped]`: `slots` is valid for reads and writes of `count` slots, and only this value uses it, and the completer of a
-///   receive queue beside `Slot::has_room` and `Slot::post`.
+/// - `[slots-mapped]`: `slots` is valid for reads and writes of `count` slots, and only this value uses it.
 /// - `[data-set]`: the data of a slot whose state is not `Free` was stored.
 #[derive(Debug)]
 pub struct Slots<T: Copy> {
@@ -236,23 +167,6 @@ impl<T: Copy> Slots<T> {
         [one, other].map(|slot| unsafe { self.slots.add(slot as usize).as_mut() })
     }
 
-    /// Returns the address of the first slot.
-    #[inline(always)]
-    pub(crate) const fn start(&self) -> NonNull<Slot<T>> {
-        self.slots
-    }
-
-    /// Returns the address of `slot`.
-    ///
-    /// # Safety
-    /// `slot` is below [`count`](Self::count).
-    #[inline(always)]
-    pub(crate) unsafe fn at(&self, slot: u32) -> NonNull<Slot<T>> {
-        debug_assert!(slot < self.count);
-        // SAFETY: [slots-mapped]; the caller's `slot` is below the count.
-        unsafe { self.slots.add(slot as usize) }
-    }
-
     /// Returns the caller's value of `slot`.
     ///
     /// # Safety
@@ -261,20 +175,6 @@ impl<T: Copy> Slots<T> {
     pub(crate) unsafe fn data(&self, slot: u32) -> T {
         // SAFETY: [data-set]; the caller's `slot` is below the count, and not free.
         unsafe { self.get(slot).data.assume_init() }
-    }
-
-    /// Frees `slot`, and returns the caller's value of it.
-    ///
-    /// # Safety
-    /// As [`data`](Self::data).
-    #[inline(always)]
-    pub(crate) unsafe fn free(&mut self, slot: u32) -> T {
-        // SAFETY: [data-set]; the caller's `slot` is below the count, and not free.
-        unsafe {
-            let slot = self.get_mut(slot);
-            slot.state = SlotState::Free;
-            slot.data.assume_init()
-        }
     }
 
     /// Frees every slot, and calls `each` with the value of those that had a buffer of the queue's: all but the held

@@ -13,7 +13,7 @@
 //!
 //! - *exclusive*: the queue was empty, its QP in RESET, when [`SendQueue::new`] took it over, and nothing but this
 //!   value posts to it. Its buffer and doorbell record and its register stay mapped, and the storage valid and
-//!   untouched by others, but for a [`Completer`], for as long as the value exists. The QP was made without a signature in its WQEs, and so that the
+//!   untouched by others, for as long as the value exists. The QP was made without a signature in its WQEs, and so that the
 //!   data of READs and atomics goes to memory and never into a CQE.
 //! - *register*: with [`BlueFlame`] other than [`Never`](BlueFlame::Never), no other queue has this register.
 //! - *memory*: what an SGE or a remote key names stays valid, the memory that a READ or an atomic writes is
@@ -24,9 +24,7 @@
 
 mod block_run;
 mod blocks;
-mod completer;
 mod completion;
-mod open;
 mod posting;
 mod request;
 #[cfg(test)]
@@ -41,11 +39,8 @@ use mlx5_wire::ctrl::{ControlSegment, MAX_DS, SEND_WQE_BB, UNITS_PER_BB};
 
 pub(crate) use block_run::BlockRun;
 pub use blocks::BasicBlocks;
-pub use completer::{Completer, Progress};
 pub use completion::{Completed, Completion, Failure, Run};
-pub use open::Open;
 pub use posting::Posting;
-use posting::What;
 pub use request::{Flags, Immediate, Payload, Pieces, PostError, Remote};
 
 /// Where a send queue is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_qp`.
@@ -138,15 +133,6 @@ impl<T> Record<T> {
     }
 }
 
-/// How far a send queue was posted, to take back what follows.
-#[derive(Clone, Copy, Debug)]
-pub struct Mark {
-    posted: u32,
-    last: u32,
-    ask_at: u32,
-    has_inline: bool,
-}
-
 /// A send queue; `T` is what the caller wants back with each completion.
 #[derive(Debug)]
 pub struct SendQueue<T> {
@@ -166,7 +152,7 @@ pub struct SendQueue<T> {
     has_inline: bool,
 }
 
-// SAFETY: [exclusive] the queue is driven through `&mut` only, and no other code but a `Completer` uses its storage.
+// SAFETY: [exclusive] the queue is driven through `&mut` only, and no other code uses its storage.
 unsafe impl<T: Send> Send for SendQueue<T> {}
 
 impl<T: Copy> SendQueue<T> {
@@ -269,22 +255,6 @@ impl<T: Copy> SendQueue<T> {
         self.free_blocks() == self.capacity()
     }
 
-    /// Returns how far the queue is posted.
-    pub const fn mark(&self) -> Mark {
-        let (posted, last) = (self.blocks.posted, self.blocks.last);
-        Mark { posted, last, ask_at: self.ask_at, has_inline: self.has_inline }
-    }
-
-    /// Takes back the requests that were posted since `mark`, unless a doorbell has covered one of them: then nothing has
-    /// changed, and it returns `false`.
-    pub const fn rewind(&mut self, mark: Mark) -> bool {
-        let is_silent = self.blocks.rewind(mark.posted, mark.last);
-        if is_silent {
-            (self.ask_at, self.has_inline) = (mark.ask_at, mark.has_inline);
-        }
-        is_silent
-    }
-
     /// Starts a batch of requests; the doorbell rings once when it is dropped.
     #[inline(always)]
     pub fn posting(&mut self) -> Posting<'_, T> {
@@ -346,15 +316,7 @@ impl<T: Copy> SendQueue<T> {
     /// Returns the address of the record of the block with running index `index`.
     #[inline(always)]
     fn record(&self, index: u32) -> NonNull<Record<T>> {
-        // SAFETY: [exclusive] an array with a record for each block.
-        unsafe { record_at(self.records, self.blocks.mask, index) }
+        // SAFETY: [exclusive] an array with a record for each block; the index is masked to it.
+        unsafe { self.records.add((index & self.blocks.mask) as usize) }
     }
-}
-
-/// # Safety
-/// `records` is an array of `mask + 1` records.
-#[inline(always)]
-unsafe fn record_at<T>(records: NonNull<Record<T>>, mask: u32, index: u32) -> NonNull<Record<T>> {
-    // SAFETY: the index is masked to the array.
-    unsafe { records.add((index & mask) as usize) }
 }

@@ -20,8 +20,6 @@ use mlx5_wire::be::{Be16, Be32};
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::next::NextSegment;
 
-use crate::completion::{Cqe, CqeKind};
-use crate::inline;
 use crate::prefetch;
 use crate::receive::{PostError, ReceiveRing, Wqes};
 use crate::sge::{self, Sge};
@@ -166,38 +164,6 @@ impl<T: Copy> SharedReceiveQueue<T> {
         self.wqes.slots.clear(each);
     }
 
-    /// Completes the WQE that `cqe` names, and gives its slot back without its buffer; returns the caller's value. A message in the CQE
-    /// is copied to the buffers of the WQE. `None` if the CQE cannot be true: the device does not have such a WQE, or the CQ has no
-    /// such form.
-    ///
-    /// # Safety
-    /// No buffer is [loaded](Self::load). `cqe` is of this queue, whose WQEs were posted under the
-    /// [contract of posting](ReceiveRing#contract-of-posting).
-    #[inline(always)]
-    pub unsafe fn complete_and_release(&mut self, cqe: Cqe<'_>) -> Option<T> {
-        let slot = self.posted_slot(cqe.wqe_counter())?;
-        // SAFETY: the slot is posted, and its addresses are this process's; the caller says that no buffer is loaded.
-        unsafe {
-            if cqe.kind() == CqeKind::Inline {
-                let segments = self.wqes.segments(slot);
-                inline::scatter(cqe.inline_message()?, segments, self.wqes.max_sge);
-            }
-            Some(self.free(slot))
-        }
-    }
-
-    /// Completes a slot and gives it back without its buffer; returns the caller's value.
-    ///
-    /// # Safety
-    /// The slot is posted, and no buffer is loaded.
-    #[inline(always)]
-    unsafe fn free(&mut self, slot: u32) -> T {
-        debug_assert!(!self.is_loaded());
-        self.append(slot);
-        // SAFETY: a slot that was posted exists and has data.
-        unsafe { self.wqes.slots.free(slot) }
-    }
-
     fn store_link(&mut self, slot: u32, to: u32) {
         // SAFETY: a slot below the count, which the device does not have; the link is aligned to two bytes.
         unsafe {
@@ -289,28 +255,6 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
             self.wqes.slots.get_mut(slot).set(data, SlotState::Posted);
         }
         Ok(slot)
-    }
-
-    #[inline(always)]
-    unsafe fn post_each(&mut self, mut write: impl FnMut(NonNull<DataSegment>, u32) -> Option<T>) {
-        // As `usize`: a `u32` would be extended for each address.
-        let (mut head, tail) = (self.head as usize, self.tail as usize);
-        let mut count = 0;
-        while head != tail {
-            // SAFETY: [slot-index]; the slot is not the device's; the caller's `write` keeps the contract of posting.
-            unsafe {
-                let segments = self.wqes.segments(head as u32);
-                let Some(data) = write(segments, self.wqes.max_sge) else { break };
-                let slot = self.wqes.slots.get_mut(head as u32);
-                // Read first, as in `advance`.
-                head = slot.index.into();
-                slot.set(data, SlotState::Posted);
-            }
-            count += 1;
-        }
-        self.head = head as u32;
-        self.free -= count;
-        self.wqes.posted = self.wqes.posted.wrapping_add(count);
     }
 
     #[inline(always)]

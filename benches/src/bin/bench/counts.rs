@@ -139,7 +139,7 @@ fn count(out: &Path, filter: &str, drop_in: bool) -> Result<Vec<((Operation, Nam
     let of = |n: usize| profile.with_extension(format!("out.{n}"));
     let mut command = Command::new("valgrind");
     if drop_in {
-        command.env("LD_PRELOAD", library()?);
+        command.env("LD_PRELOAD", library()?).env("DOORBELL_DROP_IN", "all");
     }
     let output = command
         .args(["--tool=callgrind", "--cache-sim=yes", "--dump-line=no", "--quiet"])

@@ -97,7 +97,7 @@ impl Sampler {
         command.args(["sampled", &index.to_string(), "--heap", &heap.to_string()]);
         command.args(reference.then_some("--reference"));
         if matches!(case.doorbell, Name::DropIn(_)) && !reference {
-            command.env("LD_PRELOAD", counts::library()?);
+            command.env("LD_PRELOAD", counts::library()?).env("DOORBELL_DROP_IN", "all");
         }
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let requests = process.stdin.take();

@@ -51,23 +51,6 @@ fn pass(cq: &mut CompletionQueue, device: &mut CqDevice, count: u32) {
 }
 
 #[test]
-fn both_ways_to_advance_go_to_the_same_cqe() {
-    for (count, size) in [(1, 64), (2, 64), (8, 128)] {
-        let ((mut one, ..), (mut other, ..)) = (pair(count, size), pair(count, size));
-        for _ in 0..3 * count {
-            one.advance();
-            other.advance_inline();
-            let place = |cq: &CompletionQueue| {
-                // SAFETY: both are in one buffer.
-                let offset = unsafe { cq.next.offset_from(cq.cqes) };
-                (cq.consumer_index(), offset, cq.owner)
-            };
-            assert_eq!(place(&one), place(&other));
-        }
-    }
-}
-
-#[test]
 fn ownership_over_many_laps() {
     let mut random = Random::new(seed());
     for (count, size) in (0..5).flat_map(|i| [(1 << i, 64), (1 << i, 128)]) {
@@ -223,44 +206,4 @@ fn titles_that_cannot_be_true_are_no_blocks() {
     assert_eq!(cq.next().map(|cqe| cqe.format()), Some(CqeFormat::Compressed));
     let (wide, _, _arena) = pair(8, 128);
     assert_eq!(wide.with_compression(MiniCqeFormat::Hash).err(), Some(LayoutError::CqeSize));
-}
-
-/// In both sizes of CQEs, with any number of CQEs that were not taken, to larger and smaller buffers.
-#[test]
-fn no_cqe_is_lost_or_seen_twice_when_a_cq_is_resized() {
-    let mut random = Random::new(seed());
-    for size in [64, 128] {
-        let (mut cq, mut device, mut arena) = pair(8, size);
-        let (mut sent, mut taken, mut resized) = (0_u16, 0_u16, 0);
-        while resized < 100 {
-            for _ in 0..random.below(device.room() + 1) {
-                device.write(&CqeSpec::new(Requester, sent));
-                sent += 1;
-            }
-            for _ in 0..random.below(6) {
-                let Some(cqe) = cq.next() else { break };
-                assert_eq!(cqe.wqe_counter(), taken);
-                taken += 1;
-            }
-            assert!(!cq.before_resize(|_| {}), "no CQE says so");
-            cq.publish();
-            if device.room() == 0 || random.below(3) > 0 {
-                continue;
-            }
-            device.write(&CqeSpec::new(ResizeCq, 0));
-            let mut entries = Vec::new();
-            assert!(cq.before_resize(|entry| entries.extend_from_slice(entry)));
-            assert_eq!(entries.len(), usize::from(sent - taken) * size);
-            // The old buffer is not read any more: the driver may overwrite a CQE in it.
-            cq.end_at(resized);
-            let count = u32::from(sent - taken).next_power_of_two().max(1 << random.below(6));
-            let mut larger = CqDevice::new(&mut arena, count, size);
-            larger.producer_index = device.producer_index;
-            // SAFETY: memory of the arena; its opcodes are 15.
-            unsafe { cq.resized(larger.layout(), &entries) }.unwrap();
-            assert_eq!(larger.outstanding(), u32::from(sent - taken));
-            device = larger;
-            resized += 1;
-        }
-    }
 }

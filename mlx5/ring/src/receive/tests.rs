@@ -1,5 +1,4 @@
 mod explorer;
-mod many;
 mod noise;
 mod random;
 

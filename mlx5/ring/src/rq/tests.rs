@@ -2,7 +2,7 @@
 
 use super::ReceiveQueue;
 
-impl<T: Copy, const CONCURRENT: bool> ReceiveQueue<T, CONCURRENT> {
+impl<T: Copy> ReceiveQueue<T> {
     /// Puts the running count into the lap before `end`; returns the distance from where they were.
     pub fn count_to(&mut self, end: u32) -> u32 {
         let head = end.wrapping_sub(self.wqes.slots.count()).wrapping_add(self.head_slot());

@@ -135,18 +135,6 @@ impl BasicBlocks {
         self.dbrec.write(dbrec::work_queue(0));
     }
 
-    /// Takes back the WQEs after the count `posted`, the last one before which starts at `last`; `false` if a doorbell has
-    /// covered them.
-    pub(super) const fn rewind(&mut self, posted: u32, last: u32) -> bool {
-        let (back, unrung) =
-            (self.posted.wrapping_sub(posted), self.posted.wrapping_sub(self.rung));
-        if back > unrung {
-            return false;
-        }
-        (self.posted, self.last) = (posted, last);
-        true
-    }
-
     /// See [`Register::select_half`].
     #[inline(always)]
     pub(super) const fn select_half(&mut self, offset: usize) -> usize {
@@ -216,6 +204,24 @@ impl BasicBlocks {
         }
     }
 
+    /// Copies `len` bytes to the buffers of the WQE that starts at block `start`, whose data segments begin at unit `head`.
+    ///
+    /// # Safety
+    /// Such a WQE is there, its units from `head` on are data segments, and what the segments name is writable memory of this process.
+    pub(super) unsafe fn scatter(&self, start: u32, head: u32, payload: &[u8], len: usize) {
+        let mut left = &payload[..len.min(payload.len())];
+        // SAFETY: the first word of the control segment.
+        let units = unsafe { self.block(start).cast::<Be64>().read_volatile() }.get();
+        for unit in head..ControlSegment::units_of(units) as u32 {
+            let (block, unit) = (start.wrapping_add(unit / UNITS_PER_BB), unit % UNITS_PER_BB);
+            // SAFETY: a unit of the block. The caller's WQE has data segments from `head` on, which name writable memory.
+            unsafe {
+                let segment = self.block(block).cast::<DataSegment>().add(unit as usize);
+                left = inline::scatter(left, segment, 1);
+            }
+        }
+    }
+
     /// Writes the doorbell record.
     #[inline(always)]
     fn announce(&mut self) {
@@ -232,30 +238,4 @@ impl BasicBlocks {
 unsafe fn block_at(buf: NonNull<u8>, mask: u32, index: u32) -> NonNull<u8> {
     // SAFETY: the index is masked to the ring.
     unsafe { buf.add((index & mask) as usize * SEND_WQE_BB) }
-}
-
-/// Copies `len` bytes to the buffers of the WQE that starts at block `start`, whose data segments begin at unit `head`.
-///
-/// # Safety
-/// `buf` is a ring of `mask + 1` blocks. Such a WQE is there, its units from `head` on are data segments, and what the segments
-/// name is writable memory of this process.
-pub(super) unsafe fn scatter(
-    buf: NonNull<u8>,
-    mask: u32,
-    start: u32,
-    head: u32,
-    payload: &[u8],
-    len: usize,
-) {
-    let mut left = &payload[..len.min(payload.len())];
-    // SAFETY: the first word of the control segment.
-    let units = unsafe { block_at(buf, mask, start).cast::<Be64>().read_volatile() }.get();
-    for unit in head..ControlSegment::units_of(units) as u32 {
-        let (block, unit) = (start.wrapping_add(unit / UNITS_PER_BB), unit % UNITS_PER_BB);
-        // SAFETY: a unit of the block. The caller's WQE has data segments from `head` on, which name writable memory.
-        unsafe {
-            let segment = block_at(buf, mask, block).cast::<DataSegment>().add(unit as usize);
-            left = inline::scatter(left, segment, 1);
-        }
-    }
 }

@@ -1,14 +1,16 @@
 //! CQEs of a send queue.
 
-use core::ops::Range;
 use core::ptr::NonNull;
 
 use mlx5_wire::cqe::CqeFormat;
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 use mlx5_wire::syndrome::Syndrome;
 
-use super::{Record, SendQueue, record_at};
+use super::{Record, SendQueue};
 use crate::completion::Cqe;
+
+/// Bytes that an atomic brings.
+const ATOMIC_SIZE: u32 = 8;
 
 /// A CQE of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +142,29 @@ impl<T: Copy> SendQueue<T> {
         Some(self.run(retired, retired.wrapping_add(before.into())))
     }
 
+    /// Copies what a READ or an atomic has brought inside its CQE to the buffers of its WQE, which is outstanding. Returns
+    /// `false` if the CQE has no payload or names no such WQE.
+    ///
+    /// # Safety
+    /// `cqe` is of this queue, and the addresses of the buffers are those where this process sees the memory.
+    #[cold]
+    pub unsafe fn scatter_inline(&self, cqe: Cqe<'_>) -> bool {
+        let (Some(payload), start) = (cqe.inline_payload(), cqe.wqe_counter()) else {
+            return false;
+        };
+        if self.end_of(start).is_none() {
+            return false;
+        }
+        let (head, len) = match WqeOpcode::new(cqe.send_opcode()) {
+            WqeOpcode::RDMA_READ => (2, cqe.byte_count()),
+            WqeOpcode::ATOMIC_CS | WqeOpcode::ATOMIC_FA => (3, ATOMIC_SIZE),
+            _ => return false,
+        };
+        // SAFETY: the WQE that the CQE names, with the units that its control segment counts and no inline segment.
+        unsafe { self.blocks.scatter(start.into(), head, payload, len as usize) };
+        true
+    }
+
     /// Returns all WQEs that are outstanding.
     pub fn run_of_all(&self) -> Run<T> {
         self.run(self.blocks.retired(), self.blocks.posted())
@@ -163,35 +188,19 @@ impl<T: Copy> SendQueue<T> {
     /// outstanding WQE starts there.
     #[inline(always)]
     fn end_of(&self, wqe_counter: u16) -> Option<u32> {
-        let outstanding = self.blocks.retired()..self.blocks.posted();
-        // SAFETY: [exclusive] `new` has filled the array, which has a record for each block.
-        unsafe { end_of(self.records, self.blocks.mask, outstanding, wqe_counter) }
+        let (retired, posted) = (self.blocks.retired(), self.blocks.posted());
+        let ahead = u32::from(wqe_counter.wrapping_sub(retired as u16));
+        if ahead >= posted.wrapping_sub(retired) {
+            return None;
+        }
+        let start = retired.wrapping_add(ahead);
+        // SAFETY: [exclusive] `new` has filled the array; the block is outstanding.
+        let blocks = unsafe { self.record(start).as_ref() }.blocks;
+        if blocks == 0 {
+            return None;
+        }
+        Some(start.wrapping_add(blocks))
     }
-}
-
-/// As [`SendQueue::end_of`], where the blocks of these running counts are outstanding.
-///
-/// # Safety
-/// `records` is an array of `mask + 1` records, and no code writes those of blocks that are outstanding.
-#[inline(always)]
-pub(super) unsafe fn end_of<T>(
-    records: NonNull<Record<T>>,
-    mask: u32,
-    outstanding: Range<u32>,
-    wqe_counter: u16,
-) -> Option<u32> {
-    let Range { start: retired, end: posted } = outstanding;
-    let ahead = u32::from(wqe_counter.wrapping_sub(retired as u16));
-    if ahead >= posted.wrapping_sub(retired) {
-        return None;
-    }
-    let start = retired.wrapping_add(ahead);
-    // SAFETY: the caller's array; the block is outstanding.
-    let blocks = unsafe { (*record_at(records, mask, start).as_ptr()).blocks };
-    if blocks == 0 {
-        return None;
-    }
-    Some(start.wrapping_add(blocks))
 }
 
 impl<T: Copy> Iterator for Completed<'_, T> {

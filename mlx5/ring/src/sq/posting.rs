@@ -10,7 +10,7 @@ use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
 
 use super::request::{Flags, Immediate, Payload, Pieces, PostError, Remote};
 use super::wqe::Writer;
-use super::{BlueFlame, COPIED_BLOCKS, Progress, SendQueue};
+use super::{BlueFlame, COPIED_BLOCKS, SendQueue};
 use crate::prefetch;
 use crate::sge::Sge;
 
@@ -56,12 +56,6 @@ impl<'a, T: Copy> Posting<'a, T> {
     #[inline(always)]
     pub const fn free_blocks(&self) -> u32 {
         self.queue.free_blocks()
-    }
-
-    /// See [`SendQueue::hand_over`].
-    #[inline(always)]
-    pub fn hand_over(&self, progress: &Progress) {
-        self.queue.hand_over(progress);
     }
 
     /// Sends a message (`IBV_WR_SEND`, `_WITH_IMM`, `_WITH_INV`).

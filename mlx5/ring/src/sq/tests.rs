@@ -5,7 +5,6 @@ mod bytes;
 mod completions;
 mod doorbell;
 mod explorer;
-mod open;
 mod random;
 mod rig;
 mod whole;

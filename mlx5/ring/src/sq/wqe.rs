@@ -3,7 +3,7 @@
 use core::ptr::NonNull;
 
 use mlx5_wire::be::{Be32, Be64};
-use mlx5_wire::ctrl::{SEND_WQE_BB, UNIT, UNITS_PER_BB};
+use mlx5_wire::ctrl::{SEND_WQE_BB, UNIT};
 use mlx5_wire::inline::InlineHeader;
 
 use super::{BasicBlocks, Payload, Pieces};
@@ -45,61 +45,6 @@ impl Writer {
             };
             Self { next, start: blocks.start(), end: blocks.end() }
         }
-    }
-
-    /// Writes a unit of the block at `block`.
-    ///
-    /// # Safety
-    /// The block is free and has such a unit.
-    #[inline(always)]
-    pub(super) unsafe fn unit_of(block: NonNull<u8>, unit: u32, words: [Be64; 2]) {
-        // SAFETY: a unit of a free block, whose words are aligned.
-        unsafe {
-            let to = block.cast::<Be64>().add(2 * unit as usize);
-            to.write_volatile(words[0]);
-            to.add(1).write_volatile(words[1]);
-        }
-    }
-
-    /// Writes an inline segment of the `len` bytes that `pieces` have together.
-    ///
-    /// # Safety
-    /// `to` is a unit of free blocks that have room for the header and the bytes before the end of the ring.
-    #[inline(always)]
-    pub(super) unsafe fn inline_at(to: NonNull<u8>, len: usize, pieces: impl Pieces) {
-        // SAFETY: room of free blocks; what is copied is not memory that a slice can borrow.
-        unsafe {
-            to.cast::<Be32>().write_volatile(InlineHeader::new(len as u32).byte_count);
-            let mut to = to.add(InlineHeader::SIZE);
-            for piece in pieces {
-                let piece = piece.as_ref();
-                copy::bytes(piece, to.as_ptr());
-                to = to.add(piece.len());
-            }
-        }
-    }
-
-    /// Writes the segments in `head` after the place of the control segment of the block at `block`.
-    ///
-    /// # Safety
-    /// The block is free.
-    #[inline(always)]
-    pub(super) unsafe fn head<H: Copy>(block: NonNull<u8>, head: &H) {
-        const { assert!(size_of::<H>() % UNIT == 0 && UNIT + size_of::<H>() <= SEND_WQE_BB) }
-        // SAFETY: the units of the block after the first one; the head is copied by bytes.
-        unsafe { block.add(UNIT).cast::<H>().write_unaligned(*head) }
-    }
-
-    /// Goes on at unit `unit` of the WQE that starts at running index `start`.
-    ///
-    /// # Safety
-    /// As [`new`](Self::new).
-    #[inline(always)]
-    pub(super) unsafe fn at(blocks: &BasicBlocks, start: u32, unit: u32) -> Self {
-        let block = blocks.block(start.wrapping_add(unit / UNITS_PER_BB));
-        // SAFETY: a unit of a block.
-        let next = unsafe { block.add((unit % UNITS_PER_BB) as usize * UNIT) };
-        Self { next, start: blocks.start(), end: blocks.end() }
     }
 
     /// Writes a payload with this number of inline bytes and units.
@@ -186,7 +131,14 @@ impl Writer {
                 *self = self.inline_around_end(pieces, len);
                 return;
             }
-            Self::inline_at(self.next, len, pieces);
+            self.next.cast::<Be32>().write_volatile(InlineHeader::new(len as u32).byte_count);
+            let mut to = self.next.add(InlineHeader::SIZE);
+            // What is copied is not memory that a slice can borrow.
+            for piece in pieces {
+                let piece = piece.as_ref();
+                copy::bytes(piece, to.as_ptr());
+                to = to.add(piece.len());
+            }
             // The next segment starts at a unit.
             self.next = self.next.add(end.next_multiple_of(UNIT));
         }

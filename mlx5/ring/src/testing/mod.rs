@@ -23,18 +23,3 @@ pub use queue::Kind;
 pub(crate) use queue::on;
 pub use random::{Random, cases, seed};
 pub use rig::{Give, Rig, Setup, State};
-
-/// Calls `attempt` until it returns something, and lets other threads run meanwhile.
-///
-/// # Panics
-/// When that takes longer than ten seconds.
-pub fn wait_for<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
-    let start = std::time::Instant::now();
-    loop {
-        if let Some(value) = attempt() {
-            return value;
-        }
-        assert!(start.elapsed().as_secs() < 10, "nothing comes");
-        std::thread::yield_now();
-    }
-}

@@ -9,7 +9,7 @@ use mlx5_wire::datagram::DatagramSegment;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::super::{Flags, Immediate, Payload, PostError, Posting, Remote, SendQueue};
+use super::super::{Flags, Immediate, Payload, PostError, Posting, Remote};
 use super::rig::{QPN, Rig};
 use crate::sge::Sge;
 
@@ -35,10 +35,6 @@ struct Request {
 #[derive(Clone, Debug)]
 enum Step {
     Post(Vec<Request>),
-    /// Written call by call.
-    Build(Vec<Request>),
-    /// Written call by call, and taken back.
-    Abort(Vec<Request>),
     /// The device executes so many WQEs and reports those that asked.
     Execute(usize),
     /// The next WQE fails, and all after it are flushed.
@@ -70,8 +66,6 @@ fn request() -> impl Strategy<Value = Request> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => vec(request(), 0..6).prop_map(Step::Post),
-        8 => vec(request(), 0..6).prop_map(Step::Build),
-        2 => vec(request(), 0..6).prop_map(Step::Abort),
         6 => (0..8usize).prop_map(Step::Execute),
         1 => Just(Step::Fail),
         1 => Just(Step::Reset),
@@ -128,67 +122,6 @@ impl Request {
                 Kind::SendTo(imm) => posting.send_to(&to(), payload, imm, flags, data),
             }
         }
-    }
-
-    /// Posts it call by call, in the shortest way that it allows.
-    fn build(&self, queue: &mut SendQueue<u32>, data: u32) -> Result<(), PostError> {
-        let (mut sges, flags) = (self.sges(), self.flags());
-        let mut open = match self.kind {
-            Kind::Send(None) => queue.open_send(Immediate::None, flags),
-            Kind::Send(Some(imm)) => queue.open_send(Immediate::Data(imm), flags),
-            Kind::SendInvalidate(key) => queue.open_send(Immediate::Invalidate(key), flags),
-            Kind::Write(imm) => queue.open_write(REMOTE, imm, flags),
-            Kind::Read => queue.open_read(REMOTE, flags),
-            Kind::FetchAdd => queue.open_fetch_add(REMOTE, OPERANDS[0], flags),
-            Kind::CompareSwap => queue.open_compare_swap(REMOTE, OPERANDS, flags),
-            Kind::SendTo(None) => queue.open_datagram(Immediate::None, flags),
-            Kind::SendTo(Some(imm)) => queue.open_datagram(Immediate::Data(imm), flags),
-        }?;
-        if open.is_atomic() {
-            sges = [Sge { addr: 8, length: 8, lkey: 9 }].into();
-        }
-        let inline = if open.is_read() { &[][..] } else { &self.inline };
-        let pieces: Vec<&[u8]> = inline.iter().map(|piece| &piece[..]).collect();
-        let len = pieces.iter().map(|piece| piece.len()).sum::<usize>();
-        let is_datagram = matches!(self.kind, Kind::SendTo(_));
-        let is_addressed_last = is_datagram && self.lengths.len() % 2 == 0;
-        // SAFETY: [memory] never touched; the device is a model. Nothing is posted since it was opened, and the parts fit
-        // where they are said to.
-        unsafe {
-            if is_datagram && !is_addressed_last {
-                queue.put_address(&open, &to());
-            }
-            match (&pieces[..], &sges[..]) {
-                _ if is_addressed_last => {}
-                ([], &[sge]) if sge.length != 0 && open.is_short() => {
-                    queue.close_with(&open, sge, data);
-                    return Ok(());
-                }
-                ([], &[sge])
-                    if sge.length != 0
-                        && open.fills_block()
-                        && queue.free_blocks() > 1
-                        && queue.max_units > 4 =>
-                {
-                    queue.close_with_next(&open, sge, data);
-                    return Ok(());
-                }
-                ([], _) if data % 2 == 0 && queue.close_with_sges(&open, &sges, data) => {
-                    return Ok(());
-                }
-                (_, []) if len > 0 && 4 + len <= open.room_in_block() => {
-                    queue.close_with_inline(&open, len, &pieces, data);
-                    return Ok(());
-                }
-                _ => {}
-            }
-            queue.put(&mut open, Payload { sges: &sges, ..Payload::inline(&pieces) })?;
-            if is_addressed_last {
-                queue.put_address(&open, &to());
-            }
-            queue.close(&open, data);
-        }
-        Ok(())
     }
 
     /// The WQE at `index`; bytes that are not written are `None`.
@@ -255,17 +188,9 @@ struct Model {
 
 impl Model {
     /// Returns the answer to a request whose WQE has `blocks` blocks, while `free` are free.
-    fn expected(
-        &self,
-        request: &Request,
-        blocks: usize,
-        free: usize,
-        is_built: bool,
-    ) -> Result<(), PostError> {
+    fn expected(&self, request: &Request, blocks: usize, free: usize) -> Result<(), PostError> {
         let inline = request.takes_inline() && request.inline.iter().any(|piece| !piece.is_empty());
         match blocks {
-            // It has no place where it could be written.
-            _ if is_built && free == 0 => Err(PostError::Full),
             _ if blocks > self.max_blocks && inline => Err(PostError::InlineTooLong),
             _ if blocks > self.max_blocks => Err(PostError::TooLong),
             _ if blocks > free => Err(PostError::Full),
@@ -273,20 +198,15 @@ impl Model {
         }
     }
 
-    fn post(&mut self, requests: &[Request], is_built: bool) {
+    fn post(&mut self, requests: &[Request]) {
         let mut posted = Vec::new();
         let mut free = self.rig.queue.free_blocks() as usize;
         for request in requests {
             let wqe = request.wqe(self.index);
             let blocks = wqe.len().div_ceil(64);
-            let expected = self.expected(request, blocks, free, is_built);
-            let queue = &mut self.rig.queue;
-            let answer = if is_built {
-                request.build(queue, self.next)
-            } else {
-                let mut posting = ManuallyDrop::new(queue.posting());
-                request.post(&mut posting, self.next)
-            };
+            let expected = self.expected(request, blocks, free);
+            let mut posting = ManuallyDrop::new(self.rig.queue.posting());
+            let answer = request.post(&mut posting, self.next);
             assert_eq!(answer, expected, "{request:?}");
             if expected.is_ok() {
                 free -= blocks;
@@ -310,16 +230,6 @@ impl Model {
                 );
             }
         }
-    }
-
-    fn abort(&mut self, requests: &[Request]) {
-        let (mark, free) = (self.rig.queue.mark(), self.rig.queue.free_blocks());
-        for request in requests {
-            let _ = request.build(&mut self.rig.queue, u32::MAX);
-        }
-        assert!(self.rig.queue.rewind(mark));
-        drop(self.rig.queue.posting());
-        assert_eq!((self.rig.device.look(), self.rig.queue.free_blocks()), (0, free));
     }
 
     /// The device executes `most` WQEs and reports those that asked; or each, because the first one has failed.
@@ -365,9 +275,7 @@ proptest! {
         model.rig.start_at(start, 0);
         for step in &steps {
             match step {
-                Step::Post(requests) => model.post(requests, false),
-                Step::Build(requests) => model.post(requests, true),
-                Step::Abort(requests) => model.abort(requests),
+                Step::Post(requests) => model.post(requests),
                 Step::Execute(most) => model.execute(*most, false),
                 Step::Fail => model.execute(usize::MAX, true),
                 Step::Reset => model.reset(),

@@ -1,86 +1,18 @@
-//! Functions for a caller that provides all of verbs: completions at once, data in CQEs, requests that are taken back.
+//! For a caller that provides all of verbs: only flags ask for CQEs, and data comes in CQEs.
 
 use core::ptr::NonNull;
-use std::thread;
 
 use mlx5_wire::cqe::{Cqe64, CqeFormat, op_own};
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 
-use super::super::{Flags, Immediate, Payload, Progress, Remote};
+use super::super::{Flags, Remote};
 use super::rig::{QPN, Rig};
 use crate::completion::Cqe;
 use crate::sge::Sge;
-use crate::testing::{Arena, wait_for};
+use crate::testing::Arena;
 
 const NONE: Flags = Flags::NONE;
 const SIGNALED: Flags = Flags::SIGNALED;
-
-#[test]
-fn a_cqe_is_answered_at_once_with_the_value_of_the_wqe_that_it_names() {
-    let mut rig = Rig::new(8, 2);
-    rig.start_at(6, 0);
-    for (data, blocks) in [(1, 2), (2, 1), (3, 2)] {
-        rig.send(blocks, NONE, data).unwrap();
-    }
-    let progress = Progress::at(6);
-    // SAFETY: the test completes with it alone, and gives this value to both sides.
-    let completer = unsafe { rig.queue.completer() };
-    // SAFETY: as above.
-    let complete = |index| unsafe { completer.complete(&progress, index) };
-    assert_eq!(complete(8), None, "not handed over");
-    rig.queue.hand_over(&progress);
-    assert_eq!(complete(7), None, "the middle of a WQE");
-    assert_eq!(complete(8), Some(2));
-    assert_eq!(complete(6), None, "over");
-    let mut free = || {
-        // SAFETY: as above.
-        unsafe { rig.queue.take_back(&progress) };
-        rig.queue.free_blocks()
-    };
-    assert_eq!(free(), 6);
-    assert_eq!(complete(9), Some(3));
-    assert_eq!(free(), 8);
-}
-
-/// One thread posts and another one completes; they tell each other how far they are, and nothing else.
-#[test]
-fn one_thread_posts_and_another_completes() {
-    const COUNT: u32 = 20_000;
-    let mut rig = Rig::new(8, 2);
-    let start = u32::MAX - 9;
-    rig.start_at(start, 0);
-    rig.queue = core::mem::replace(&mut rig.queue, Rig::new(8, 2).queue).without_asking();
-    let progress = Progress::at(start);
-    // SAFETY: one thread completes with it, and gives this value to both sides.
-    let completer = unsafe { rig.queue.completer() };
-    thread::scope(|scope| {
-        let (queue, progress) = (&mut rig.queue, &progress);
-        scope.spawn(move || {
-            for number in 0..COUNT {
-                wait_for(|| {
-                    let payload = Payload::inline(&[&[7; 60]]);
-                    // SAFETY: as above; inline bytes alone.
-                    unsafe {
-                        queue.take_back(progress);
-                        let mut posting = queue.posting();
-                        let posted = posting.send(payload, Immediate::None, NONE, number);
-                        posting.hand_over(progress);
-                        posted.ok()
-                    }
-                });
-            }
-        });
-        for number in 0..COUNT {
-            // Each has two blocks.
-            let index = start.wrapping_add(2 * number) as u16;
-            // SAFETY: as above.
-            assert_eq!(wait_for(|| unsafe { completer.complete(progress, index) }), number);
-        }
-    });
-    // SAFETY: as above.
-    unsafe { rig.queue.take_back(&progress) };
-    assert_eq!(rig.queue.free_blocks(), 8);
-}
 
 #[test]
 fn only_the_flags_ask_for_a_cqe() {
@@ -99,28 +31,6 @@ fn only_the_flags_ask_for_a_cqe() {
     assert_eq!(asks(&mut rig), 0);
 }
 
-#[test]
-fn requests_are_taken_back_until_a_doorbell_has_covered_them() {
-    let mut rig = Rig::new(8, 2);
-    rig.start_at(7, 0);
-    rig.send(1, SIGNALED, 1).unwrap();
-    let mark = rig.queue.mark();
-    for data in 2..4 {
-        let payload = Payload::inline(&[&[7; 60]]);
-        let mut posting = rig.queue.posting();
-        // SAFETY: inline bytes alone.
-        unsafe { posting.send(payload, Immediate::None, SIGNALED, data) }.unwrap();
-        core::mem::forget(posting);
-    }
-    assert!(rig.queue.rewind(mark));
-    assert_eq!((rig.device.look(), rig.queue.free_blocks()), (1, 7));
-    rig.send(2, NONE, 4).unwrap();
-    assert_eq!(rig.device.look(), 1, "it is written where the others were");
-    assert_eq!(rig.device.queue[1].index, 8);
-    assert!(!rig.queue.rewind(mark), "a doorbell has covered it");
-    assert_eq!(rig.complete(8).unwrap(), [1, 4]);
-}
-
 /// Data of a READ that came in its CQE, of a WQE that goes on at the start of the ring.
 #[test]
 fn data_in_a_cqe_goes_to_the_buffers_of_the_wqe() {
@@ -137,9 +47,6 @@ fn data_in_a_cqe_goes_to_the_buffers_of_the_wqe() {
     };
     post(&list, 1);
     post(&list[3..], 2);
-    let progress = Progress::at(3);
-    // SAFETY: the test gives this value to both sides.
-    let completer = unsafe { rig.queue.completer() };
     let mut arena = Arena::default();
     let cqe: NonNull<u8> = arena.cut(64);
     let arrive = |format, opcode: WqeOpcode, wqe_counter: u16, byte_cnt: u32| {
@@ -155,8 +62,7 @@ fn data_in_a_cqe_goes_to_the_buffers_of_the_wqe() {
         // SAFETY: an aligned CQE in the arena; the buffers are the test's.
         unsafe {
             cqe.cast().write(bytes);
-            rig.queue.hand_over(&progress);
-            completer.scatter_inline(&progress, Cqe::read(cqe, 0, 64))
+            rig.queue.scatter_inline(Cqe::read(cqe, 0, 64))
         }
     };
     let read = WqeOpcode::RDMA_READ;
