@@ -43,8 +43,7 @@ impl Peers {
         let far = QpConfig::rc().sends(SENDS).max_inline(64);
         let near = (0..count)
             .map(|_| {
-                let mut near =
-                    QueuePair::builder(near).receive(receiver, from).build().unwrap();
+                let mut near = QueuePair::builder(near).receive(receiver, from).build().unwrap();
                 let own = RqConfig::new(1);
                 let mut far = SendingQp::create(&mut peers.receiver, &far, own).unwrap();
                 join(&mut near, &mut far);

@@ -37,8 +37,7 @@ impl SendingQp {
     ) -> doorbell::Result<Self> {
         let config_of_sender = CqConfig::new(512).path(path);
         let mut sender = Sender::new(receiver.pd(), &config_of_sender)?;
-        let qp =
-            QueuePair::builder(config).receive(receiver, from).send(&mut sender).build()?;
+        let qp = QueuePair::builder(config).receive(receiver, from).send(&mut sender).build()?;
         Ok(Self { qp, sender, outstanding: 0 })
     }
 
@@ -61,7 +60,11 @@ impl SendingQp {
     }
 
     /// Sends a message, with immediate data or without.
-    pub fn send<P: Payload>(&mut self, payload: P, imm: Option<u32>) -> Result<(), Refused<P, NotSent>> {
+    pub fn send<P: Payload>(
+        &mut self,
+        payload: P,
+        imm: Option<u32>,
+    ) -> Result<(), Refused<P, NotSent>> {
         self.post(payload, |request, payload| match imm {
             Some(imm) => request.send_with_imm(payload, imm),
             None => request.send(payload),
@@ -74,7 +77,11 @@ impl SendingQp {
     }
 
     /// Writes to memory of the peer.
-    pub fn write<P: Payload>(&mut self, payload: P, to: &RemoteRegion) -> Result<(), Refused<P, NotSent>> {
+    pub fn write<P: Payload>(
+        &mut self,
+        payload: P,
+        to: &RemoteRegion,
+    ) -> Result<(), Refused<P, NotSent>> {
         self.post(payload, |request, payload| request.write(payload, to))
     }
 

@@ -59,10 +59,8 @@ pub const SHAPE: Shape = Shape {
 impl Side {
     /// One without peers.
     pub fn new(pd: &ProtectionDomain, offload: Offload, shape: &Shape) -> Self {
-        let mut config = TagMatchingConfig::new(shape.tags)
-            .slots(shape.slots)
-            .cq(cq())
-            .offload(offload);
+        let mut config =
+            TagMatchingConfig::new(shape.tags).slots(shape.slots).cq(cq()).offload(offload);
         if shape.manual {
             config = config.manual_synchronization();
         }

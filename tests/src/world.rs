@@ -61,7 +61,8 @@ impl World<RqId> {
         let pd = device::pd();
         let mut receiver = device::receiver(&pd, max_wr.max(4) + others);
         let config = QpConfig::rc().min_rnr_timer(QUICK);
-        let (near, peers) = Peers::connect(&pd, &mut receiver, &config, RqConfig::new(max_wr), 1, buffer_size);
+        let (near, peers) =
+            Peers::connect(&pd, &mut receiver, &config, RqConfig::new(max_wr), 1, buffer_size);
         let queue = near[0].receive_queue().expect("a queue pair without SRQ has a queue");
         let pool =
             BufferPool::new(&pd, &PoolConfig::new(2 * receiver.capacity(queue), buffer_size))

@@ -23,7 +23,7 @@ const LEN: usize = 1400;
 
 /// Whether a program that sleeps on the channel wakes up.
 fn wakes_up(world: &World) -> bool {
-    let fd = world.receiver.channel().as_fd().as_raw_fd();
+    let fd = world.receiver.channel().unwrap().as_fd().as_raw_fd();
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure.
     unsafe { libc::poll(&mut poll, 1, 0) == 1 }
