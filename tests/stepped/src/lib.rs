@@ -8,8 +8,10 @@ pub mod sent;
 
 pub mod frames;
 
+use std::os::fd::AsRawFd;
+
 use doorbell::{
-    BufferPool, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, ReceiveFrom,
+    BufferPool, CompletionChannel, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, ReceiveFrom,
     Receiver, RqConfig, RqId, WcStatus,
 };
 use soft_mlx5::{Builder, Device};
@@ -36,6 +38,13 @@ macro_rules! on_each_path {
 /// A CQ as large as its queue needs, for frames and tags.
 pub const fn cq(path: Path) -> CqConfig {
     CqConfig::new(1).path(path)
+}
+
+/// Whether a program that sleeps on the channel wakes up.
+pub fn is_readable(channel: &CompletionChannel) -> bool {
+    let mut poll = libc::pollfd { fd: channel.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure.
+    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
 }
 
 /// Powers a device up, and opens it.

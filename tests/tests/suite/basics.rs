@@ -72,6 +72,43 @@ fn a_message_is_scattered_over_buffers_of_several_pools() {
     }
 }
 
+/// Also if the message fits into the first buffer: the others would be lost to their pool.
+#[test]
+fn a_scattered_message_is_neither_taken_nor_replaced_and_no_buffer_is_lost() {
+    let (pd, mut receiver) = device::start(64);
+    let srq = receiver.create_srq(&SrqConfig::new(3).max_sge(3)).unwrap();
+    let config = QpConfig::rc().min_rnr_timer(1);
+    let (_near, mut peers) = Peers::connect(&pd, &mut receiver, &config, srq, 1, 200);
+    let small = BufferPool::new(&pd, &PoolConfig::new(2, 16)).unwrap();
+    let large = BufferPool::new(&pd, &PoolConfig::new(2, 200)).unwrap();
+    let buffers = vec![small.take().unwrap(), small.take().unwrap(), large.take().unwrap()];
+    let free = receiver.free_slots(srq);
+    receiver.post_scatter(srq, buffers).unwrap();
+    for (len, parts) in [(40, [16, 16, 8]), (16, [16, 0, 0]), (200, [16, 16, 168])] {
+        let number = peers.send(0, len);
+        // Recycled: the next message takes the same buffers.
+        receiving::messages(&mut receiver, 1, |message| {
+            let refused = message.replace(large.take().unwrap()).unwrap_err();
+            assert_eq!((refused.reason, large.available()), (PostFailure::Scattered, 0));
+        });
+        assert_eq!((receiver.free_slots(srq), large.available()), (free - 1, 1));
+        peers.send(0, len);
+        let mut back = None;
+        receiving::messages(&mut receiver, 1, |message| {
+            let refused = message.take().unwrap_err();
+            assert_eq!(refused.reason, PostFailure::Scattered);
+            assert!(refused.to_string().contains("into_buffers"), "{refused}");
+            back = Some(refused.payload);
+        });
+        let back = back.unwrap();
+        let whole: Vec<u8> = back.iter().flat_map(|buffer| buffer.to_vec()).collect();
+        assert_eq!(back.iter().map(|buffer| buffer.len()).collect::<Vec<_>>(), parts);
+        assert_eq!(message::read(&whole), (0, number + 1));
+        assert_eq!((receiver.free_slots(srq), small.available(), large.available()), (free, 0, 1));
+        receiver.post_scatter(srq, back).unwrap();
+    }
+}
+
 #[test]
 fn a_scattered_receive_is_recycled_with_all_its_buffers() {
     let (pd, mut receiver) = device::start(256);

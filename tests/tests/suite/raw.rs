@@ -4,7 +4,7 @@ use std::ptr;
 
 use doorbell::{
     BufferPool, Compression, CqConfig, Error, PoolConfig, ProtectionDomain, QpConfig, QueuePair,
-    ReceiveFrom, Receiver, RqConfig, Sender, SrqConfig, Timestamps,
+    ReceiveFrom, Receiver, RqConfig, Sender, SrqConfig, Timestamps, WcStatus,
 };
 use doorbell_tests::by_hand::{Made, plain_cq, query};
 use doorbell_tests::{Peers, device, message, receiving, sending};
@@ -134,6 +134,41 @@ fn a_sender_on_a_cq_made_by_hand() {
     });
     assert_eq!(pool.available(), 4);
     drop((near, receiver, sender));
+    drop(made);
+}
+
+/// Its receives, of which none is posted, would complete on a CQ that doorbell does not know.
+#[test]
+fn a_queue_pair_made_by_hand_that_only_sends() {
+    let pd = device::pd();
+    let made = made(&pd, false);
+    // SAFETY: no other code uses the objects, and they are destroyed last.
+    let mut sender = unsafe { Sender::from_raw_cq(&pd, made.send_cq, &config()) }.unwrap();
+    let builder = QueuePair::builder(&QpConfig::rc()).send(&mut sender);
+    // SAFETY: as above.
+    let mut near = unsafe { builder.attach(made.qp) }.unwrap();
+    assert!(near.receive_queue().is_none());
+    let mut receiver = device::receiver(&pd, 16);
+    let own = RqConfig::new(16);
+    let mut far = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, own).build().unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(32, 64)).unwrap();
+    receiver.fill(far.receive_queue().unwrap(), &pool).unwrap();
+    doorbell_tests::peers::join(&mut near, &mut far);
+    for number in 0..40u64 {
+        let mut buffer = pool.take().unwrap();
+        buffer.extend_from_slice(&number.to_ne_bytes());
+        sender.post(&near).unwrap().token(number).send(buffer).unwrap();
+        receiving::messages(&mut receiver, 1, |message| {
+            assert_eq!(*message, number.to_ne_bytes());
+        });
+        let done = sending::completions(&mut sender, 1, |sent| (sent.token, sent.status));
+        assert_eq!(done, [(number, WcStatus::SUCCESS)]);
+    }
+    let refused = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, own);
+    // SAFETY: as above; a refused queue pair is not used.
+    let refused = unsafe { refused.attach(made.qp) }.unwrap_err();
+    assert!(refused.to_string().contains("another CQ than this receiver"), "{refused}");
+    drop((near, far, receiver, sender));
     drop(made);
 }
 
