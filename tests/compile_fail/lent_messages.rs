@@ -6,7 +6,7 @@ pub fn right(receiver: &mut Receiver) -> Vec<Buffer> {
     let mut kept = Vec::new();
     let mut batch = receiver.poll();
     while let Some(message) = batch.next() {
-        kept.push(message.unwrap().take());
+        kept.push(message.unwrap().take().unwrap());
     }
     kept
 }

@@ -3,7 +3,7 @@
 use doorbell::{Context, ProtectionDomain, QpConfig, QueuePair, Receiver, SrqConfig, SrqId};
 
 pub fn right(receiver: &mut Receiver, srq: SrqId) {
-    let qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).build().unwrap();
+    let qp = QueuePair::builder(&QpConfig::rc()).receive(receiver, srq).build().unwrap();
     receiver.destroy_qp(qp).unwrap();
     receiver.destroy_srq(srq).unwrap();
 }
@@ -15,7 +15,7 @@ pub fn used_after_destruction(receiver: &mut Receiver, qp: QueuePair) {
 
 pub fn receives_beside_the_srq(receiver: &mut Receiver) {
     let srq = receiver.create_srq(&SrqConfig::new(16)).unwrap();
-    let mut qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).build().unwrap();
+    let qp = QueuePair::builder(&QpConfig::rc()).receive(receiver, srq).build().unwrap();
     qp.post_recv(); //~ E0599
 }
 

@@ -55,6 +55,12 @@ pub fn polled_between_two_requests(sender: &mut Sender, queue: SqId) {
     posting.send(b"two").unwrap();
 }
 
+pub fn one_request_posted_twice(sender: &mut Sender, queue: SqId) {
+    let request = sender.post(queue).unwrap();
+    request.send(b"one").unwrap();
+    request.send(b"two").unwrap(); //~ E0382
+}
+
 pub fn pushed_to_a_ring_without_a_contract(receiver: &mut Receiver) {
     receiver.as_direct(); //~ E0133
 }

@@ -20,6 +20,7 @@ pub mod records;
 pub mod repository;
 pub mod sending;
 pub mod sending_qp;
+pub mod sent;
 pub mod tags;
 pub mod world;
 

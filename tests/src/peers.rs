@@ -2,7 +2,7 @@
 
 use doorbell::{
     BufferPool, Error, NotSent, PoolConfig, ProtectionDomain, QpConfig, QpState, QueuePair,
-    Receiver,
+    ReceiveFrom, Receiver, RqConfig,
 };
 
 use crate::sending_qp::SendingQp;
@@ -23,12 +23,13 @@ pub struct Peers {
 pub const SENDS: u32 = 64;
 
 impl Peers {
-    /// `count` queue pairs of `receiver` made as `near` says, each connected to a far end that sends
-    /// messages of up to `max_len` bytes.
+    /// `count` queue pairs of `receiver` made as `near` and `from` say, each connected to a far end that
+    /// sends messages of up to `max_len` bytes.
     pub fn connect(
         pd: &ProtectionDomain,
         receiver: &mut Receiver,
         near: &QpConfig,
+        from: impl Into<ReceiveFrom>,
         count: u32,
         max_len: u32,
     ) -> (Vec<QueuePair>, Self) {
@@ -38,12 +39,13 @@ impl Peers {
             pool: BufferPool::new(pd, &PoolConfig::new(SENDS * count, max_len)).unwrap(),
             sent: vec![0; count as usize],
         };
-        let far = QpConfig::rc().receives(1, 1).sends(SENDS).max_inline(64);
+        let from = from.into();
+        let far = QpConfig::rc().sends(SENDS).max_inline(64);
         let near = (0..count)
             .map(|_| {
-                let mut near =
-                    QueuePair::builder(near).receive(&mut receiver, FROM_TODO).build().unwrap();
-                let mut far = SendingQp::create(&mut peers.receiver, &far).unwrap();
+                let mut near = QueuePair::builder(near).receive(receiver, from).build().unwrap();
+                let own = RqConfig::new(1);
+                let mut far = SendingQp::create(&mut peers.receiver, &far, own).unwrap();
                 join(&mut near, &mut far);
                 peers.qps.push(far);
                 near

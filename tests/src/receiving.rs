@@ -41,7 +41,7 @@ impl SendingQp {
 }
 
 /// Polls until `count` messages have come, and calls `each` for each of them.
-pub fn messages(receiver: &mut Receiver, count: usize, mut each: impl FnMut(Message<'_, '_>)) {
+pub fn messages(receiver: &mut Receiver, count: usize, mut each: impl FnMut(Message<'_>)) {
     let mut seen = 0;
     while seen < count {
         wait("a message", || {
@@ -63,7 +63,7 @@ pub fn messages(receiver: &mut Receiver, count: usize, mut each: impl FnMut(Mess
 /// The next `count` messages, each taken.
 pub fn take(receiver: &mut Receiver, count: usize) -> Vec<Buffer> {
     let mut taken = Vec::new();
-    messages(receiver, count, |message| taken.push(message.take()));
+    messages(receiver, count, |message| taken.push(message.take().unwrap()));
     taken
 }
 

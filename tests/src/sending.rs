@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 
 use doorbell::{
     Buffer, BufferPool, CqConfig, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver,
-    RemoteAccess, RemoteMemory, RemoteRegion, SendCompletion, Sender, SqId, WcStatus,
+    RemoteAccess, RemoteMemory, RemoteRegion, RqConfig, Sender, SqId, WcStatus,
 };
 
 use crate::peers::join;
 use crate::receiving::wait;
+use crate::sent::Sent;
 use crate::{device, receiving};
 
 /// Receives of each far end.
@@ -56,7 +57,7 @@ impl Sending {
     /// The same, with queue pairs and a sender like these.
     pub fn with(qps: u32, len: u32, config: &QpConfig, sender: &CqConfig) -> Self {
         let pd = device::pd();
-        let config = config.clone().receives(RECEIVES, 1).min_rnr_timer(1);
+        let config = config.clone().min_rnr_timer(1);
         let config = config.remote_read(true).remote_write(true).remote_atomic(true);
         let mut sender = device::sender_with(&pd, sender);
         let mut near_receiver = device::receiver(&pd, RECEIVES * qps + 16);
@@ -65,13 +66,14 @@ impl Sending {
         let receives = BufferPool::new(&pd, &PoolConfig::new(RECEIVES * qps, len)).unwrap();
         let (mut near, mut far) = (Vec::new(), Vec::new());
         for _ in 0..qps {
+            let own = RqConfig::new(RECEIVES);
             let mut one = QueuePair::builder(&config)
-                .receive(&mut near_receiver, FROM_TODO)
+                .receive(&mut near_receiver, own)
                 .send(&mut sender)
                 .build()
                 .unwrap();
             let mut other =
-                QueuePair::builder(&config).receive(&mut far_receiver, FROM_TODO).build().unwrap();
+                QueuePair::builder(&config).receive(&mut far_receiver, own).build().unwrap();
             far_receiver.fill(other.receive_queue().unwrap(), &receives).unwrap();
             join(&mut one, &mut other);
             near.push(one);
@@ -136,7 +138,7 @@ pub fn bytes_of(memory: &RemoteMemory, offset: usize, len: usize) -> Vec<u8> {
 pub fn completions<T>(
     sender: &mut Sender,
     count: usize,
-    mut each: impl FnMut(SendCompletion<'_>) -> T,
+    mut each: impl FnMut(Sent) -> T,
 ) -> Vec<T> {
     let mut all = Vec::new();
     while all.len() < count {
@@ -144,7 +146,7 @@ pub fn completions<T>(
             let before = all.len();
             let mut batch = sender.poll_up_to((count - before) as u32);
             while let Some(done) = batch.next() {
-                all.push(each(done));
+                all.push(each(done.into()));
             }
             all.len() > before
         });
@@ -152,13 +154,8 @@ pub fn completions<T>(
     all
 }
 
-fn describe(mut done: SendCompletion<'_>, queues: &[SqId]) -> Done {
-    let mut buffers = Vec::new();
-    let mut next = done.buffer.take();
-    while let Some(buffer) = next {
-        buffers.push(buffer.to_vec());
-        next = done.next_buffer();
-    }
-    let qp = queues.iter().position(|&queue| queue == done.queue).unwrap();
-    Done { qp, token: done.token, status: done.status, buffers }
+fn describe(sent: Sent, queues: &[SqId]) -> Done {
+    let buffers = sent.buffers.iter().map(|buffer| buffer.to_vec()).collect();
+    let qp = queues.iter().position(|&queue| queue == sent.queue).unwrap();
+    Done { qp, token: sent.token, status: sent.status, buffers }
 }

@@ -3,9 +3,11 @@
 use std::ops::{Deref, DerefMut};
 
 use doorbell::{
-    AddressHandle, Buffer, CqConfig, NotSent, Path, Payload, Posting, QpConfig, QpEnd, QueuePair,
-    Receiver, Refused, RemoteRegion, Sender, SqId, WcStatus,
+    AddressHandle, CqConfig, NotSent, Path, Payload, QpConfig, QpEnd, QueuePair, ReceiveFrom,
+    Receiver, Refused, RemoteRegion, Request, Sender, SqId,
 };
+
+use crate::sent::Sent;
 
 /// A queue pair with a sender of its own, for nothing else. It dereferences to the queue pair.
 pub struct SendingQp {
@@ -15,33 +17,27 @@ pub struct SendingQp {
     outstanding: usize,
 }
 
-/// A request that is over.
-#[derive(Debug)]
-pub struct Sent {
-    /// How it ended.
-    pub status: WcStatus,
-    /// Its buffer, if it had one.
-    pub buffer: Option<Buffer>,
-}
-
 impl SendingQp {
     /// A queue pair of `receiver`, on the same path.
-    pub fn create(receiver: &mut Receiver, config: &QpConfig) -> doorbell::Result<Self> {
-        Self::create_on(receiver, config, receiver.path())
+    pub fn create(
+        receiver: &mut Receiver,
+        config: &QpConfig,
+        from: impl Into<ReceiveFrom>,
+    ) -> doorbell::Result<Self> {
+        let path = receiver.path();
+        Self::create_on(receiver, config, from, path)
     }
 
     /// The same, on a path.
     pub fn create_on(
         receiver: &mut Receiver,
         config: &QpConfig,
+        from: impl Into<ReceiveFrom>,
         path: Path,
     ) -> doorbell::Result<Self> {
         let config_of_sender = CqConfig::new(512).path(path);
         let mut sender = Sender::new(receiver.pd(), &config_of_sender)?;
-        let qp = QueuePair::builder(config)
-            .receive(&mut receiver, FROM_TODO)
-            .send(&mut sender)
-            .build()?;
+        let qp = QueuePair::builder(config).receive(receiver, from).send(&mut sender).build()?;
         Ok(Self { qp, sender, outstanding: 0 })
     }
 
@@ -53,10 +49,10 @@ impl SendingQp {
     fn post<P: Payload>(
         &mut self,
         payload: P,
-        post: impl FnOnce(&mut Posting<'_>, P) -> Result<(), Refused<P>>,
-    ) -> Result<(), Refused<P>> {
+        post: impl FnOnce(Request<'_>, P) -> Result<(), Refused<P, NotSent>>,
+    ) -> Result<(), Refused<P, NotSent>> {
         match self.sender.post(self.queue()) {
-            Ok(mut posting) => post(&mut posting, payload)?,
+            Ok(request) => post(request, payload)?,
             Err(reason) => return Err(Refused { payload, reason }),
         }
         self.outstanding += 1;
@@ -64,10 +60,14 @@ impl SendingQp {
     }
 
     /// Sends a message, with immediate data or without.
-    pub fn send<P: Payload>(&mut self, payload: P, imm: Option<u32>) -> Result<(), Refused<P>> {
-        self.post(payload, |posting, payload| match imm {
-            Some(imm) => posting.send_with_imm(payload, imm),
-            None => posting.send(payload),
+    pub fn send<P: Payload>(
+        &mut self,
+        payload: P,
+        imm: Option<u32>,
+    ) -> Result<(), Refused<P, NotSent>> {
+        self.post(payload, |request, payload| match imm {
+            Some(imm) => request.send_with_imm(payload, imm),
+            None => request.send(payload),
         })
     }
 
@@ -77,8 +77,12 @@ impl SendingQp {
     }
 
     /// Writes to memory of the peer.
-    pub fn write<P: Payload>(&mut self, payload: P, to: &RemoteRegion) -> Result<(), Refused<P>> {
-        self.post(payload, |posting, payload| posting.write(payload, to))
+    pub fn write<P: Payload>(
+        &mut self,
+        payload: P,
+        to: &RemoteRegion,
+    ) -> Result<(), Refused<P, NotSent>> {
+        self.post(payload, |request, payload| request.write(payload, to))
     }
 
     /// Sends a datagram.
@@ -87,16 +91,15 @@ impl SendingQp {
         payload: P,
         to: &AddressHandle,
         imm: Option<u32>,
-    ) -> Result<(), Refused<P>> {
-        self.post(payload, |posting, payload| posting.send_to(to, payload, imm))
+    ) -> Result<(), Refused<P, NotSent>> {
+        self.post(payload, |request, payload| request.send_to(to, payload, imm))
     }
 
     /// Takes the next request that is over.
     pub fn poll_send(&mut self) -> Option<Sent> {
-        let sent = self.sender.poll_up_to(1).next().map(|done| (done.status, done.buffer));
-        let (status, buffer) = sent?;
+        let sent = self.sender.poll_up_to(1).next().map(Sent::from)?;
         self.outstanding -= 1;
-        Some(Sent { status, buffer })
+        Some(sent)
     }
 
     /// Resets it, and drops the outstanding requests: it can be connected again.

@@ -4,7 +4,7 @@ use doorbell::tags::{
     Offload, PeerId, ReceiveFailure, ReceiveId, Received, TagEvent, TagMatchingConfig,
     TagMatchingSrq, TaggedBuffer,
 };
-use doorbell::{BufferPool, PoolConfig, ProtectionDomain, QpConfig};
+use doorbell::{BufferPool, CqConfig, PoolConfig, ProtectionDomain, QpConfig};
 
 use crate::receiving::{wait, wait_for};
 use crate::{assert_matches, device};
@@ -59,10 +59,8 @@ pub const SHAPE: Shape = Shape {
 impl Side {
     /// One without peers.
     pub fn new(pd: &ProtectionDomain, offload: Offload, shape: &Shape) -> Self {
-        let mut config = TagMatchingConfig::new(shape.tags)
-            .slots(shape.slots)
-            .path(device::path())
-            .offload(offload);
+        let mut config =
+            TagMatchingConfig::new(shape.tags).slots(shape.slots).cq(cq()).offload(offload);
         if shape.manual {
             config = config.manual_synchronization();
         }
@@ -72,7 +70,7 @@ impl Side {
             &PoolConfig::new(shape.slots + shape.spare, shape.buffer_size + 64),
         )
         .unwrap();
-        assert!(tags.fill(&slots).unwrap() >= shape.slots);
+        assert!(tags.keep_filled(&slots).unwrap() >= shape.slots);
         let count = 4 * u32::from(shape.tags) + 4 * shape.sends * shape.peers as u32;
         let pool = BufferPool::new(pd, &PoolConfig::new(count, shape.buffer_size)).unwrap();
         let readable =
@@ -217,9 +215,14 @@ pub fn spin(rounds: u64) {
     (0..rounds).for_each(|_| std::hint::spin_loop());
 }
 
+/// The CQs of a queue: on the path under test, as large as it needs.
+pub fn cq() -> CqConfig {
+    CqConfig::new(1).path(device::path())
+}
+
 /// The ways of matching that the device under test has.
 pub fn ways() -> Vec<Offload> {
-    let config = TagMatchingConfig::new(1).path(device::path());
+    let config = TagMatchingConfig::new(1).cq(cq());
     let auto = TagMatchingSrq::new(&device::pd(), &config).unwrap();
     if auto.offload() { vec![Offload::Required, Offload::Never] } else { vec![Offload::Never] }
 }

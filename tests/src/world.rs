@@ -1,8 +1,8 @@
 //! A receiver with everything around it, for tests that need nothing special.
 
 use doorbell::{
-    Buffer, BufferPool, PoolConfig, ProtectionDomain, QpConfig, QueueId, QueuePair, Receiver, RqId,
-    SrqConfig, SrqId,
+    Buffer, BufferPool, PoolConfig, ProtectionDomain, QpConfig, QueueId, QueuePair, Receiver,
+    RqConfig, RqId, SrqConfig, SrqId,
 };
 
 use crate::peers::{self, Peers};
@@ -44,8 +44,8 @@ impl World<SrqId> {
         let pool =
             BufferPool::new(&pd, &PoolConfig::new(2 * receiver.capacity(queue), buffer_size))
                 .unwrap();
-        let config = config.srq(queue).min_rnr_timer(QUICK);
-        let (near, peers) = Peers::connect(&pd, &mut receiver, &config, qps, buffer_size);
+        let config = config.min_rnr_timer(QUICK);
+        let (near, peers) = Peers::connect(&pd, &mut receiver, &config, queue, qps, buffer_size);
         Self { receiver, queue, pool, near, peers, pd }
     }
 }
@@ -60,8 +60,9 @@ impl World<RqId> {
     pub fn beside(max_wr: u32, buffer_size: u32, others: u32) -> Self {
         let pd = device::pd();
         let mut receiver = device::receiver(&pd, max_wr.max(4) + others);
-        let config = QpConfig::rc().receives(max_wr, 1).min_rnr_timer(QUICK);
-        let (near, peers) = Peers::connect(&pd, &mut receiver, &config, 1, buffer_size);
+        let config = QpConfig::rc().min_rnr_timer(QUICK);
+        let (near, peers) =
+            Peers::connect(&pd, &mut receiver, &config, RqConfig::new(max_wr), 1, buffer_size);
         let queue = near[0].receive_queue().expect("a queue pair without SRQ has a queue");
         let pool =
             BufferPool::new(&pd, &PoolConfig::new(2 * receiver.capacity(queue), buffer_size))
@@ -142,8 +143,8 @@ impl TwoSrqs {
         let clients = srqs.map(|srq| {
             let buffers = std::iter::from_fn(|| pool.take()).take(max_wr as usize);
             assert_eq!(receiver.post(srq, buffers).unwrap(), max_wr as usize);
-            let config = QpConfig::rc().srq(srq).min_rnr_timer(QUICK);
-            Peers::connect(&pd, &mut receiver, &config, 1, 64)
+            let config = QpConfig::rc().min_rnr_timer(QUICK);
+            Peers::connect(&pd, &mut receiver, &config, srq, 1, 64)
         });
         Self { receiver, srqs, clients, pd }
     }

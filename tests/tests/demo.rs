@@ -5,7 +5,6 @@ use std::io::{self, BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-use doorbell::Completions;
 use doorbell_tests::programs::{example, poisoned, succeed};
 
 const MESSAGES: u32 = 20_000;

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use doorbell::Sender;
 use doorbell_tests::repository::{root, sources};
 
 /// The README, the changelog and all pages of the book.

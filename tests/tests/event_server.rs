@@ -3,7 +3,6 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
-use doorbell::Completions;
 use doorbell_tests::programs::{Temporary, example, poisoned};
 use doorbell_tests::receiving;
 

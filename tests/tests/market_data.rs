@@ -2,7 +2,6 @@
 
 use std::process::{Command, Stdio};
 
-use doorbell::Completions;
 use doorbell_tests::programs::{Ended, Temporary, example, free_port, poisoned};
 
 /// One of the two programs, on a device with these options.

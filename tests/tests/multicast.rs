@@ -3,7 +3,6 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
-use doorbell::Completions;
 use doorbell_tests::programs::{example, succeed};
 
 const MESSAGES: u32 = 500;

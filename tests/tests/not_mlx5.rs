@@ -57,7 +57,7 @@ fn the_direct_path_is_refused_and_the_verbs_path_works() {
     assert_eq!(receiver.path(), Path::Verbs);
     let srq = receiver.create_srq(&SrqConfig::new(15)).unwrap();
     let pool = doorbell::BufferPool::new(&pd, &PoolConfig::new(32, 64)).unwrap();
-    let (_near, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64);
+    let (_near, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc(), srq, 1, 64);
     receiver.fill(srq, &pool).unwrap();
     peers.exchange(&mut receiver, 0, 100);
 }

@@ -3,7 +3,7 @@
 
 use doorbell::{
     BufferPool, Mtu, PoolConfig, QpAddress, QpConfig, QueuePair, Receiver, RemoteAccess,
-    RemoteMemory, RemoteRegion, Sender, SqId, WcStatus,
+    RemoteMemory, RemoteRegion, RqConfig, Sender, SqId, WcStatus,
 };
 use doorbell_tests::c_program::Program;
 use doorbell_tests::{device, receiving, sending, skip};
@@ -30,10 +30,10 @@ impl World {
         std::env::var_os("DOORBELL_NETWORKED")?;
         let pd = device::pd();
         let (mut receiver, mut sender) = (device::receiver(&pd, 64), device::sender(&pd, 64));
-        let config = QpConfig::rc().receives(16, 1).sends(8).max_inline(16).mtu(Mtu::Mtu1024);
+        let config = QpConfig::rc().sends(8).max_inline(16).mtu(Mtu::Mtu1024);
         let config = config.remote_read(true).remote_write(true).remote_atomic(true);
         let mut qp = QueuePair::builder(&config)
-            .receive(&mut receiver, FROM_TODO)
+            .receive(&mut receiver, RqConfig::new(16))
             .send(&mut sender)
             .build()
             .unwrap();
@@ -63,7 +63,7 @@ impl World {
     /// How the next request ended, and the bytes of its buffer.
     fn done(&mut self) -> (WcStatus, Vec<u8>) {
         let mut done = sending::completions(&mut self.sender, 1, |done| {
-            (done.status, done.buffer.map_or(Vec::new(), |buffer| buffer.to_vec()))
+            (done.status, done.buffers.iter().flat_map(|buffer| buffer.to_vec()).collect())
         });
         done.remove(0)
     }

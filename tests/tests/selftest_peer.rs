@@ -5,7 +5,6 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use doorbell::Completions;
 use doorbell_tests::programs::{Temporary, built};
 
 /// `doorbell selftest` in a process of its own.

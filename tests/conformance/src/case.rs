@@ -20,7 +20,6 @@ use crate::tally;
 use crate::twin::Twin;
 use crate::twins::Twins;
 use crate::verbs::{self, fields, same_fields};
-use doorbell::Completions;
 
 /// Operations between two comparisons of large queues as a whole.
 const SELDOM: u64 = 64;

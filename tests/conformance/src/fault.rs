@@ -4,7 +4,6 @@ use crate::memory::Region;
 use crate::plan::Give;
 use crate::reference::Refusal;
 use crate::subject::{Completion, Receive, Subject};
-use doorbell::Completions;
 
 /// An error that is put into doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -11,7 +11,6 @@ use proptest::prelude::*;
 
 use crate::reference;
 use crate::session::{OPERATIONS, Plan};
-use doorbell::Receiver;
 
 /// The layer of doorbell that is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,6 @@ use crate::fault::Fault;
 use crate::reference;
 use crate::session::OPERATIONS;
 use crate::tally::{self, Of, Tally};
-use doorbell::Completions;
 
 /// Sessions of one process.
 const SHARE: u64 = 32;

@@ -22,7 +22,7 @@ fn write(cq: &CqAttr, mut cqe: [u8; 64]) {
 /// Returns the cause that a receiver reports for it, and how many buffers come back.
 fn poll(device: &Device, cqe: [u8; 64], fields: Option<&Fields>) -> (Cause, usize) {
     let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
-    let config = CqConfig::new(4096).path(Path::Direct).cq_capacity(RECEIVES);
+    let config = CqConfig::new(RECEIVES).path(Path::Direct);
     let mut receiver = Receiver::new(&pd, &config).unwrap();
     // The CQ of the sends comes with the queue pair.
     let cq = device.queues().cqs.last().expect("the CQ of the receiver").attr;

@@ -6,7 +6,7 @@ use doorbell::frames::{Flow, FlowRule, FrameConfig, FrameReceiver};
 use doorbell::{BufferPool, CqConfig, Path, PoolConfig, ProtectionDomain, Sender};
 use soft_mlx5::{Builder, Device, LinkLayer};
 
-use crate::open;
+use crate::{cq, open};
 
 /// The group that receivers have a rule for.
 pub const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
@@ -61,7 +61,7 @@ impl Publisher {
     pub fn new(device: &Device, path: Path) -> Self {
         let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
         let mut sender = Sender::new(&pd, &CqConfig::new(4096).path(path)).unwrap();
-        let config = FrameConfig::new().plain(4, 64).path(path).sends(64).max_inline(128);
+        let config = FrameConfig::new().plain(4, 64).cq(cq(path)).sends(64).max_inline(128);
         let frames = FrameReceiver::with_sender(&pd, &config, &mut sender).unwrap();
         Self { sender, frames, pool: BufferPool::new(&pd, &PoolConfig::new(64, 9216)).unwrap() }
     }
@@ -83,7 +83,7 @@ impl Publisher {
     pub fn reap(&mut self) {
         let mut batch = self.sender.poll();
         while let Some(sent) = batch.next() {
-            assert!(sent.status.is_success(), "{}", sent.status);
+            sent.unwrap();
         }
     }
 
@@ -119,7 +119,7 @@ impl World {
     /// The same, on a device of its own kind.
     pub fn on(builder: Builder, config: &FrameConfig, path: Path) -> Self {
         let (device, pd) = open(builder.link_layer(LinkLayer::Ethernet).strict(true).stepped());
-        let receiver = FrameReceiver::new(&pd, &config.clone().path(path)).unwrap();
+        let receiver = FrameReceiver::new(&pd, &config.clone().cq(cq(path))).unwrap();
         assert_eq!(receiver.path(), path);
         Self { receiver, publisher: Publisher::new(&device, path), device }
     }

@@ -3,13 +3,17 @@
 
 #[path = "../../src/sending_qp.rs"]
 pub mod sending_qp;
+#[path = "../../src/sent.rs"]
+pub mod sent;
 
 pub mod frames;
 
+use std::os::fd::AsRawFd;
+
 use doorbell::{
-    BufferPool, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver,
+    BufferPool, CompletionChannel, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, ReceiveFrom,
+    Receiver, RqConfig, RqId, WcStatus,
 };
-use doorbell::{RqId, WcStatus};
 use soft_mlx5::{Builder, Device};
 
 use sending_qp::SendingQp;
@@ -31,6 +35,18 @@ macro_rules! on_each_path {
     };
 }
 
+/// A CQ as large as its queue needs, for frames and tags.
+pub const fn cq(path: Path) -> CqConfig {
+    CqConfig::new(1).path(path)
+}
+
+/// Whether a program that sleeps on the channel wakes up.
+pub fn is_readable(channel: &CompletionChannel) -> bool {
+    let mut poll = libc::pollfd { fd: channel.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure.
+    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+}
+
 /// Powers a device up, and opens it.
 pub fn open(builder: Builder) -> (Device, ProtectionDomain) {
     let device = builder.build().expect("a device");
@@ -38,15 +54,16 @@ pub fn open(builder: Builder) -> (Device, ProtectionDomain) {
     (device, pd)
 }
 
-/// Connects a queue pair of a receiver with a queue pair that sends to it.
+/// Connects a queue pair of a receiver with a queue pair that sends to it and has a single receive.
 pub fn connect(
     receiver: &mut Receiver,
     config: &QpConfig,
+    from: impl Into<ReceiveFrom>,
     far_receiver: &mut Receiver,
     far: &QpConfig,
 ) -> (QueuePair, SendingQp) {
-    let mut near = QueuePair::builder(config).receive(&mut receiver, FROM_TODO).build().unwrap();
-    let mut far = SendingQp::create(far_receiver, far).unwrap();
+    let mut near = QueuePair::builder(config).receive(receiver, from).build().unwrap();
+    let mut far = SendingQp::create(far_receiver, far, RqConfig::new(1)).unwrap();
     near.connect(&far.address().unwrap()).unwrap();
     far.connect(&near.address().unwrap()).unwrap();
     (near, far)
@@ -88,9 +105,9 @@ impl Stepped {
         let mut receiver = Receiver::new(&pd, &config).unwrap();
         let far = CqConfig::new(4).path(receiver.path());
         let mut far_receiver = Receiver::new(&pd, &far).unwrap();
-        let near = QpConfig::rc().receives(receives, 1);
-        let far = QpConfig::rc().receives(1, 1).max_inline(64);
-        let (near, far) = connect(&mut receiver, &near, &mut far_receiver, &far);
+        let (near, own) = (QpConfig::rc(), RqConfig::new(receives));
+        let far = QpConfig::rc().max_inline(64);
+        let (near, far) = connect(&mut receiver, &near, own, &mut far_receiver, &far);
         let rq = near.receive_queue().unwrap();
         let pool = BufferPool::new(&pd, &PoolConfig::new(receiver.capacity(rq), 64)).unwrap();
         receiver.fill(rq, &pool).unwrap();

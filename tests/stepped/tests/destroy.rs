@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
 use doorbell::{
     AddressHandle, Buffer, BufferPool, Completions, CqConfig, MulticastGroup, Path, PoolConfig,
-    ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, SrqConfig, SrqId,
+    ProtectionDomain, QpConfig, QueuePair, ReceiveFrom, Receiver, RqConfig, SrqConfig, SrqId,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
 use doorbell_stepped_tests::{connect, open};
@@ -39,12 +39,9 @@ impl World {
         let mut receiver = Receiver::new(&pd, &config).unwrap();
         let mut far_receiver = Receiver::new(&pd, &config).unwrap();
         let srq = shared.then(|| receiver.create_srq(&SrqConfig::new(15)).unwrap());
-        let near = match srq {
-            Some(srq) => QpConfig::rc().srq(srq),
-            None => QpConfig::rc().receives(16, 1),
-        };
-        let far = QpConfig::rc().receives(1, 1).max_inline(SIZE);
-        let (near, far) = connect(&mut receiver, &near, &mut far_receiver, &far);
+        let from = srq.map_or(RqConfig::new(16).into(), ReceiveFrom::from);
+        let (near, far) = (QpConfig::rc(), QpConfig::rc().max_inline(SIZE));
+        let (near, far) = connect(&mut receiver, &near, from, &mut far_receiver, &far);
         let pool = BufferPool::new(&pd, &PoolConfig::new(64, SIZE)).unwrap();
         let filled = match srq {
             Some(srq) => receiver.fill(srq, &pool).unwrap(),
@@ -219,8 +216,8 @@ fn a_memory_region() {
 
 /// A queue pair for datagrams, and where to send them.
 fn datagrams(w: &mut World) -> (SendingQp, AddressHandle) {
-    let config = QpConfig::ud(7).receives(1, 1).max_inline(SIZE);
-    let mut qp = SendingQp::create(&mut w.far_receiver, &config).unwrap();
+    let config = QpConfig::ud(7).max_inline(SIZE);
+    let mut qp = SendingQp::create(&mut w.far_receiver, &config, RqConfig::new(1)).unwrap();
     qp.activate().unwrap();
     let to = qp.address_handle(&qp.address().unwrap(), 7).unwrap();
     (qp, to)

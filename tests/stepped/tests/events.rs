@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use doorbell::{
     AsyncEvent, AsyncEvents, BufferPool, Cause, Completions, CqConfig, Error, Path, PoolConfig,
-    ProtectionDomain, QpConfig, QpEnd, QueuePair, Receiver, RqConfig, SrqConfig, WcStatus,
+    ProtectionDomain, QpConfig, QpEnd, QueuePair, ReceiveFrom, Receiver, RqConfig, SrqConfig,
+    WcStatus,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
 use doorbell_stepped_tests::{Stepped, connect, open};
@@ -110,9 +111,9 @@ impl Ends {
     }
 
     /// A queue pair of the receiver, and the far end of its connection.
-    fn connect(&mut self, config: &QpConfig) -> (QueuePair, SendingQp) {
-        let far = QpConfig::rc().receives(1, 1);
-        connect(&mut self.receiver, config, &mut self.far_receiver, &far)
+    fn connect(&mut self, from: impl Into<ReceiveFrom>) -> (QueuePair, SendingQp) {
+        let config = QpConfig::rc();
+        connect(&mut self.receiver, &config, from, &mut self.far_receiver, &config)
     }
 }
 
@@ -121,7 +122,7 @@ fn a_receiver_recognizes_events_of_its_queue_pairs_on_an_srq() {
     for path in PATHS {
         let mut ends = Ends::new(path);
         let srq = ends.receiver.create_srq(&SrqConfig::new(7)).unwrap();
-        let (near, _far) = ends.connect(&QpConfig::rc().srq(srq));
+        let (near, _far) = ends.connect(srq);
         let qp_num = near.qp_num();
         let mut events = ends.pd.context().events().unwrap();
         assert!(ends.device.fail_qp(qp_num));
@@ -141,8 +142,8 @@ fn a_removed_device_gives_every_posted_buffer_back_flagged() {
     for path in PATHS {
         let mut ends = Ends::new(path);
         let srq = ends.receiver.create_srq(&SrqConfig::new(7).max_sge(2)).unwrap();
-        let (_on_srq, mut to_srq) = ends.connect(&QpConfig::rc().srq(srq));
-        let (own, mut to_own) = ends.connect(&QpConfig::rc().receives(8, 1));
+        let (_on_srq, mut to_srq) = ends.connect(srq);
+        let (own, mut to_own) = ends.connect(RqConfig::new(8));
         let Ends { mut receiver, far_receiver: _far, pd, device } = ends;
         let rq = own.receive_queue().unwrap();
         // None is left in the pool.
@@ -208,7 +209,7 @@ fn an_srq_below_its_limit_is_refilled_and_armed_again() {
     for path in PATHS {
         let mut ends = Ends::new(path);
         let srq = ends.receiver.create_srq(&SrqConfig::new(15)).unwrap();
-        let (_near, mut far) = ends.connect(&QpConfig::rc().srq(srq));
+        let (_near, mut far) = ends.connect(srq);
         let Ends { mut receiver, mut far_receiver, pd, device } = ends;
         let pool = BufferPool::new(&pd, &PoolConfig::new(64, 64)).unwrap();
         receiver.keep_filled(srq, &pool, 1).unwrap();
@@ -256,7 +257,7 @@ fn a_drain_of_what_has_failed_twice_waits_for_the_event_of_the_second_failure() 
     for path in PATHS {
         let mut ends = Ends::new(path);
         let srq = ends.receiver.create_srq(&SrqConfig::new(15)).unwrap();
-        let (mut near, mut far) = ends.connect(&QpConfig::rc().srq(srq));
+        let (mut near, mut far) = ends.connect(srq);
         let Ends { mut receiver, mut far_receiver, pd, device } = ends;
         let mut events = pd.context().events().unwrap();
         let qp_num = near.qp_num();
@@ -284,8 +285,8 @@ fn a_last_wqe_that_is_not_reported_is_counted() {
     for path in PATHS {
         let mut ends = Ends::new(path);
         let srq = ends.receiver.create_srq(&SrqConfig::new(15)).unwrap();
-        let (mut near, _far) = ends.connect(&QpConfig::rc().srq(srq));
-        let (mut other, _other_far) = ends.connect(&QpConfig::rc().srq(srq));
+        let (mut near, _far) = ends.connect(srq);
+        let (mut other, _other_far) = ends.connect(srq);
         let Ends { mut receiver, device: _device, .. } = ends;
         receiver.enable_statistics();
         // The device is not stepped.
@@ -367,7 +368,7 @@ fn an_overrun_cq_is_an_event_and_loses_no_buffer() {
         for number in 0..5u8 {
             let message = batch.next().unwrap().unwrap();
             assert_eq!(message[..], [number; 9], "{path}");
-            kept.push(message.take());
+            kept.push(message.take().unwrap());
         }
         assert!(batch.next().is_none());
         drop(batch);

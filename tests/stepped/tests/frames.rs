@@ -7,7 +7,7 @@ use doorbell::{Cause, Error, NotSent, Path, Timestamps, WcStatus};
 use doorbell_stepped_tests::frames::{
     GROUP, OTHER, PLAIN, PORT, Publisher, SOURCE, STRIDING, World, datagram, ethernet, is_datagram,
 };
-use doorbell_stepped_tests::{open, with_each_receiver};
+use doorbell_stepped_tests::{cq, open, with_each_receiver};
 use soft_mlx5::{Device, LinkLayer};
 
 with_each_receiver! {
@@ -118,7 +118,7 @@ fn bursts_fill_the_queue(config: &FrameConfig, path: Path, _: u32) {
 #[test]
 fn the_device_says_what_it_found() {
     for config in [PLAIN, STRIDING] {
-        let config = config.vlan_stripping(true).timestamps(Timestamps::Ticks);
+        let config = config.vlan_stripping(true).cq(cq(Path::Direct).timestamps(Timestamps::Ticks));
         let (device, pd) = ethernet();
         let mut receiver = FrameReceiver::new(&pd, &config).unwrap();
         let mut publisher = Publisher::new(&device, Path::Direct);
@@ -210,13 +210,13 @@ fn what_is_not_possible_is_refused_in_words() {
     let world = World::new(&PLAIN, Path::Direct);
     let pd = world.receiver.pd().clone();
     let refused = |config: &FrameConfig| FrameReceiver::new(&pd, config).unwrap_err().to_string();
-    assert!(refused(&STRIDING.path(Path::Verbs)).contains("FrameConfig::plain"));
-    assert!(refused(&PLAIN.path(Path::Verbs).vlan_stripping(true)).contains("verbs path"));
+    assert!(refused(&STRIDING.cq(cq(Path::Verbs))).contains("FrameConfig::plain"));
+    assert!(refused(&PLAIN.cq(cq(Path::Verbs)).vlan_stripping(true)).contains("verbs path"));
     assert!(refused(&PLAIN.plain(5, 64)).contains("power of two"));
     assert!(refused(&PLAIN.striding(4, 512, 32)).contains("bytes of a stride"));
     assert!(refused(&PLAIN.striding(4, 16384, 64)).contains("strides of a buffer"));
     assert!(refused(&PLAIN.port(3)).starts_with("port is 3"));
-    let verbs = FrameReceiver::new(&pd, &PLAIN.path(Path::Verbs)).unwrap();
+    let verbs = FrameReceiver::new(&pd, &PLAIN.cq(cq(Path::Verbs))).unwrap();
     let tagged = verbs.attach(&Flow::udp_multicast(GROUP, PORT).tag(1)).unwrap_err();
     assert!(tagged.to_string().contains("Flow::tag"), "{tagged}");
     let here = std::net::Ipv4Addr::LOCALHOST;
@@ -226,14 +226,14 @@ fn what_is_not_possible_is_refused_in_words() {
     }
     let few = FrameReceiver::spread(&pd, &PLAIN, 3).unwrap_err();
     assert!(few.to_string().contains("power of two"), "{few}");
-    let spread = FrameReceiver::spread(&pd, &PLAIN.path(Path::Verbs), 2).unwrap_err();
+    let spread = FrameReceiver::spread(&pd, &PLAIN.cq(cq(Path::Verbs)), 2).unwrap_err();
     assert!(matches!(spread, Error::Unsupported { .. }), "{spread}");
 }
 
 #[test]
 fn an_infiniband_port_is_refused() {
     let (_device, pd) = open(Device::builder());
-    for config in [PLAIN, STRIDING, PLAIN.path(Path::Verbs)] {
+    for config in [PLAIN, STRIDING, PLAIN.cq(cq(Path::Verbs))] {
         let refused = FrameReceiver::new(&pd, &config).unwrap_err();
         assert!(refused.to_string().contains("use an Ethernet port"), "{refused}");
     }
@@ -263,14 +263,14 @@ fn frames_are_not_messages() {
     posting.signaled().send_frame(&[0; 60], false).unwrap();
     drop(posting);
     world.device.settle();
-    assert_eq!(sender.poll().next().unwrap().token, 0);
+    assert_eq!(sender.poll().next().unwrap().unwrap().token, 0);
 }
 
 #[test]
 fn the_missing_capability_is_named() {
     let builder = Device::builder().link_layer(LinkLayer::Ethernet).refuse_raw(true);
     let (_device, pd) = open(builder.stepped());
-    for config in [PLAIN, STRIDING, PLAIN.path(Path::Verbs)] {
+    for config in [PLAIN, STRIDING, PLAIN.cq(cq(Path::Verbs))] {
         let refused = FrameReceiver::new(&pd, &config).unwrap_err();
         assert!(matches!(refused, Error::NeedsNetRaw { .. }), "{refused}");
         assert!(refused.to_string().contains("CAP_NET_RAW"), "{refused}");

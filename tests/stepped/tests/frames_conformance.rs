@@ -7,6 +7,7 @@ use std::ptr;
 
 use doorbell::frames::{FrameConfig, FrameReceiver, TakenFrame};
 use doorbell::{Cause, Path, ProtectionDomain, WcStatus};
+use doorbell_stepped_tests::cq;
 use doorbell_stepped_tests::frames::{GROUP, Publisher, datagram, ethernet, feed};
 use fastrand::Rng;
 use mlx5_wire::data::DataSegment;
@@ -228,7 +229,7 @@ impl Drop for Libmlx5 {
 #[test]
 fn a_work_queue_is_written_as_libmlx5_writes_it() {
     let [(ours_on, pd), (theirs_on, _)] = [ethernet(), ethernet()];
-    let config = FrameConfig::new().plain(WQES, BYTES).spare(SPARE).path(Path::Direct);
+    let config = FrameConfig::new().plain(WQES, BYTES).spare(SPARE).cq(cq(Path::Direct));
     let mut receiver = FrameReceiver::spread(&pd, &config, 1).unwrap().remove(0);
     let _rule = receiver.attach(&feed()).unwrap();
     let libmlx5 = Libmlx5::new(&theirs_on);

@@ -10,7 +10,7 @@ use doorbell::{Completions, CqConfig, NotSent, Path, Sender};
 use doorbell_stepped_tests::frames::{
     ALL, GROUP, HEADERS, PLAIN, Publisher, STRIDING, World, datagram, ethernet, feed, is_datagram,
 };
-use doorbell_stepped_tests::{on_each_path, open, with_each_receiver};
+use doorbell_stepped_tests::{cq, on_each_path, open, with_each_receiver};
 use soft_mlx5::nic::objects::WqState;
 use soft_mlx5::{Device, LinkLayer};
 
@@ -228,7 +228,7 @@ fn everything_can_be_dropped_in_any_order() {
         for number in 0..(1..=PARTS).product() {
             let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
             let mut sender = Sender::new(&pd, &CqConfig::new(4096).path(path)).unwrap();
-            let config = config.clone().path(path).max_inline(64);
+            let config = config.clone().cq(cq(path)).max_inline(64);
             let receiver = match each {
                 1 => FrameReceiver::with_sender(&pd, &config, &mut sender),
                 _ => FrameReceiver::new(&pd, &config),

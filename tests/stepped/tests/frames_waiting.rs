@@ -1,7 +1,6 @@
 //! Sleeping until frames come: no wake-up is lost, whatever the device does between the steps of a program that arms,
 //! polls and sleeps.
 
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use std::time::Duration;
 use doorbell::frames::FrameConfig;
 use doorbell::{Completions, Path};
 use doorbell_stepped_tests::frames::{GROUP, World, datagram, feed, is_datagram};
-use doorbell_stepped_tests::with_each_receiver;
+use doorbell_stepped_tests::{is_readable, with_each_receiver};
 use fastrand::Rng;
 
 with_each_receiver! {
@@ -20,14 +19,6 @@ with_each_receiver! {
 
 /// Bytes of a frame.
 const LEN: usize = 1400;
-
-/// Whether a program that sleeps on the channel wakes up.
-fn wakes_up(world: &World) -> bool {
-    let fd = world.receiver.channel().as_fd().as_raw_fd();
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one structure.
-    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
-}
 
 /// A world in which frames are sent, and the device steps, at any place between the steps of the program.
 struct Meddled {
@@ -87,7 +78,7 @@ impl Meddled {
         }
         self.world.device.settle();
         let there = self.sent - self.taken;
-        assert!(wakes_up(&self.world), "round {round}: asleep, with {there} frames there");
+        assert!(is_readable(self.world.receiver.channel().unwrap()), "round {round}: asleep, with {there} frames there");
         if self.meddle() < 7 {
             assert!(self.world.receiver.wait(Duration::ZERO).unwrap());
         }

@@ -5,7 +5,7 @@ use doorbell::tags::{
     TaggedReceive,
 };
 use doorbell::{BufferPool, Error, Path, PoolConfig, QpConfig};
-use doorbell_stepped_tests::{on_each_path, open};
+use doorbell_stepped_tests::{cq, on_each_path, open};
 use soft_mlx5::{Builder, Device, LinkLayer};
 
 on_each_path! {
@@ -68,11 +68,11 @@ impl World {
 
     fn on(device: Builder, path: Path, offload: Offload) -> Self {
         let (device, pd) = open(device.small_steps().strict(true));
-        let config = TagMatchingConfig::new(8).path(path).offload(offload);
+        let config = TagMatchingConfig::new(8).cq(cq(path)).offload(offload);
         let slots = BufferPool::new(&pd, &PoolConfig::new(256, 256)).unwrap();
         let mut sides = [(); 2].map(|()| {
             let mut tags = TagMatchingSrq::new(&pd, &config).unwrap();
-            tags.fill(&slots).unwrap();
+            tags.keep_filled(&slots).unwrap();
             let peer = tags.add_peer(&QpConfig::rc()).unwrap();
             (tags, peer)
         });
@@ -258,7 +258,7 @@ fn on_roce_the_library_matches(path: Path) {
     assert_eq!(world.ends(), [(receive, Some(message))]);
 
     let pd = world.near.pd().clone();
-    let config = TagMatchingConfig::new(8).path(path);
+    let config = TagMatchingConfig::new(8).cq(cq(path));
     assert!(!TagMatchingSrq::new(&pd, &config).unwrap().offload());
     let error = TagMatchingSrq::new(&pd, &config.offload(Offload::Required)).unwrap_err();
     assert!(matches!(error, Error::Verbs { operation: "ibv_create_srq_ex", .. }), "{error}");

@@ -1,6 +1,8 @@
 //! Checking the signatures of CQEs: a receiver that checks them meets torn CQEs, and CQEs of another index.
 
-use doorbell::{BufferPool, Compression, CqConfig, Error, Path, PoolConfig, QpConfig, Receiver};
+use doorbell::{
+    BufferPool, Compression, CqConfig, Error, Path, PoolConfig, QpConfig, Receiver, RqConfig,
+};
 use doorbell_stepped_tests::{Stepped, connect};
 use soft_mlx5::Faults;
 use soft_mlx5::faults::Defect;
@@ -9,7 +11,11 @@ const RECEIVES: u32 = 16;
 
 fn world(verify: bool) -> Stepped {
     let config = CqConfig::new(2 * RECEIVES).path(Path::Direct);
-    Stepped::with(config.verify_cqes(verify), RECEIVES)
+    let mut world = Stepped::with(config, RECEIVES);
+    if verify {
+        world.receiver.verify_cqes().unwrap();
+    }
+    world
 }
 
 fn with_defect(world: &Stepped, defect: Defect) {
@@ -102,9 +108,9 @@ fn what_a_purge_has_moved_is_right_still() {
     let mut world = world(true);
     let config = CqConfig::new(8).path(Path::Direct);
     let mut far_receiver = Receiver::new(&world.pd, &config).unwrap();
-    let far = QpConfig::rc().receives(1, 1).max_inline(64);
-    let near = QpConfig::rc().receives(4, 1);
-    let (other, mut peer) = connect(&mut world.receiver, &near, &mut far_receiver, &far);
+    let (near, own) = (QpConfig::rc(), RqConfig::new(4));
+    let far = QpConfig::rc().max_inline(64);
+    let (other, mut peer) = connect(&mut world.receiver, &near, own, &mut far_receiver, &far);
     let pool = BufferPool::new(&world.pd, &PoolConfig::new(4, 64)).unwrap();
     world.receiver.fill(other.receive_queue().unwrap(), &pool).unwrap();
     for number in 0..6u8 {
@@ -129,11 +135,11 @@ fn what_a_purge_has_moved_is_right_still() {
 #[test]
 fn it_is_refused_where_there_is_nothing_to_check() {
     let world = world(true);
-    let config = CqConfig::new(8).verify_cqes(true);
+    let config = CqConfig::new(8);
     for config in
         [config.clone().path(Path::Verbs), config.path(Path::Direct).compression(Compression::Hash)]
     {
-        let refused = Receiver::new(&world.pd, &config);
+        let refused = Receiver::new(&world.pd, &config).unwrap().verify_cqes();
         let Err(Error::Unsupported { operation, .. }) = refused else { panic!("{refused:?}") };
         assert_eq!(operation, "verify_cqes");
     }

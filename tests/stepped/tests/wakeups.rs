@@ -1,20 +1,11 @@
 //! No wake-up is lost: a device completes at any moment between the steps of a program that arms, polls and
 //! sleeps.
 
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use doorbell::{Completions, Path};
-use doorbell_stepped_tests::Stepped;
+use doorbell_stepped_tests::{Stepped, is_readable};
 use fastrand::Rng;
-
-/// Whether a program that sleeps on the channel wakes up.
-fn wakes_up(world: &Stepped) -> bool {
-    let fd = world.receiver.channel().unwrap().as_raw_fd();
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one structure.
-    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
-}
 
 /// Rounds of arm and sleep, with messages sent and the device stepped at any place between.
 fn rounds(path: Path, count: u64) {
@@ -55,7 +46,7 @@ fn rounds(path: Path, count: u64) {
             sent += 1;
         }
         world.device.settle();
-        assert!(wakes_up(&world), "round {round}: asleep, with {} messages there", sent - taken);
+        assert!(is_readable(world.receiver.channel().unwrap()), "round {round}: asleep, with {} messages there", sent - taken);
         slept += 1;
         if meddle(&mut world, &mut sent, taken) < 7 {
             assert!(world.receiver.wait(Duration::ZERO).unwrap());

@@ -8,8 +8,8 @@ mod instructions;
 mod tags;
 
 use doorbell::{
-    BufferPool, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, Sender,
-    SrqConfig, SrqId, WcStatus,
+    BufferPool, PoolConfig, ProtectionDomain, QpConfig, QueuePair, ReceiveFrom, Receiver, RqConfig,
+    Sender, SrqConfig, SrqId, WcStatus,
 };
 use doorbell_tests::peers::join;
 use doorbell_tests::sending::completions;
@@ -100,15 +100,12 @@ impl Clients {
 
     fn connect(&mut self) -> (QueuePair, QueuePair) {
         let config = QpConfig::rc().min_rnr_timer(1);
-        let config = match self.srq {
-            Some(srq) => config,
-            None => config.receives(RECEIVES, 1),
-        };
+        let from = self.srq.map_or(RqConfig::new(RECEIVES).into(), ReceiveFrom::from);
         let mut near =
-            QueuePair::builder(&config).receive(&mut self.receiver, srq).build().unwrap();
-        let far = QpConfig::rc().receives(1, 1).sends(SENDS);
+            QueuePair::builder(&config).receive(&mut self.receiver, from).build().unwrap();
+        let far = QpConfig::rc().sends(SENDS);
         let mut far = QueuePair::builder(&far)
-            .receive(&mut self.far_receiver, FROM_TODO)
+            .receive(&mut self.far_receiver, RqConfig::new(1))
             .send(&mut self.sender)
             .build()
             .unwrap();

@@ -11,7 +11,7 @@ fn connected(config: QpConfig, mask: sys::ibv_qp_attr_mask) -> sys::ibv_qp_attr 
     let config = config.sends(4).gid_index(0);
     let mut near =
         QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
-    let far = QueuePair::builder(&config).receive(&mut receiver, FROM_TODO).build().unwrap();
+    let far = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
     near.connect(&far.address().unwrap()).unwrap();
     // SAFETY: a live queue pair.
     unsafe { query(near.as_raw(), mask) }
@@ -47,10 +47,10 @@ fn a_queue_pair_is_of_the_partition_that_was_asked_for() {
     let pd = device::pd();
     let last = pd.context().attr().max_pkeys - 1;
     let mut receiver = device::receiver(&pd, 64);
-    let config = QpConfig::rc().receives(4, 1);
+    let config = QpConfig::rc();
     for index in [0, last] {
         let qp = QueuePair::builder(&config.clone().pkey_index(index))
-            .receive(&mut receiver, FROM_TODO)
+            .receive(&mut receiver, RqConfig::new(4))
             .build()
             .unwrap();
         // SAFETY: a live queue pair.
@@ -58,7 +58,7 @@ fn a_queue_pair_is_of_the_partition_that_was_asked_for() {
         assert_eq!(attr.pkey_index, index);
     }
     let refused = QueuePair::builder(&config.pkey_index(last + 1))
-        .receive(&mut receiver, FROM_TODO)
+        .receive(&mut receiver, RqConfig::new(4))
         .build()
         .unwrap_err();
     assert!(refused.to_string().contains("pkey_index"), "{refused}");
@@ -74,7 +74,7 @@ fn the_path_mtu_is_the_lesser_of_both_sides() {
         (Mtu::Mtu512, Mtu::Mtu512, 512),
     ] {
         let mut near = QueuePair::builder(&config.clone().mtu(ours))
-            .receive(&mut receiver, FROM_TODO)
+            .receive(&mut receiver, RqConfig::new(4))
             .build()
             .unwrap();
         let far =

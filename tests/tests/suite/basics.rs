@@ -2,7 +2,10 @@
 
 use std::collections::VecDeque;
 
-use doorbell::{Buffer, BufferPool, PoolConfig, PostFailure, QpConfig, QueueId, SrqConfig};
+use doorbell::{
+    Buffer, BufferPool, PoolConfig, PostFailure, QpConfig, QueueId, ReceiveFrom, RqConfig,
+    SrqConfig,
+};
 use doorbell_tests::world::{Shared, Single, World, both};
 use doorbell_tests::{Peers, device, message, receiving};
 use fastrand::Rng;
@@ -45,8 +48,8 @@ fn a_message_is_scattered_over_buffers_of_several_pools() {
         BufferPool::new(&pd, &PoolConfig::new(8, 16)).unwrap(),
         BufferPool::new(&pd, &PoolConfig::new(8, 100)).unwrap(),
     );
-    let config = QpConfig::rc().srq(srq);
-    let (_near, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 256);
+    let config = QpConfig::rc();
+    let (_near, mut peers) = Peers::connect(&pd, &mut receiver, &config, srq, 1, 256);
 
     // All three, two and a part, exactly one, part of one.
     for (len, parts) in
@@ -69,11 +72,49 @@ fn a_message_is_scattered_over_buffers_of_several_pools() {
     }
 }
 
+/// Also if the message fits into the first buffer: the others would be lost to their pool.
+#[test]
+fn a_scattered_message_is_neither_taken_nor_replaced_and_no_buffer_is_lost() {
+    let (pd, mut receiver) = device::start(64);
+    let srq = receiver.create_srq(&SrqConfig::new(3).max_sge(3)).unwrap();
+    let config = QpConfig::rc().min_rnr_timer(1);
+    let (_near, mut peers) = Peers::connect(&pd, &mut receiver, &config, srq, 1, 200);
+    let small = BufferPool::new(&pd, &PoolConfig::new(2, 16)).unwrap();
+    let large = BufferPool::new(&pd, &PoolConfig::new(2, 200)).unwrap();
+    let buffers = vec![small.take().unwrap(), small.take().unwrap(), large.take().unwrap()];
+    let free = receiver.free_slots(srq);
+    receiver.post_scatter(srq, buffers).unwrap();
+    for (len, parts) in [(40, [16, 16, 8]), (16, [16, 0, 0]), (200, [16, 16, 168])] {
+        let number = peers.send(0, len);
+        // Recycled: the next message takes the same buffers.
+        receiving::messages(&mut receiver, 1, |message| {
+            let refused = message.replace(large.take().unwrap()).unwrap_err();
+            assert_eq!((refused.reason, large.available()), (PostFailure::Scattered, 0));
+        });
+        assert_eq!((receiver.free_slots(srq), large.available()), (free - 1, 1));
+        peers.send(0, len);
+        let mut back = None;
+        receiving::messages(&mut receiver, 1, |message| {
+            let refused = message.take().unwrap_err();
+            assert_eq!(refused.reason, PostFailure::Scattered);
+            assert!(refused.to_string().contains("into_buffers"), "{refused}");
+            back = Some(refused.payload);
+        });
+        let back = back.unwrap();
+        let whole: Vec<u8> = back.iter().flat_map(|buffer| buffer.to_vec()).collect();
+        assert_eq!(back.iter().map(|buffer| buffer.len()).collect::<Vec<_>>(), parts);
+        assert_eq!(message::read(&whole), (0, number + 1));
+        assert_eq!((receiver.free_slots(srq), small.available(), large.available()), (free, 0, 1));
+        receiver.post_scatter(srq, back).unwrap();
+    }
+}
+
 #[test]
 fn a_scattered_receive_is_recycled_with_all_its_buffers() {
     let (pd, mut receiver) = device::start(256);
-    let qp = QpConfig::rc().receives(4, 2);
-    let (near, mut peers) = Peers::connect(&pd, &mut receiver, &qp, 1, 128);
+    let qp = QpConfig::rc();
+    let (near, mut peers) =
+        Peers::connect(&pd, &mut receiver, &qp, RqConfig::new(4).max_sge(2), 1, 128);
     let rq = near[0].receive_queue().unwrap();
     let pool = BufferPool::new(&pd, &PoolConfig::new(2, 64)).unwrap();
     let buffers = vec![pool.take().unwrap(), pool.take().unwrap()];
@@ -118,14 +159,10 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
     let pools = sizes.map(|size| BufferPool::new(&pd, &PoolConfig::new(64, size)).unwrap());
     let mut near = Vec::new();
     let mut far = Vec::new();
-    let configs = [
-        QpConfig::rc().srq(one),
-        QpConfig::rc().srq(two),
-        QpConfig::rc().receives(8, 1),
-        QpConfig::rc().receives(16, 1),
-    ];
-    for config in &configs {
-        let (qps, peers) = Peers::connect(&pd, &mut receiver, config, 2, 64);
+    let sources: [ReceiveFrom; 4] =
+        [one.into(), two.into(), RqConfig::new(8).into(), RqConfig::new(16).into()];
+    for from in sources {
+        let (qps, peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc(), from, 2, 64);
         near.extend(qps);
         far.push(peers);
     }
@@ -153,7 +190,7 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
             // Some are posted again, some leave their slot to another buffer.
             let posted_again = message.len() % 2 == 0 && to % 3 != 0;
             let buffer = match posted_again {
-                true => message.take(),
+                true => message.take().unwrap(),
                 false => message.replace(pools[to / 2].take().unwrap()).unwrap(),
             };
             assert_eq!(buffer.capacity(), sizes[to / 2] as usize);
@@ -180,7 +217,7 @@ fn a_batch_that_found_nothing_may_be_asked_again() {
                 while let Some(message) = batch.next() {
                     let message = message.unwrap();
                     assert_eq!(message::read(&message), (0, kept.len() as u64));
-                    kept.push(message.take());
+                    kept.push(message.take().unwrap());
                 }
                 w.peers.arrive(1);
             }
@@ -199,7 +236,7 @@ fn what_waits_for_a_slot_is_rung_for_when_messages_of_several_queues_are_taken()
     let (pd, mut receiver) = device::start(64);
     let srqs = [1, 2].map(|receives| receiver.create_srq(&SrqConfig::new(receives)).unwrap());
     for srq in srqs {
-        let (_qps, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq), 1, 64);
+        let (_qps, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc(), srq, 1, 64);
         let pool = BufferPool::new(&pd, &PoolConfig::new(64, 64)).unwrap();
         receiver.fill(srq, &pool).unwrap();
         let count = 64 - pool.available();
@@ -252,7 +289,7 @@ fn a_message_leaves_its_slot_to_another_buffer() {
         receiving::messages(&mut w.receiver, 1, |message| {
             let error = message.replace(foreign.take().unwrap()).unwrap_err();
             assert_eq!((error.reason, foreign.available()), (PostFailure::WrongDomain, 0));
-            drop(error.buffer);
+            drop(error.payload);
         });
         assert_eq!((w.pool.available() + other.available(), foreign.available()), (free, 1));
         drop(kept);

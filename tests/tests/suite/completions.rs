@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use doorbell::{
     BufferPool, Compression, CqConfig, Error, Path, PoolConfig, ProtectionDomain, QpConfig,
-    QueuePair, Receiver, Timestamps, WcFlags,
+    QueuePair, Receiver, RqConfig, Timestamps, WcFlags,
 };
 use doorbell_tests::world::Single;
 use doorbell_tests::{Peers, assert_matches, device, message, receiving, skip};
@@ -41,8 +41,8 @@ fn where_a_message_came_from() {
 fn timed(pd: &ProtectionDomain, receives: u32) -> (Receiver, Vec<QueuePair>, Peers) {
     let config = CqConfig::new(receives).path(device::path()).timestamps(Timestamps::Ticks);
     let mut receiver = Receiver::new(pd, &config).unwrap();
-    let qp = QpConfig::rc().receives(receives, 1);
-    let (near, peers) = Peers::connect(pd, &mut receiver, &qp, 1, 64);
+    let qp = QpConfig::rc();
+    let (near, peers) = Peers::connect(pd, &mut receiver, &qp, RqConfig::new(receives), 1, 64);
     let pool = BufferPool::new(pd, &PoolConfig::new(receives, 64)).unwrap();
     receiver.fill(near[0].receive_queue().unwrap(), &pool).unwrap();
     (receiver, near, peers)

@@ -52,7 +52,7 @@ impl Side {
     }
 
     fn qp(&mut self) -> SendingQp {
-        SendingQp::create(&mut self.receiver, &QpConfig::rc().srq(self.srq)).unwrap()
+        SendingQp::create(&mut self.receiver, &QpConfig::rc(), self.srq).unwrap()
     }
 
     fn expect(&mut self, bytes: &[u8]) {

@@ -1,7 +1,8 @@
 //! Connections that break off in the middle of a message: the receive of the message comes back.
 
 use doorbell::{
-    BufferPool, Cause, PoolConfig, QpConfig, QpEnd, QueuePair, Receiver, SrqConfig, SrqId, WcStatus,
+    BufferPool, Cause, PoolConfig, QpConfig, QpEnd, QueuePair, Receiver, RqConfig, SrqConfig,
+    SrqId, WcStatus,
 };
 use doorbell_tests::cut::{self, Cut};
 use doorbell_tests::peers::join;
@@ -38,8 +39,8 @@ impl World {
             .receive(&mut self.receiver, self.srq)
             .build()
             .unwrap();
-        let far = QpConfig::rc().receives(1, 1).max_inline(64);
-        let mut far = SendingQp::create(&mut self.far_receiver, &far).unwrap();
+        let far = QpConfig::rc().max_inline(64);
+        let mut far = SendingQp::create(&mut self.far_receiver, &far, RqConfig::new(1)).unwrap();
         join(&mut near, &mut far);
         (near, far)
     }

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use doorbell::{
     BufferPool, DatagramSource, Error, GRH_SIZE, MulticastGroup, NotSent, PoolConfig,
-    ProtectionDomain, QpConfig, QueuePair, Receiver, SrqConfig, WcFlags, WcStatus,
+    ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, SrqConfig, WcFlags, WcStatus,
 };
 use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::Single;
@@ -27,9 +27,9 @@ impl End {
         let qp = if shared {
             let srq = receiver.create_srq(&SrqConfig::new(15)).unwrap();
             receiver.fill(srq, &pool).unwrap();
-            SendingQp::create(&mut receiver, &config.srq(srq)).unwrap()
+            SendingQp::create(&mut receiver, &config, srq).unwrap()
         } else {
-            let qp = SendingQp::create(&mut receiver, &config.receives(16, 1)).unwrap();
+            let qp = SendingQp::create(&mut receiver, &config, RqConfig::new(16)).unwrap();
             receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
             qp
         };

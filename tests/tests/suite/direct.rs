@@ -93,7 +93,7 @@ fn receives_of_the_program_and_of_the_library_share_a_queue() {
         assert_eq!(message::read(&bytes), (0, 2 * round));
         receiving::messages(&mut w.receiver, 1, |message| {
             assert_eq!(message::read(&message), (0, 2 * round + 1));
-            drop(message.take());
+            drop(message.take().unwrap());
         });
     }
 }

@@ -148,7 +148,8 @@ fn a_queue_pair_that_is_dropped_has_its_room_until_its_receives_have_come_back()
     let config = QpConfig::rc();
     let pool = BufferPool::new(&pd, &PoolConfig::new(16, 64)).unwrap();
     for round in 0..20 {
-        let (mut near, _peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
+        let (mut near, _peers) =
+            Peers::connect(&pd, &mut receiver, &config, RqConfig::new(16), 1, 64);
         let qp = near.remove(0);
         let rq = qp.receive_queue().unwrap();
         assert_eq!(receiver.fill(rq, &pool).unwrap(), 16, "round {round}");

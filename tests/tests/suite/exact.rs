@@ -21,7 +21,7 @@ fn full() -> TwoSrqs {
 }
 
 /// Checks that a message is the next one of its SRQ, and returns which that is.
-fn count(numbers: [u32; 2], seen: &mut [u32; 2], message: &Message<'_, '_>) -> usize {
+fn count(numbers: [u32; 2], seen: &mut [u32; 2], message: &Message<'_>) -> usize {
     let at = numbers.iter().position(|&number| number == message.qp_num()).unwrap();
     assert_eq!(message::read(message).1, u64::from(seen[at]));
     seen[at] += 1;
@@ -73,7 +73,7 @@ fn a_post_after_a_forgotten_batch_of_two_queues_does_not_overrun_their_cq() {
     let mut batch = world.receiver.poll();
     for _ in 0..RECEIVES {
         let message = batch.next().expect("a message").unwrap();
-        taken[count(numbers, &mut seen, &message)].push(message.take());
+        taken[count(numbers, &mut seen, &message)].push(message.take().unwrap());
     }
     forget(batch);
     for (srq, buffers) in world.srqs.into_iter().zip(taken) {

@@ -107,7 +107,7 @@ fn a_queue_is_emptied_and_refilled_time_and_again() {
             };
             receiving::messages(&mut w.receiver, capacity, |message| {
                 check(&message);
-                held.push(message.take());
+                held.push(message.take().unwrap());
             });
             assert_eq!(w.free_slots(), capacity);
             assert!(w.receiver.poll().next().is_none());

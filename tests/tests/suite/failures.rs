@@ -2,7 +2,7 @@
 
 use std::mem::zeroed;
 
-use doorbell::{Cause, QpConfig, QpState, WcStatus};
+use doorbell::{Cause, QpConfig, QpState, RqConfig, WcStatus};
 use doorbell_tests::peers::{join, known_state};
 use doorbell_tests::world::{Shared, Single, World};
 use doorbell_tests::{Peers, device, direct_only, receiving};
@@ -22,8 +22,8 @@ fn too_long(context: &doorbell::Context) -> (WcStatus, WcStatus) {
 /// Connects the first queue pair to a far end that can send more than its receives take.
 fn connect_to_longer<Q>(w: &mut World<Q>) -> Peers {
     let mut receiver = device::receiver(&w.pd, 64);
-    let config = QpConfig::rc().receives(1, 1);
-    let (_, mut long) = Peers::connect(&w.pd, &mut receiver, &config, 1, 4096);
+    let config = QpConfig::rc();
+    let (_, mut long) = Peers::connect(&w.pd, &mut receiver, &config, RqConfig::new(1), 1, 4096);
     long.reset(0);
     w.receiver.reset_qp(&mut w.near[0]).unwrap();
     join(&mut w.near[0], &mut long.qps[0]);

@@ -89,14 +89,13 @@ fn an_srq_takes_datagrams_when_its_buffers_have_room_for_the_header() {
     let (pd, mut receiver) = device::start(64);
     let small = BufferPool::new(&pd, &PoolConfig::new(8, 39)).unwrap();
     let large = BufferPool::new(&pd, &PoolConfig::new(64, 512)).unwrap();
-    let datagrams = |srq| QpConfig::ud(QKEY).srq(srq);
+    let datagrams = QpConfig::ud(QKEY);
 
     let srq = receiver.create_srq(&SrqConfig::new(15)).unwrap();
     // For a connection they are fine.
     receiver.post(srq, small.take()).unwrap();
     drop(QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).build().unwrap());
-    let refused =
-        QueuePair::builder(&datagrams(srq)).receive(&mut receiver, FROM_TODO).build().unwrap_err();
+    let refused = QueuePair::builder(&datagrams).receive(&mut receiver, srq).build().unwrap_err();
     assert_matches!(refused, Error::NoRoomForHeader { capacity: 39 });
     assert!(refused.to_string().contains("GRH_SIZE"), "{refused}");
     // Nothing was changed.
@@ -104,7 +103,7 @@ fn an_srq_takes_datagrams_when_its_buffers_have_room_for_the_header() {
     receiver.destroy_srq(srq).unwrap();
 
     let srq = receiver.create_srq(&SrqConfig::new(15)).unwrap();
-    let qp = QueuePair::builder(&datagrams(srq)).receive(&mut receiver, FROM_TODO).build().unwrap();
+    let qp = QueuePair::builder(&datagrams).receive(&mut receiver, srq).build().unwrap();
     let refused = receiver.post(srq, small.take()).unwrap_err();
     assert_eq!(refused.reason, PostFailure::NoRoomForHeader { capacity: 39 });
     assert!(receiver.fill(srq, &large).unwrap() > 0);
@@ -118,8 +117,8 @@ fn the_message_of_a_datagram_is_not_replaced_by_a_buffer_without_room_for_the_he
     let small = BufferPool::new(&pd, &PoolConfig::new(1, 39)).unwrap();
     let large = BufferPool::new(&pd, &PoolConfig::new(64, 512)).unwrap();
     let mut receiver = device::receiver(&pd, 64);
-    let config = QpConfig::ud(QKEY).receives(4, 1).max_inline(64);
-    let mut qp = SendingQp::create(&mut receiver, &config).unwrap();
+    let config = QpConfig::ud(QKEY).max_inline(64);
+    let mut qp = SendingQp::create(&mut receiver, &config, RqConfig::new(4)).unwrap();
     receiver.fill(qp.receive_queue().unwrap(), &large).unwrap();
     qp.activate().unwrap();
     let itself = qp.address_handle(&qp.address().unwrap(), QKEY).unwrap();
@@ -138,7 +137,7 @@ fn the_message_of_a_datagram_is_not_replaced_by_a_buffer_without_room_for_the_he
     // An SRQ takes the buffer, but a queue pair for datagrams may use it later.
     let srq = receiver.create_srq(&SrqConfig::new(3)).unwrap();
     let (near, mut peers) =
-        Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(srq).min_rnr_timer(1), 1, 64);
+        Peers::connect(&pd, &mut receiver, &QpConfig::rc().min_rnr_timer(1), srq, 1, 64);
     receiver.post(srq, large.take()).unwrap();
     peers.send(0, 20);
     receiving::messages(&mut receiver, 1, |message| {
@@ -236,28 +235,13 @@ fn keys_of_the_system_are_refused() {
 }
 
 #[test]
-fn receives_of_its_own_and_shared_ones_are_not_asked_for_together() {
-    let mut w = Shared::new(15, 1, 64);
-    for both in [
-        QpConfig::rc().srq(w.queue).receives(4, 1),
-        QpConfig::rc().receives(4, 1).srq(w.queue),
-        QpConfig::ud(QKEY).receives(4, 1).srq(w.queue),
-    ] {
-        assert_matches!(
-            QueuePair::builder(&both).receive(&mut w.receiver, FROM_TODO).build(),
-            Err(Error::Unsupported { operation: "QpConfig::receives", .. })
-        );
-    }
-}
-
-#[test]
 fn datagrams_are_exchanged_after_the_exchange_of_addresses() {
     let (pd, mut receiver) = device::start(256);
     let pool = BufferPool::new(&pd, &PoolConfig::new(64, 256)).unwrap();
     // Each has a Q_Key of its own.
     let mut end = |qkey| {
-        let config = QpConfig::ud(qkey).receives(8, 1).max_inline(64);
-        let qp = SendingQp::create(&mut receiver, &config).unwrap();
+        let config = QpConfig::ud(qkey).max_inline(64);
+        let qp = SendingQp::create(&mut receiver, &config, RqConfig::new(8)).unwrap();
         receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
         qp
     };

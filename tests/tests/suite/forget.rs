@@ -21,8 +21,8 @@ fn lend_and_forget(receiver: &mut Receiver, count: usize) {
 fn beside_another(max_wr: u32) -> (Receiver, SrqId, Vec<QueuePair>, Peers, BufferPool) {
     let (pd, mut receiver) = device::start(64);
     let [srq, _other] = [(); 2].map(|()| receiver.create_srq(&SrqConfig::new(max_wr)).unwrap());
-    let config = QpConfig::rc().srq(srq);
-    let (near, peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
+    let config = QpConfig::rc();
+    let (near, peers) = Peers::connect(&pd, &mut receiver, &config, srq, 1, 64);
     (receiver, srq, near, peers, BufferPool::new(&pd, &PoolConfig::new(64, 64)).unwrap())
 }
 
@@ -87,7 +87,7 @@ fn forgotten_batches_of_several_queues_give_their_cqes_back() {
         peers.send(0, 40);
         let taken = receiving::wait_for("a message", || {
             let mut batch = receiver.poll();
-            let taken = batch.next().map(|message| message.unwrap().take());
+            let taken = batch.next().map(|message| message.unwrap().take().unwrap());
             forget(batch);
             taken
         });
@@ -103,7 +103,7 @@ fn what_was_taken_from_a_forgotten_batch_is_not_given_out_again() {
         w.peers.arrive(6);
         let mut batch = w.receiver.poll();
         for _ in 0..round {
-            taken.push(batch.next().unwrap().unwrap().take());
+            taken.push(batch.next().unwrap().unwrap().take().unwrap());
         }
         forget(batch);
         taken.extend(w.take(6 - round));
@@ -124,7 +124,7 @@ fn what_a_forgotten_batch_of_several_queues_posted_is_rung_for_before_sleeping()
         peers.send(0, 40);
         peers.settle();
         let mut batch = receiver.poll();
-        taken.push(batch.next().unwrap().unwrap().take());
+        taken.push(batch.next().unwrap().unwrap().take().unwrap());
         forget(batch);
     }
     for _ in 0..waiting {
@@ -142,7 +142,8 @@ fn a_receive_posted_after_a_forgotten_batch_works() {
         w.fill();
         w.peers.arrive(taken);
         let mut batch = w.receiver.poll();
-        let buffers: Vec<_> = (0..taken).map(|_| batch.next().unwrap().unwrap().take()).collect();
+        let buffers: Vec<_> =
+            (0..taken).map(|_| batch.next().unwrap().unwrap().take().unwrap()).collect();
         forget(batch);
         // They go to the slots from which buffers were just taken.
         assert!(w.receiver.post(w.queue, buffers).is_ok());
@@ -174,7 +175,7 @@ fn the_device_never_writes_to_what_was_taken_after_a_batch_was_forgotten() {
 fn a_forgotten_buffer_is_missing_from_its_pool() {
     let mut w = Single::new(8, 64).filled();
     w.peers.send(0, 40);
-    receiving::messages(&mut w.receiver, 1, |message| forget(message.take()));
+    receiving::messages(&mut w.receiver, 1, |message| forget(message.take().unwrap()));
     w.receiver.reset_qp(&mut w.near[0]).unwrap();
     assert_eq!(w.pool.available(), w.pool.count() as usize - 1);
 }

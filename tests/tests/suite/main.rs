@@ -26,6 +26,7 @@ mod refill;
 mod refusals;
 mod reset;
 mod sends;
+mod sides;
 mod sizes;
 mod tasks;
 mod teardown;

@@ -21,8 +21,8 @@ use doorbell_tests::{Peers, assert_matches, device, message, receiving};
 fn receive_into(pd: &doorbell::ProtectionDomain, pool: &BufferPool) {
     let mut receiver = device::receiver(pd, 64);
     let srq = receiver.create_srq(&SrqConfig::new(7)).unwrap();
-    let config = QpConfig::rc().srq(srq);
-    let (_near, mut peers) = Peers::connect(pd, &mut receiver, &config, 1, pool.buffer_size());
+    let config = QpConfig::rc();
+    let (_near, mut peers) = Peers::connect(pd, &mut receiver, &config, srq, 1, pool.buffer_size());
     assert!(receiver.fill(srq, pool).unwrap() > 0);
     for number in 0..30 {
         peers.send(0, pool.buffer_size() as usize);
@@ -86,11 +86,11 @@ fn memory_in_which_no_buffer_fits_comes_back() {
     let pd = device::pd();
     let refused = BufferPool::from_memory(&pd, vec![7u8; 1000], &PoolConfig::new(u32::MAX, 4096))
         .unwrap_err();
-    assert!(matches!(refused.error, Error::OutOfRange { .. }), "{refused}");
-    assert_eq!(refused.memory, [7; 1000]);
+    assert!(matches!(refused.reason, Error::OutOfRange { .. }), "{refused}");
+    assert_eq!(refused.payload, [7; 1000]);
     let refused =
         BufferPool::from_memory(&pd, Vec::new(), &PoolConfig::new(u32::MAX, 1)).unwrap_err();
-    assert!(matches!(refused.error, Error::OutOfRange { .. }), "{refused}");
+    assert!(matches!(refused.reason, Error::OutOfRange { .. }), "{refused}");
 }
 
 #[test]
@@ -108,8 +108,8 @@ fn pools_that_cannot_be_are_refused_and_their_memory_comes_back() {
         let refused = BufferPool::new(&pd, &config).unwrap_err();
         assert!(matches!(refused, Error::OutOfRange { .. }), "{config:?}: {refused}");
         let refused = BufferPool::from_memory(&pd, vec![7u8; 4096], &config).unwrap_err();
-        assert!(matches!(refused.error, Error::OutOfRange { .. }), "{config:?}: {refused}");
-        assert_eq!(refused.memory, [7; 4096]);
+        assert!(matches!(refused.reason, Error::OutOfRange { .. }), "{config:?}: {refused}");
+        assert_eq!(refused.payload, [7; 4096]);
     }
     let refused = BufferPool::new(&pd, &PoolConfig::new(most, (1 << 31) - 1)).unwrap_err();
     assert_matches!(refused, Error::OutOfRange { .. } | Error::Verbs { .. });
@@ -127,15 +127,15 @@ fn messages_are_received_into_a_file() {
     assert_eq!(pool.count(), 3);
     let mut receiver = device::receiver(&pd, 64);
     let srq = receiver.create_srq(&SrqConfig::new(7)).unwrap();
-    let config = QpConfig::rc().srq(srq);
-    let (_near, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 4096);
+    let config = QpConfig::rc();
+    let (_near, mut peers) = Peers::connect(&pd, &mut receiver, &config, srq, 1, 4096);
     // The last page comes first: it is not chance that the first message is in the first page.
     let mut pages: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
     pages.reverse();
     receiver.post(srq, pages).unwrap();
     for number in [0, 1, 2] {
         assert_eq!(peers.send(0, 100 + number as usize), number);
-        receiving::messages(&mut receiver, 1, |message| drop(message.take()));
+        receiving::messages(&mut receiver, 1, |message| drop(message.take().unwrap()));
         let mut bytes = vec![0; 100 + number as usize];
         file.read_exact_at(&mut bytes, 4096 * (2 - number)).unwrap();
         assert_eq!(message::read(&bytes), (0, number));
@@ -146,10 +146,10 @@ fn messages_are_received_into_a_file() {
 fn the_headroom_is_left_alone_and_sent_on_when_asked_for() {
     let (pd, mut receiver) = device::start(64);
     let srq = receiver.create_srq(&SrqConfig::new(7)).unwrap();
-    let config = QpConfig::rc().srq(srq);
-    let (_, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 100);
+    let config = QpConfig::rc();
+    let (_, mut peers) = Peers::connect(&pd, &mut receiver, &config, srq, 1, 100);
     peers.reset(0);
-    let mut near = SendingQp::create(&mut receiver, &config).unwrap();
+    let mut near = SendingQp::create(&mut receiver, &config, srq).unwrap();
     join(&mut near, &mut peers.qps[0]);
     let pool = BufferPool::new(&pd, &PoolConfig::new(9, 100).headroom(20)).unwrap();
     assert_eq!((pool.count(), pool.headroom(), pool.buffer_size()), (9, 20, 100));
@@ -173,7 +173,7 @@ fn the_headroom_is_left_alone_and_sent_on_when_asked_for() {
         let mut taken = None;
         receiving::messages(&mut receiver, 1, |message| {
             assert_eq!(message.as_ptr().addr() % 64, 0);
-            taken = Some(message.take());
+            taken = Some(message.take().unwrap());
         });
         let mut buffer = taken.unwrap();
         assert_eq!(message::read(&buffer), (0, number));
@@ -204,8 +204,8 @@ fn memory_of_the_program_has_headroom_too() {
     assert_eq!(pool.take().unwrap().headroom(), [3; 64]);
     receive_into(&pd, &pool);
     let refused = BufferPool::from_memory(&pd, vec![7u8; 100], &config).unwrap_err();
-    assert!(matches!(refused.error, Error::OutOfRange { .. }), "{refused}");
-    assert_eq!(refused.memory, [7; 100]);
+    assert!(matches!(refused.reason, Error::OutOfRange { .. }), "{refused}");
+    assert_eq!(refused.payload, [7; 100]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::mem::forget;
 
-use doorbell::{ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig};
+use doorbell::{ProtectionDomain, QpConfig, QueuePair, ReceiveFrom, Receiver, RqConfig};
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{device, message, receiving};
 
@@ -14,7 +14,7 @@ fn create_with(
     number: u32,
     pd: &ProtectionDomain,
     receiver: &mut Receiver,
-    config: &QpConfig,
+    from: impl Into<ReceiveFrom>,
 ) -> QueuePair {
     let mut others = device::receiver(pd, 1024);
     let mut next = || {
@@ -32,7 +32,7 @@ fn create_with(
     for _ in 1..period {
         next();
     }
-    let qp = QueuePair::builder(config).receive(&mut receiver, FROM_TODO).build().unwrap();
+    let qp = QueuePair::builder(&QpConfig::rc()).receive(receiver, from).build().unwrap();
     assert_eq!(qp.qp_num(), number);
     qp
 }
@@ -43,7 +43,7 @@ fn what_a_forgotten_batch_left_of_a_dropped_queue_pair_is_not_the_next_ones() {
     receiver.post(rq, std::iter::from_fn(|| pool.take()).take(4)).unwrap();
     peers.arrive(4);
     let mut batch = receiver.poll();
-    let taken: Vec<_> = (0..4).map(|_| batch.next().unwrap().unwrap().take()).collect();
+    let taken: Vec<_> = (0..4).map(|_| batch.next().unwrap().unwrap().take().unwrap()).collect();
     forget(batch);
     let number = near[0].qp_num();
     drop(near);
@@ -51,7 +51,7 @@ fn what_a_forgotten_batch_left_of_a_dropped_queue_pair_is_not_the_next_ones() {
     let config = QpConfig::rc();
     let _between =
         QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(8)).build().unwrap();
-    let again = create_with(number, &pd, &mut receiver, &config);
+    let again = create_with(number, &pd, &mut receiver, RqConfig::new(8));
     assert!(receiver.fill(again.receive_queue().unwrap(), &pool).unwrap() > 0);
     receiving::nothing(&mut receiver);
     assert!(taken.iter().map(|buffer| message::read(buffer).1).eq(0..4));
@@ -69,6 +69,6 @@ fn messages_of_a_dropped_queue_pair_are_not_the_next_ones() {
     // Ends the dropped one.
     let config = QpConfig::rc();
     let _between = QueuePair::builder(&config).receive(&mut w.receiver, w.queue).build().unwrap();
-    let _again = create_with(number, &w.pd, &mut w.receiver, &config);
+    let _again = create_with(number, &w.pd, &mut w.receiver, w.queue);
     receiving::nothing(&mut w.receiver);
 }

@@ -58,7 +58,7 @@ fn a_million_messages_over_64_queue_pairs_complete_in_any_order() {
             expected[from as usize] += 1;
             // One of eight is kept for a while.
             if random.u64(..8) == 0 {
-                held.push(message.take());
+                held.push(message.take().unwrap());
             }
         });
         left -= some;
@@ -131,7 +131,7 @@ fn a_million_messages_pass_a_buffer_that_is_held_all_the_time() {
     let before: Vec<Duration> = (0..5).map(|_| cost(&mut w.receiver)).collect();
 
     let mut held = None;
-    receiving::messages(&mut w.receiver, 1, |message| held = Some(message.take()));
+    receiving::messages(&mut w.receiver, 1, |message| held = Some(message.take().unwrap()));
     let held = held.unwrap();
     let first = message::read(&held);
     expected[first.0 as usize].set(first.1 + 1);

@@ -4,13 +4,14 @@ use std::ptr;
 
 use doorbell::{
     BufferPool, Compression, CqConfig, Error, PoolConfig, ProtectionDomain, QpConfig, QueuePair,
-    Receiver, RqConfig, Sender, SrqConfig, Timestamps,
+    ReceiveFrom, Receiver, RqConfig, Sender, SrqConfig, Timestamps, WcStatus,
 };
 use doorbell_tests::by_hand::{Made, plain_cq, query};
 use doorbell_tests::{Peers, device, message, receiving, sending};
 use rdma_core_sys as sys;
 
 const RECEIVES: u32 = 32;
+const OWN: RqConfig = RqConfig::new(RECEIVES);
 
 fn config() -> CqConfig {
     CqConfig::new(4096).path(device::path())
@@ -20,6 +21,19 @@ fn config() -> CqConfig {
 fn extended(wc_flags: u32) -> sys::ibv_cq_init_attr_ex {
     let wc_flags = u64::from(sys::IBV_WC_STANDARD_FLAGS | wc_flags);
     sys::ibv_cq_init_attr_ex { cqe: 255, wc_flags, ..Default::default() }
+}
+
+/// Takes over a queue pair that only receives.
+///
+/// # Safety
+/// As for [`attach`](doorbell::QueuePairBuilder::attach).
+unsafe fn attach(
+    receiver: &mut Receiver,
+    from: impl Into<ReceiveFrom>,
+    qp: *mut sys::ibv_qp,
+) -> doorbell::Result<QueuePair> {
+    // SAFETY: as the caller says.
+    unsafe { QueuePair::builder(&QpConfig::rc()).receive(receiver, from).attach(qp) }
 }
 
 fn made(pd: &ProtectionDomain, shared: bool) -> Made {
@@ -36,14 +50,11 @@ fn receive_through(pd: &ProtectionDomain, made: Made, config: &CqConfig, timed: 
     let mut receiver = unsafe { Receiver::from_raw_cq(pd, made.recv_cq, config) }.unwrap();
     let srq = (!made.srq.is_null()).then(|| {
         // SAFETY: as above; it was made with these sizes.
-        unsafe { receiver.attach_raw_srq(made.srq, RECEIVES, 1) }.unwrap()
+        unsafe { receiver.attach_srq(made.srq, &SrqConfig::new(RECEIVES)) }.unwrap()
     });
-    let qp = match srq {
-        Some(srq) => QpConfig::rc().srq(srq),
-        None => QpConfig::rc().receives(RECEIVES, 1),
-    };
+    let from = srq.map_or(OWN.into(), ReceiveFrom::from);
     // SAFETY: as above.
-    let mut near = unsafe { receiver.attach_raw_qp(made.qp, &qp) }.unwrap();
+    let mut near = unsafe { attach(&mut receiver, from, made.qp) }.unwrap();
     let pool = BufferPool::new(pd, &PoolConfig::new(2 * RECEIVES + 2, 128)).unwrap();
     let capacity = match srq {
         Some(srq) => receiver.fill(srq, &pool).unwrap(),
@@ -53,7 +64,7 @@ fn receive_through(pd: &ProtectionDomain, made: Made, config: &CqConfig, timed: 
 
     // The far end of some other connection becomes this one's.
     let mut dummy = device::receiver(pd, 64);
-    let (_, mut peers) = Peers::connect(pd, &mut dummy, &QpConfig::rc().receives(1, 1), 1, 128);
+    let (_, mut peers) = Peers::connect(pd, &mut dummy, &QpConfig::rc(), RqConfig::new(1), 1, 128);
     peers.reset(0);
     doorbell_tests::peers::join(&mut near, &mut peers.qps[0]);
     let mut number = 0;
@@ -85,10 +96,11 @@ fn a_sender_on_a_cq_made_by_hand() {
         let receiver = Receiver::from_raw_cq(&pd, made.recv_cq, &config()).unwrap();
         (receiver, Sender::from_raw_cq(&pd, made.send_cq, &with).unwrap())
     };
-    let config = QpConfig::rc().receives(RECEIVES, 1);
+    let config = QpConfig::rc();
+    let builder = QueuePair::builder(&config);
     // SAFETY: as above.
     let mut near =
-        unsafe { receiver.attach_raw_qp_with_sender(made.qp, &config, &mut sender) }.unwrap();
+        unsafe { builder.receive(&mut receiver, OWN).send(&mut sender).attach(made.qp) }.unwrap();
     let queue = near.send_queue().unwrap();
     assert_eq!(sender.path(), receiver.path());
     let mut far_receiver = device::receiver(&pd, 64);
@@ -122,6 +134,41 @@ fn a_sender_on_a_cq_made_by_hand() {
     });
     assert_eq!(pool.available(), 4);
     drop((near, receiver, sender));
+    drop(made);
+}
+
+/// Its receives, of which none is posted, would complete on a CQ that doorbell does not know.
+#[test]
+fn a_queue_pair_made_by_hand_that_only_sends() {
+    let pd = device::pd();
+    let made = made(&pd, false);
+    // SAFETY: no other code uses the objects, and they are destroyed last.
+    let mut sender = unsafe { Sender::from_raw_cq(&pd, made.send_cq, &config()) }.unwrap();
+    let builder = QueuePair::builder(&QpConfig::rc()).send(&mut sender);
+    // SAFETY: as above.
+    let mut near = unsafe { builder.attach(made.qp) }.unwrap();
+    assert!(near.receive_queue().is_none());
+    let mut receiver = device::receiver(&pd, 16);
+    let own = RqConfig::new(16);
+    let mut far = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, own).build().unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(32, 64)).unwrap();
+    receiver.fill(far.receive_queue().unwrap(), &pool).unwrap();
+    doorbell_tests::peers::join(&mut near, &mut far);
+    for number in 0..40u64 {
+        let mut buffer = pool.take().unwrap();
+        buffer.extend_from_slice(&number.to_ne_bytes());
+        sender.post(&near).unwrap().token(number).send(buffer).unwrap();
+        receiving::messages(&mut receiver, 1, |message| {
+            assert_eq!(*message, number.to_ne_bytes());
+        });
+        let done = sending::completions(&mut sender, 1, |sent| (sent.token, sent.status));
+        assert_eq!(done, [(number, WcStatus::SUCCESS)]);
+    }
+    let refused = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, own);
+    // SAFETY: as above; a refused queue pair is not used.
+    let refused = unsafe { refused.attach(made.qp) }.unwrap_err();
+    assert!(refused.to_string().contains("another CQ than this receiver"), "{refused}");
+    drop((near, far, receiver, sender));
     drop(made);
 }
 
@@ -172,16 +219,15 @@ fn a_cq_made_by_hand_that_is_compressed() {
 fn a_queue_pair_of_other_objects_is_refused() {
     let pd = device::pd();
     let mut made = made(&pd, true);
-    let refusal = |cq, qp: &QpConfig| {
+    let refusal = |cq, from: ReceiveFrom| {
         // SAFETY: no other code uses the objects, they are destroyed last, and a refused one is not used.
         unsafe {
             let mut receiver = Receiver::from_raw_cq(&pd, cq, &config()).unwrap();
-            receiver.attach_raw_qp(made.qp, qp).unwrap_err().to_string()
+            attach(&mut receiver, from, made.qp).unwrap_err().to_string()
         }
     };
-    let own = QpConfig::rc().receives(RECEIVES, 1);
-    assert!(refusal(made.send_cq, &own).contains("another CQ than this receiver"));
-    assert!(refusal(made.recv_cq, &own).contains("names the SRQ"));
+    assert!(refusal(made.send_cq, OWN.into()).contains("another CQ than this receiver"));
+    assert!(refusal(made.recv_cq, OWN.into()).contains("names the SRQ"));
     // SAFETY: as above; a QP that is used no more, and one like it.
     unsafe {
         let mut init = sys::ibv_qp_init_attr {
@@ -195,7 +241,7 @@ fn a_queue_pair_of_other_objects_is_refused() {
         made.qp = sys::ibv_create_qp(pd.as_raw(), &mut init);
         assert!(!made.qp.is_null());
         let mut receiver = Receiver::from_raw_cq(&pd, made.recv_cq, &config()).unwrap();
-        let refused = receiver.attach_raw_qp(made.qp, &own).unwrap_err().to_string();
+        let refused = attach(&mut receiver, OWN, made.qp).unwrap_err().to_string();
         assert!(refused.contains("with one CQ"), "{refused}");
     }
 }
@@ -206,12 +252,12 @@ fn a_hand_made_srq_beside_one_of_the_library() {
     let made = made(&pd, true);
     let mut receiver = device::receiver(&pd, 256);
     // SAFETY: no other code uses the SRQ, and it is destroyed last.
-    let theirs = unsafe { receiver.attach_raw_srq(made.srq, RECEIVES, 1) }.unwrap();
+    let theirs = unsafe { receiver.attach_srq(made.srq, &SrqConfig::new(RECEIVES)) }.unwrap();
     let ours = receiver.create_srq(&SrqConfig::new(RECEIVES)).unwrap();
     let pool = BufferPool::new(&pd, &PoolConfig::new(1024, 64)).unwrap();
-    let (near, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(theirs), 1, 64);
+    let (near, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc(), theirs, 1, 64);
     let (near_ours, mut peers_ours) =
-        Peers::connect(&pd, &mut receiver, &QpConfig::rc().srq(ours), 1, 64);
+        Peers::connect(&pd, &mut receiver, &QpConfig::rc(), ours, 1, 64);
     receiver.fill(theirs, &pool).unwrap();
     receiver.fill(ours, &pool).unwrap();
     for number in 0..200 {
@@ -232,9 +278,8 @@ fn a_hand_made_queue_pair_is_kept_filled_as_long_as_its_handle_lives() {
     let made = made(&pd, false);
     // SAFETY: no other code uses the objects, and they are destroyed last.
     let mut receiver = unsafe { Receiver::from_raw_cq(&pd, made.recv_cq, &config()) }.unwrap();
-    let config = QpConfig::rc().receives(RECEIVES, 1);
     // SAFETY: as above; it was made with these sizes.
-    let near = unsafe { receiver.attach_raw_qp(made.qp, &config) }.unwrap();
+    let near = unsafe { attach(&mut receiver, OWN, made.qp) }.unwrap();
     let rq = near.receive_queue().unwrap();
     let pool = BufferPool::new(&pd, &PoolConfig::new(2 * RECEIVES, 64)).unwrap();
     receiver.keep_filled(rq, &pool, 1).unwrap();
@@ -257,12 +302,10 @@ fn a_queue_pair_for_raw_packets_is_not_attached() {
         let mut other = unsafe { ptr::read(made.qp) };
         other.qp_type = qp_type;
         // SAFETY: as above.
-        let refused = unsafe { receiver.attach_raw_qp(&mut other, &QpConfig::rc()) }.unwrap_err();
+        let refused = unsafe { attach(&mut receiver, OWN, &mut other) }.unwrap_err();
         assert!(refused.to_string().contains("raw packets"), "{refused}");
     }
     // SAFETY: as above.
-    drop(
-        unsafe { receiver.attach_raw_qp(made.qp, &QpConfig::rc().receives(RECEIVES, 1)) }.unwrap(),
-    );
+    drop(unsafe { attach(&mut receiver, OWN, made.qp) }.unwrap());
     drop((receiver, made));
 }

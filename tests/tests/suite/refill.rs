@@ -206,7 +206,7 @@ fn every_buffer_that_many_threads_give_back_is_posted_again() {
             let (from, seen) = message::read(&message);
             assert_eq!(seen, expected[from as usize]);
             expected[from as usize] += 1;
-            workers[number as usize % WORKERS].send(message.take()).unwrap();
+            workers[number as usize % WORKERS].send(message.take().unwrap()).unwrap();
         });
     }
     drop(workers);
@@ -266,7 +266,7 @@ fn a_buffer_of_another_domain_is_refused_to_the_thread_that_gives_it() {
     let poster = w.receiver.shared_poster(w.queue).unwrap();
     let foreign = BufferPool::new(&device::pd(), &PoolConfig::new(1, 64)).unwrap();
     let refused = poster.post(foreign.take().unwrap()).unwrap_err();
-    assert_eq!(refused.buffer.capacity(), 64);
+    assert_eq!(refused.payload.capacity(), 64);
 }
 
 #[test]

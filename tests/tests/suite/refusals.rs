@@ -107,11 +107,9 @@ fn out_of_range<T>(result: Result<T, Error>, what: &str) {
 fn sizes_that_are_zero_or_too_large() {
     let pd = device::pd();
     let attr = *pd.context().attr();
-    let receiver = |entries| {
-        Receiver::new(&pd, &CqConfig::new(4096).path(device::path()).cq_capacity(entries))
-    };
+    let receiver = |entries| Receiver::new(&pd, &CqConfig::new(entries).path(device::path()));
     for entries in [0, attr.max_cqe as u32 + 1, u32::MAX] {
-        out_of_range(receiver(entries), "cq_capacity");
+        out_of_range(receiver(entries), "capacity of the CQ");
     }
     let mut receiver = receiver(1024).unwrap();
     // The CQ would be too small, too.
@@ -164,7 +162,7 @@ fn more_receives_than_the_cq_holds() {
     let (pd, mut receiver) = device::start(100);
     let capacity = receiver.cq_capacity();
     let refused = receiver.create_srq(&SrqConfig::new(capacity + 1)).unwrap_err();
-    assert!(refused.to_string().contains("cq_capacity"), "{refused}");
+    assert!(refused.to_string().contains("CqConfig::new"), "{refused}");
     let Error::CqTooSmall { needed, .. } = refused else { panic!("{refused:?}") };
     // As many as it says are enough.
     let mut larger = device::receiver(&pd, needed as u32);

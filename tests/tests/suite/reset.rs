@@ -121,7 +121,7 @@ fn sends_that_a_reset_ended_give_their_buffers_back() {
     for _ in 0..5 {
         let done = receiving::wait_for("the buffer of each send", || w.peers.qps[0].poll_send());
         assert_eq!(done.status, WcStatus::WR_FLUSH_ERR);
-        assert_eq!(message::read(&done.buffer.unwrap()).0, 0);
+        assert_eq!(message::read(&done.into_buffer()).0, 0);
     }
     assert!(w.peers.qps[0].poll_send().is_none());
 }
@@ -138,22 +138,13 @@ fn a_queue_pair_of_another_receiver_is_refused_and_untouched() {
 fn a_destroyed_queue_pair_makes_room_on_the_cq() {
     let (_, mut receiver) = device::start(64);
     let config = QpConfig::rc();
-    let first = QueuePair::builder(&config)
-        .receive(&mut receiver, RqConfig::new(receiver.cq_capacity() / 2 + 1))
-        .build()
-        .unwrap();
-    assert_matches!(
-        QueuePair::builder(&config)
-            .receive(&mut receiver, RqConfig::new(receiver.cq_capacity() / 2 + 1))
-            .build()
-            .unwrap_err(),
-        Error::CqTooSmall { .. }
-    );
+    let more_than_half = RqConfig::new(receiver.cq_capacity() / 2 + 1);
+    let create =
+        |receiver: &mut _| QueuePair::builder(&config).receive(receiver, more_than_half).build();
+    let first = create(&mut receiver).unwrap();
+    assert_matches!(create(&mut receiver).unwrap_err(), Error::CqTooSmall { .. });
     receiver.destroy_qp(first).unwrap();
-    QueuePair::builder(&config)
-        .receive(&mut receiver, RqConfig::new(receiver.cq_capacity() / 2 + 1))
-        .build()
-        .unwrap();
+    create(&mut receiver).unwrap();
 }
 
 #[test]

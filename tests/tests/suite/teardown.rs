@@ -117,7 +117,7 @@ fn messages_of_a_destroyed_srq_are_not_the_next_ones() {
         let srq = receiver.create_srq(&SrqConfig::new(RECEIVES)).unwrap();
         let buffers = std::iter::from_fn(|| pool.take()).take(RECEIVES as usize);
         receiver.post(srq, buffers).unwrap();
-        let (near, peers) = Peers::connect(&pd, receiver, &QpConfig::rc().srq(srq), 1, 64);
+        let (near, peers) = Peers::connect(&pd, receiver, &QpConfig::rc(), srq, 1, 64);
         (srq, near, peers)
     };
     let (gone, near, mut peers) = connect(&mut receiver);

@@ -90,12 +90,16 @@ fn each_control_path_step_is_traced_and_no_message() {
     let capacity = format!("capacity={}", receiver.capacity(srq));
     reported(&lines.take(), "shared receive queue created", &[capacity]);
 
-    let config = QpConfig::rc().srq(srq);
-    let (mut near, mut peers) = Peers::connect(&pd, &mut receiver, &config, 1, 64);
+    let config = QpConfig::rc();
+    let (mut near, mut peers) = Peers::connect(&pd, &mut receiver, &config, srq, 1, 64);
     let connected = lines.take();
     let (here, there) = (near[0].qp_num(), peers.qps[0].qp_num());
     let qp_num = format!("qp_num={here}");
-    reported(&connected, "queue pair created", &[qp_num.clone(), "shared=true".to_owned()]);
+    reported(
+        &connected,
+        "queue pair created",
+        &[qp_num.clone(), "receives=true".to_owned(), "sends=false".to_owned()],
+    );
     reported(&connected, "receive queue created", &[format!("qp_num={there}")]);
     reported(&connected, "connected", &[qp_num.clone(), format!("peer_qp_num={there}")]);
 
@@ -106,7 +110,7 @@ fn each_control_path_step_is_traced_and_no_message() {
     receiver.fill(srq, &pool).unwrap();
     for _ in 0..100 {
         peers.send(0, 40);
-        receiving::messages(&mut receiver, 1, |message| drop(message.take()));
+        receiving::messages(&mut receiver, 1, |message| drop(message.take().unwrap()));
         receiver.fill(srq, &pool).unwrap();
     }
     assert_eq!(lines.take(), <[String; 0]>::default(), "the data path has reported something");

@@ -6,7 +6,7 @@ use std::{mem, slice};
 
 use doorbell::{
     BufferPool, Cause, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QpState, QueuePair,
-    Receiver, WcFlags, WcStatus,
+    Receiver, RqConfig, WcFlags, WcStatus,
 };
 use doorbell_tests::by_hand::Made;
 use doorbell_tests::peers::known_state;
@@ -70,7 +70,9 @@ impl Witness {
         // SAFETY: no other code uses the objects, and they are destroyed last.
         unsafe {
             let mut receiver = Receiver::from_raw_cq(pd, self.made.recv_cq, &config).unwrap();
-            let near = receiver.attach_raw_qp(self.made.qp, qp).unwrap();
+            let own = RqConfig::new(RECEIVES).max_sge(2);
+            let near = QueuePair::builder(qp).receive(&mut receiver, own);
+            let near = near.attach(self.made.qp).unwrap();
             (receiver, near)
         }
     }
@@ -355,7 +357,7 @@ fn compare(pd: &ProtectionDomain, cqe_size: u16, qp_type: sys::ibv_qp_type) {
                     payload: message.to_vec(),
                 };
                 // Posted again it would be one too many for the device, which knows nothing of these CQEs.
-                drop(message.take());
+                drop(message.take().unwrap());
                 Ok(reported)
             }
             Err(failure) => {
@@ -509,7 +511,7 @@ fn lengths_that_cannot_be_true_end_with_the_buffers() {
     let mut batch = receiver.poll();
     let message = batch.next().unwrap().unwrap();
     assert_eq!((message.as_ptr(), message.len()), (inside, BUFFER));
-    assert_eq!(message.take().len(), BUFFER);
+    assert_eq!(message.take().unwrap().len(), BUFFER);
     drop(batch);
     drop((near, receiver));
 }

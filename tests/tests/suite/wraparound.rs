@@ -27,7 +27,7 @@ fn an_srq_and_a_receive_queue_wrap() {
                 expected[sender as usize] += 1;
                 // Half of the slots are recycled, the other half released and posted to.
                 if number % 2 == 0 {
-                    kept.push(message.take());
+                    kept.push(message.take().unwrap());
                 }
             });
             let returned = kept.len();

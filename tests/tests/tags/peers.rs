@@ -59,7 +59,7 @@ fn a_rendezvous_with_a_buffer_of_another_domain_is_refused() {
             matches!(refused.reason, NotSentTagged::Queue(NotSent::WrongDomain)),
             "{refused:?}"
         );
-        assert_eq!((refused.buffer.len(), near.tags.offered()), (64, 0));
+        assert_eq!((refused.payload.len(), near.tags.offered()), (64, 0));
         // The connection has not suffered.
         near.send(0, 1, 0, &[7]);
         far.post(1, ALL);
@@ -73,13 +73,13 @@ fn buffers_without_room_for_headers_are_refused() {
         let (mut near, mut far) = pair(way, &SHAPE);
         for size in [8, 31] {
             let small = BufferPool::new(near.tags.pd(), &PoolConfig::new(64, size)).unwrap();
-            let refused = near.tags.fill(&small).unwrap_err();
+            let refused = near.tags.keep_filled(&small).unwrap_err();
             assert_matches!(refused, Error::OutOfRange { .. });
             assert!(refused.to_string().contains("32"), "{refused}");
             assert_eq!(small.available(), 64);
         }
         near.tags
-            .fill(&BufferPool::new(near.tags.pd(), &PoolConfig::new(64, 32)).unwrap())
+            .keep_filled(&BufferPool::new(near.tags.pd(), &PoolConfig::new(64, 32)).unwrap())
             .unwrap();
         far.send(0, 1, 0, &[7]);
         near.post(1, ALL);

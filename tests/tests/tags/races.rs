@@ -159,7 +159,7 @@ fn as_much_completes_at_once_as_there_is() {
         let (mut near, mut far) = pair(way, &Shape { tags: 8, ..SHAPE });
         let mut events = near.tags.pd().context().events().unwrap();
         let more = BufferPool::new(near.tags.pd(), &PoolConfig::new(256, 64)).unwrap();
-        let posted = near.tags.fill(&more).unwrap();
+        let posted = near.tags.keep_filled(&more).unwrap();
         let receives: Vec<_> = (0..8).map(|tag| near.post(1000 + tag, ALL)).collect();
         for number in 0..posted {
             far.deliver(7, number, &[]);
@@ -183,7 +183,7 @@ fn unpolled_messages_outlive_the_removal_of_their_peer() {
     for way in ways() {
         let (mut near, mut far) = pair(way, &Shape { slots: 127, peers: 2, ..SHAPE });
         let slots = BufferPool::new(near.tags.pd(), &PoolConfig::new(256, 256)).unwrap();
-        let full = near.tags.fill(&slots).unwrap();
+        let full = near.tags.keep_filled(&slots).unwrap();
         for round in 0..6 {
             // More messages than are taken at once.
             for number in 0..100 {
@@ -200,7 +200,7 @@ fn unpolled_messages_outlive_the_removal_of_their_peer() {
                 assert_eq!(got.buffer[..], [number as u8; 64]);
             }
             assert!(near.tags.poll().is_none());
-            assert_eq!(near.tags.fill(&slots).unwrap(), full, "{way:?}, round {round}");
+            assert_eq!(near.tags.keep_filled(&slots).unwrap(), full, "{way:?}, round {round}");
             join(&mut near, &mut far, 0);
         }
     }

@@ -7,7 +7,7 @@ use doorbell::tags::{
 use doorbell::{BufferPool, Error, PoolConfig, QpConfig};
 use doorbell_tests::{
     assert_matches, device,
-    tags::{ALL, SHAPE, Shape, pair, ways},
+    tags::{ALL, SHAPE, Shape, cq, pair, ways},
 };
 
 use crate::raw::Raw;
@@ -73,9 +73,9 @@ fn sends_that_cannot_be_give_the_buffer_back() {
         let buffer = far.pool.take().unwrap();
         let error = far.tags.send_rendezvous(peer, 1, 0, buffer).unwrap_err();
         assert_matches!(error.reason, NotSentTagged::NotReadable);
-        let error = far.tags.send_rendezvous(foreign, 1, 0, error.buffer).unwrap_err();
+        let error = far.tags.send_rendezvous(foreign, 1, 0, error.payload).unwrap_err();
         assert_matches!(error.reason, NotSentTagged::NoPeer);
-        let message = TaggedBuffer::new(error.buffer).unwrap();
+        let message = TaggedBuffer::new(error.payload).unwrap();
         assert!(far.tags.send(foreign, 1, 0, message).is_err());
         assert_eq!(far.tags.offered(), 0);
         let small = BufferPool::new(far.tags.pd(), &PoolConfig::new(1, 15)).unwrap();
@@ -195,12 +195,12 @@ fn an_offer_of_memory_that_is_not_the_senders_fails_the_receive() {
 #[test]
 fn a_queue_that_cannot_be_is_refused_in_words() {
     let pd = device::pd();
-    let make = |config: TagMatchingConfig| TagMatchingSrq::new(&pd, &config.path(device::path()));
+    let make = |config: TagMatchingConfig| TagMatchingSrq::new(&pd, &config.cq(cq()));
     let refused = make(TagMatchingConfig::new(4).slots(32)).unwrap_err();
     assert_matches!(refused, Error::OutOfRange { what: "slots", min: 33, .. });
     assert_matches!(make(TagMatchingConfig::new(0)), Err(Error::OutOfRange { .. }));
-    let refused = make(TagMatchingConfig::new(4).sends(0)).unwrap_err();
-    assert_matches!(refused, Error::OutOfRange { what: "sends", value: 0, min: 1, .. });
+    let refused = make(TagMatchingConfig::new(4).send_capacity(0)).unwrap_err();
+    assert_matches!(refused, Error::OutOfRange { what: "send_capacity", value: 0, min: 1, .. });
     if ways().contains(&Offload::Required) {
         let refused = make(TagMatchingConfig::new(60_000).offload(Offload::Required)).unwrap_err();
         assert_matches!(refused, Error::OutOfRange { value: 60_000, min: 1, .. });
@@ -215,7 +215,7 @@ fn a_queue_that_cannot_be_is_refused_in_words() {
     let itself = tags.address(peer).unwrap();
     assert_matches!(tags.connect(peer, &itself), Err(Error::Unsupported { .. }));
     let other = BufferPool::new(&device::pd(), &PoolConfig::new(64, 64)).unwrap();
-    assert_matches!(tags.fill(&other), Err(Error::Foreign { .. }));
+    assert_matches!(tags.keep_filled(&other), Err(Error::Foreign { .. }));
 }
 
 /// The sends of all peers complete on one CQ, which must have room for them.
@@ -223,8 +223,8 @@ fn a_queue_that_cannot_be_is_refused_in_words() {
 fn a_peer_more_than_the_sends_have_room_for_is_refused() {
     let pd = device::pd();
     for way in ways() {
-        let config = TagMatchingConfig::new(1).offload(way).path(device::path());
-        let mut tags = TagMatchingSrq::new(&pd, &config.sends(64)).unwrap();
+        let config = TagMatchingConfig::new(1).offload(way).cq(cq());
+        let mut tags = TagMatchingSrq::new(&pd, &config.send_capacity(64)).unwrap();
         let mut peers = Vec::new();
         let refused = loop {
             match tags.add_peer(&QpConfig::rc().sends(8)) {

@@ -1,11 +1,13 @@
 //! Sleeping until an event comes: no wake-up is lost, for any kind of event.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell::BufferPool;
-use doorbell::{Async, Completions, PoolConfig, tags::TagEvent};
+use doorbell::tags::{TagEvent, TagMatchingSrq};
+use doorbell::{Async, BufferPool, CompletionChannel, Completions, PoolConfig};
 use doorbell_tests::device;
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::{
@@ -13,6 +15,7 @@ use doorbell_tests::{
     descriptor::is_readable,
     tags::{ALL, SHAPE, Shape, Side, join, pair, spin, tagged, ways},
 };
+use futures_core::Stream;
 
 /// Sleeps for the next event.
 #[track_caller]
@@ -21,11 +24,21 @@ fn slept(side: &mut Side) -> TagEvent {
     side.tags.poll().expect("wait returned true")
 }
 
+fn channel(side: &Side) -> &CompletionChannel {
+    side.tags.channel().expect("its CQ was made with one")
+}
+
+/// Waits in a task for the next event.
+async fn next(tags: &mut Async<TagMatchingSrq>) -> TagEvent {
+    let event = poll_fn(|cx| Pin::new(&mut *tags).poll_next(cx)).await;
+    event.expect("the stream does not end").unwrap()
+}
+
 /// Sleeps on the descriptor, as a program with a loop of its own does, until there is an event.
 #[track_caller]
 fn woken(side: &mut Side) -> TagEvent {
     while !side.tags.arm().unwrap() {
-        assert!(is_readable(side.tags.channel(), PATIENCE), "the sleeper was not woken");
+        assert!(is_readable(channel(side), PATIENCE), "the sleeper was not woken");
     }
     side.tags.poll().expect("arm returned true")
 }
@@ -42,9 +55,9 @@ fn nothing_happens_and_the_time_runs_out() {
         }
         // The completion of an append is no reason to wake up once it was taken.
         assert!(!near.tags.arm().unwrap());
-        assert!(!is_readable(near.tags.channel(), Duration::from_millis(20)));
+        assert!(!is_readable(channel(&near), Duration::from_millis(20)));
         far.send(0, 1, 0, b"hello");
-        assert!(is_readable(near.tags.channel(), PATIENCE));
+        assert!(is_readable(channel(&near), PATIENCE));
         assert_eq!(*near.received().buffer, *b"hello");
     }
 }
@@ -69,7 +82,7 @@ fn a_match_an_unexpected_message_a_send_and_a_rendezvous_wake_a_sleeper() {
                 // An unexpected message makes the descriptor readable; it is no event.
                 assert!(!near.tags.arm().unwrap());
                 far.send(peer, round, 0, b"unexpected");
-                assert!(is_readable(near.tags.channel(), PATIENCE), "{way:?}");
+                assert!(is_readable(channel(&near), PATIENCE), "{way:?}");
                 near.wait_unexpected(1);
                 near.post(round, ALL);
                 assert_matches!(wait(&mut near), TagEvent::Received(got) if got.tag == round);
@@ -175,15 +188,16 @@ fn a_task_is_woken_by_each_event() {
             let received = async {
                 for round in 0..200 {
                     go.send(round).unwrap();
-                    let event = tags.event().await.unwrap();
+                    let event = next(&mut tags).await;
                     assert_matches!(event, TagEvent::Received(got) if got.tag == round);
                     tags.post(round + 1, ALL, pool.take().unwrap()).unwrap();
                 }
                 // A wait that is given up loses nothing.
-                let given_up = tokio::time::timeout(Duration::from_millis(5), tags.event()).await;
+                let given_up =
+                    tokio::time::timeout(Duration::from_millis(5), next(&mut tags)).await;
                 assert!(given_up.is_err());
                 go.send(200).unwrap();
-                assert_matches!(tags.event().await.unwrap(), TagEvent::Received(_));
+                assert_matches!(next(&mut tags).await, TagEvent::Received(_));
                 let mut tags = tags.into_inner();
                 tags.remove_peer(peers[0]).unwrap();
                 drop(go);
@@ -217,7 +231,7 @@ fn unexpected_messages_that_hold_all_buffers_are_reported() {
             let more =
                 BufferPool::new(near.tags.pd(), &PoolConfig::new(64, SHAPE.buffer_size + 64))
                     .unwrap();
-            near.tags.fill(&more).unwrap();
+            near.tags.keep_filled(&more).unwrap();
             assert_matches!(slept(&mut near), TagEvent::Received(got) if got.receive == receive);
             assert!(near.tags.unexpected() > before);
             continue;

@@ -9,7 +9,8 @@ mod safe;
 
 use crate::poison;
 use doorbell::{
-    Completions, Context, CqConfig, Path, ProtectionDomain, QpConfig, QueuePair, Receiver, SrqId,
+    Completions, Context, CqConfig, Path, ProtectionDomain, QpConfig, QueuePair, ReceiveFrom,
+    Receiver, RqConfig, SrqConfig, SrqId,
 };
 use mlx5_wire::syndrome::Syndrome;
 use rdma_core_sys as sys;
@@ -83,15 +84,14 @@ impl Wrapped {
                     .expect("a fresh CQ");
             let srq = shape.shared.then(|| {
                 receiver
-                    .attach_raw_srq(twin.srq, shape.max_wr, shape.max_sge)
+                    .attach_srq(twin.srq, &SrqConfig::new(shape.max_wr).max_sge(shape.max_sge))
                     .unwrap_or_else(|error| panic!("{error}"))
             });
-            let config = match srq {
-                Some(srq) => QpConfig::rc().srq(srq),
-                None => QpConfig::rc().receives(shape.max_wr, shape.max_sge),
-            };
+            let own = RqConfig::new(shape.max_wr).max_sge(shape.max_sge);
+            let from = srq.map_or(own.into(), ReceiveFrom::from);
             let qps = twin.base.qps.iter().map(|qp| {
-                receiver.attach_raw_qp(*qp, &config).unwrap_or_else(|error| panic!("{error}"))
+                let builder = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, from);
+                builder.attach(*qp).unwrap_or_else(|error| panic!("{error}"))
             });
             let qps = qps.collect();
             poison::post_and_poll(twin.base.context);

@@ -1,6 +1,6 @@
 //! The rings of doorbell, through `as_direct`.
 
-use doorbell::{Completions, raw::SlotContext};
+use doorbell::raw::SlotContext;
 use mlx5_ring::completion::Cqe;
 use mlx5_ring::cq::CompletionQueue;
 use mlx5_ring::receive::{self, PostError, ReceiveRing};

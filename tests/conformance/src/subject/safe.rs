@@ -1,9 +1,6 @@
 //! `Receiver` with buffers of a pool.
 
-use doorbell::{
-    Buffer, BufferPool, Cause, Completions, PoolConfig, PostFailure, ProtectionDomain, QueueId,
-    Receiver,
-};
+use doorbell::{Buffer, BufferPool, Cause, PoolConfig, PostFailure, ProtectionDomain, QueueId};
 use rdma_core_sys as sys;
 
 use super::{Completion, Receive, Subject, Wrapped, domain};

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use doorbell::raw::SlotContext;
-use doorbell::{Context, CqConfig, Path, ProtectionDomain, Receiver, SrqId};
+use doorbell::{Context, CqConfig, Path, ProtectionDomain, Receiver, SrqConfig, SrqId};
 use mlx5_ring::receive::{self, ReceiveRing};
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::BasicBlocks;
@@ -60,7 +60,8 @@ impl Subject {
             let mut receiver =
                 Receiver::from_raw_cq(&pd, twin.cq.cast(), &CqConfig::new(4096).path(Path::Direct))
                     .expect("a fresh CQ");
-            let srq = receiver.attach_raw_srq(twin.srq, shape.slots, 1).expect("a fresh SRQ");
+            let srq =
+                receiver.attach_srq(twin.srq, &SrqConfig::new(shape.slots)).expect("a fresh SRQ");
             poison::post_and_poll(twin.base.context);
             poison::extended_cq(twin.cq);
             (receiver, srq)

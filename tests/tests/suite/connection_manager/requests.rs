@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell::rdmacm::{Listener, Route};
-use doorbell::{Error, QpConfig, QueuePair, Receiver, Result, RqConfig};
+use doorbell::{Error, QpConfig, QueuePair, Result, RqConfig};
 use doorbell_tests::descriptor::is_readable;
 use doorbell_tests::{assert_matches, device, skip};
 

@@ -145,7 +145,8 @@ fn buffers_that_are_not_taken_go_back() {
         let mut seen = 0;
         doorbell_tests::receiving::wait("two sends", || {
             let mut batch = w.sender.poll();
-            while let Some(mut done) = batch.next() {
+            while let Some(done) = batch.next() {
+                let mut done = done.unwrap();
                 let name = if seen == 0 { b"a" } else { b"b" };
                 assert_eq!(done.buffer.as_deref(), Some(&name[..]));
                 assert_eq!(done.next_buffer().as_deref(), Some(&name[..]));
@@ -190,7 +191,7 @@ fn the_ring_and_its_counters_wrap() {
         number += 1;
         let mut batch = w.sender.poll();
         while let Some(done) = batch.next() {
-            assert!(done.status.is_success(), "{}", done.status);
+            done.unwrap();
             over += 1;
         }
         drop(batch);

@@ -1,5 +1,6 @@
 //! Sends through a sender.
 
+mod at_once;
 mod basics;
 mod endings;
 mod rdma;
