@@ -72,8 +72,9 @@ pub fn run(args: &SelftestArgs) -> Result<bool, Box<dyn Error>> {
     };
     let context = doorbell::open(&name)?;
     // A device without a kernel driver is a model, and so is one that soft-mlx5 serves to a virtual machine.
-    let model = sysfs::link(&context.sysfs_path().join("device/driver")).is_none()
-        || board(&context).starts_with("SOFT");
+    let path = context.sysfs_path();
+    let model = sysfs::link(&path.join("device/driver")).is_none()
+        || sysfs::read(&path.join("board_id")).is_some_and(|board| board.starts_with("SOFT"));
     let peer = match &args.peer {
         Some(host) => Some(Rc::new(RefCell::new(Peer::connect(host, args.tcp_port)?))),
         None => None,

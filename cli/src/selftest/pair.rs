@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use doorbell::raw::rdma_core_sys as sys;
 use doorbell::{
-    BufferPool, Completions, CqConfig, Failure, Message, Path, PoolConfig, QpConfig, QueueId,
-    QueuePair, ReceiveFrom, Receiver, RqConfig, SrqConfig, SrqId, WcStatus,
+    BufferPool, CqConfig, Failure, Message, Path, PoolConfig, QpConfig, QueueId, QueuePair,
+    ReceiveFrom, Receiver, RqConfig, SrqConfig, SrqId, WcStatus,
 };
 
 use super::far::{Far, OUTSTANDING, config};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use doorbell::tags::{
     Offload, Received, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
 };
-use doorbell::{BufferPool, Completions, CqConfig, PoolConfig, QpConfig};
+use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig};
 use mlx5_wire::cqe::{APP_TAG_MATCHING, Cqe64};
 use mlx5_wire::tm::AppOp;
 

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use doorbell::{
-    BufferPool, Completions, CqConfig, NotSent, Path, PoolConfig, QpAddress, QueuePair, Receiver,
-    RqConfig, Sender,
+    BufferPool, CqConfig, NotSent, Path, PoolConfig, QpAddress, QueuePair, Receiver, RqConfig,
+    Sender,
 };
 
 use super::far::config;

@@ -78,7 +78,10 @@ impl Meddled {
         }
         self.world.device.settle();
         let there = self.sent - self.taken;
-        assert!(is_readable(self.world.receiver.channel().unwrap()), "round {round}: asleep, with {there} frames there");
+        assert!(
+            is_readable(self.world.receiver.channel().unwrap()),
+            "round {round}: asleep, with {there} frames there"
+        );
         if self.meddle() < 7 {
             assert!(self.world.receiver.wait(Duration::ZERO).unwrap());
         }

@@ -46,7 +46,11 @@ fn rounds(path: Path, count: u64) {
             sent += 1;
         }
         world.device.settle();
-        assert!(is_readable(world.receiver.channel().unwrap()), "round {round}: asleep, with {} messages there", sent - taken);
+        assert!(
+            is_readable(world.receiver.channel().unwrap()),
+            "round {round}: asleep, with {} messages there",
+            sent - taken
+        );
         slept += 1;
         if meddle(&mut world, &mut sent, taken) < 7 {
             assert!(world.receiver.wait(Duration::ZERO).unwrap());

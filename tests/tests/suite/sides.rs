@@ -63,7 +63,10 @@ fn one_side_only_sends_and_the_other_only_receives() {
             assert!(sent.status.is_success(), "{}", sent.status);
             sent
         });
-        assert_eq!((done[2].token, &done[2].buffers[0][..]), (round, &(round + 1).to_ne_bytes()[..]));
+        assert_eq!(
+            (done[2].token, &done[2].buffers[0][..]),
+            (round, &(round + 1).to_ne_bytes()[..])
+        );
         assert_eq!(bytes_of(&memory, 8, 8), (round + 1).to_ne_bytes());
     }
     assert_eq!(outgoing.available(), 64);
