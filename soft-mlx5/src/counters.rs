@@ -1,4 +1,4 @@
-//! What a device counts: the counters of its port and of its transport, and the faults that it injected.
+//! Counters of a device: of its port, of its transport, and of the faults that it injected.
 
 use crate::faults::Faults;
 

@@ -13,7 +13,7 @@ pub mod smp;
 
 use crate::counters;
 use crate::fabric::groups::{Member, Membership};
-use crate::fabric::mad::{CLASS_CM, HEADER, Header, Mad};
+use crate::fabric::mad::{CLASS_CM, Header, Mad};
 
 /// Class of subnet management, by LID and by path.
 pub const CLASS_SUBNET_LID: u8 = 0x01;
@@ -74,7 +74,7 @@ impl Surroundings {
     }
 }
 
-/// What an answer changes at the port.
+/// Change of the port that an answer makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Set these counters to 0.
@@ -100,11 +100,11 @@ fn response(request: &Mad, status: u16) -> Mad {
 /// Returns the refusal of a request that no agent takes, or `None` if the sender expects none.
 pub fn refuse(request: &Mad) -> Option<Mad> {
     Header::parse(request)?;
-    let asks = matches!(request[3], GET | SET) && request[1] != CLASS_CM;
+    // Datagrams with a path are for agents of subnet management alone.
+    let known = matches!(request[1], CLASS_CM | CLASS_SUBNET_DIRECTED);
+    let asks = matches!(request[3], GET | SET) && !known;
     asks.then(|| response(request, UNSUPPORTED))
 }
-
-const _: () = assert!(HEADER <= DATA);
 
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,7 @@ use crate::nic::objects::Errno;
 use crate::registry::{self, STAND_INS};
 use message::Writer;
 
-/// What the netlink interface shows of a device.
+/// A device as the netlink interface shows it.
 #[derive(Debug)]
 pub struct Described {
     /// Number of the device.

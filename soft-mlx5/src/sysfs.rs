@@ -47,7 +47,7 @@ pub struct Names {
     pub umad: u32,
 }
 
-/// What a tree shows of a device.
+/// A device as a tree shows it.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a> {
     /// Number of its character devices, `major:minor`.

@@ -105,7 +105,12 @@ pub unsafe extern "C" fn sendto(
         // SAFETY: the arguments are the program's.
         return unsafe { send_requests(fd, &[part]) };
     }
-    raw::sendto(fd, buf, len, flags, to, to_len)
+    let function = LIBC_SENDTO.load(Ordering::Acquire);
+    if function.is_null() {
+        return raw::sendto(fd, buf, len, flags, to, to_len);
+    }
+    // SAFETY: libc's function of this name has this type; the arguments are the program's.
+    unsafe { mem::transmute::<*mut c_void, SendTo>(function)(fd, buf, len, flags, to, to_len) }
 }
 
 /// `send`.
@@ -132,7 +137,12 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const libc::msghdr, flags:
             send_requests(fd, parts)
         };
     }
-    raw::sendmsg(fd, message, flags)
+    let function = LIBC_SENDMSG.load(Ordering::Acquire);
+    if function.is_null() {
+        return raw::sendmsg(fd, message, flags);
+    }
+    // SAFETY: libc's function of this name has this type; the arguments are the program's.
+    unsafe { mem::transmute::<*mut c_void, SendMessage>(function)(fd, message, flags) }
 }
 
 /// `write`: a command.
@@ -155,6 +165,15 @@ pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, count: size_t) -> 
     }
 }
 
+fn libc_read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
+    let function = LIBC_READ.load(Ordering::Acquire);
+    if function.is_null() {
+        return raw::read(fd, buf, count);
+    }
+    // SAFETY: libc's function of this name has this type; the arguments are the program's.
+    unsafe { mem::transmute::<*mut c_void, Read>(function)(fd, buf, count) }
+}
+
 /// `read`: a management datagram.
 ///
 /// # Safety
@@ -163,7 +182,7 @@ pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, count: size_t) -> 
 pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
     match fd_table::get(fd).filter(|entry| entry.kind == Kind::Umad) {
         Some(entry) => umad::read(entry, fd, buf, count),
-        None => raw::read(fd, buf, count),
+        None => libc_read(fd, buf, count),
     }
 }
 
@@ -226,18 +245,39 @@ pub fn map_device(
     })
 }
 
+type Read = unsafe extern "C" fn(c_int, *mut c_void, size_t) -> ssize_t;
+type SendMessage = unsafe extern "C" fn(c_int, *const libc::msghdr, c_int) -> ssize_t;
+type SendTo = unsafe extern "C" fn(
+    c_int,
+    *const c_void,
+    size_t,
+    c_int,
+    *const libc::sockaddr,
+    libc::socklen_t,
+) -> ssize_t;
 type Map = unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
 
 // libc's mmap, which may hold hooks of other libraries; null before main.
 static LIBC_MMAP: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+// libc's calls that a thread may be cancelled in, as a bare system call is not; null before main.
+static LIBC_READ: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static LIBC_SENDTO: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static LIBC_SENDMSG: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Finds libc's mmap, which gets all calls that map no page of a device.
+/// Finds libc's functions, which get all calls that are not for a device.
 pub fn find_libc() {
     // SAFETY: the names are C strings; libc is loaded and stays so.
     unsafe {
         let libc = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if !libc.is_null() {
-            LIBC_MMAP.store(libc::dlsym(libc, c"mmap".as_ptr()), Ordering::Release);
+            for (function, name) in [
+                (&LIBC_MMAP, c"mmap"),
+                (&LIBC_READ, c"read"),
+                (&LIBC_SENDTO, c"sendto"),
+                (&LIBC_SENDMSG, c"sendmsg"),
+            ] {
+                function.store(libc::dlsym(libc, name.as_ptr()), Ordering::Release);
+            }
         }
     }
 }

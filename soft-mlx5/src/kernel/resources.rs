@@ -1,4 +1,4 @@
-//! What the kernel shows of a device and of the objects on it.
+//! Devices and the objects on them, as the kernel shows them.
 
 use super::cq::Cq;
 use super::handles::Object;

@@ -14,7 +14,7 @@ use super::abi::Abi;
 use super::errno::{EINVAL, ENOTTY};
 use super::events::FileId;
 use super::{Core, user};
-use crate::fabric::mad::{Arrived, SIZE};
+use crate::fabric::mad::Arrived;
 use crate::mad::{self, Change, Surroundings, pma, smp};
 use crate::nic::objects::Result;
 use agent::Registration;
@@ -129,5 +129,3 @@ impl Core {
         }
     }
 }
-
-const _: () = assert!(SIZE == 256);

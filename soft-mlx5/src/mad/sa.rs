@@ -78,7 +78,7 @@ impl Query<'_> {
     }
 }
 
-/// What a request gets: records of one size, or an error.
+/// Records of one size, or the status of a refusal.
 type Found = Result<Vec<Vec<u8>>, u16>;
 
 /// Answers a request; `None` if it asks for nothing. A table may be longer than a datagram: then the answer is what a program

@@ -1,6 +1,10 @@
 //! Management datagrams: infiniband-diags, and multicast of perftest, which joins its group by them.
 
-use crate::common::{Outcome, Running, finish, fresh_fabric, run, start};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::{Outcome, PATIENCE, Running, finish, fresh_fabric, run, start};
 use crate::pair;
 
 fn on(fabric: &str, command: &str) -> Outcome {
@@ -11,6 +15,13 @@ fn on(fabric: &str, command: &str) -> Outcome {
 /// Starts a program that answers pings, the first device of a fabric.
 fn ping_server(fabric: &str) -> Running {
     let server = start(&mut run(&["--fabric", fabric], &["ibping", "-S"]));
+    let name = format!("@soft-mlx5/{fabric}/1\n");
+    let has_joined = || std::fs::read_to_string("/proc/net/unix").unwrap().contains(&name);
+    let deadline = Instant::now() + PATIENCE;
+    while !has_joined() {
+        assert!(Instant::now() < deadline, "the server has no device");
+        thread::sleep(Duration::from_millis(5));
+    }
     // The server is there as soon as its first answer is.
     let answers = || on(fabric, "ibping -c 1 -t 100 1").stdout.contains(" 1 received");
     assert!((0..600).any(|_| answers()), "no answer");
@@ -97,6 +108,44 @@ fn a_port_shows_its_state() {
 fn datagrams_to_a_group_that_the_program_joins() {
     let outputs = pair(&["--strict"], &["ib_send_bw", "-c", "UD", "-g", "-n", "200", "-s", "1024"]);
     assert!(outputs[1].contains(" 1024       200 "), "{}", outputs[1]);
+}
+
+/// Threads that wait for an asynchronous event are often cancelled, and so the call behind it must stay one that can be.
+#[test]
+fn a_thread_that_reads_can_be_cancelled() {
+    const PROGRAM: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+static int fds[2];
+static void *wait_for_data(void *none) {
+    char byte;
+    write(fds[1], "", 1);
+    read(fds[0], &byte, 1);
+    read(fds[0], &byte, 1);
+    return none;
+}
+int main(void) {
+    pthread_t thread;
+    void *result;
+    alarm(200);
+    if (pipe(fds) || pthread_create(&thread, NULL, wait_for_data, NULL)) return 1;
+    usleep(50000);
+    pthread_cancel(thread);
+    pthread_join(thread, &result);
+    return result == PTHREAD_CANCELED ? 0 : 2;
+}
+"#;
+    let place = std::env::temp_dir().join(format!("soft-mlx5-cancel-{}", std::process::id()));
+    std::fs::create_dir_all(&place).unwrap();
+    let (source, program) = (place.join("cancel.c"), place.join("cancel"));
+    std::fs::write(&source, PROGRAM).unwrap();
+    let mut compiler = Command::new("gcc");
+    compiler.args(["-pthread", "-w", "-o"]).args([&program, &source]);
+    finish(&mut compiler).succeeded();
+    let outcome = finish(&mut run(&[], &[program.to_str().unwrap()]));
+    std::fs::remove_dir_all(&place).unwrap();
+    assert!(outcome.status.success(), "{outcome:?}");
 }
 
 /// Speaks to the file itself: answers that are too long, late or wanted by nobody, and data that is no datagram.

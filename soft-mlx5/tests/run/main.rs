@@ -77,7 +77,7 @@ fn a_run_with_faults_says_at_its_end_what_was_injected() {
         panic!("{line}")
     };
     let [lost, packets, rnr] = [lost, packets, rnr].map(|word| word.parse::<u64>().unwrap());
-    // Of both processes: each message is a packet and has an acknowledgement.
+    // The count is that of both processes: each message is a packet and has an acknowledgement.
     assert!(packets >= 400 && lost >= 1 && lost < packets / 2 && rnr >= 1, "{line}");
     // A process that is killed has counted, too.
     let killed = "ibv_devices >/dev/null; kill -KILL $$";

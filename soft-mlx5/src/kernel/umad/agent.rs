@@ -14,7 +14,7 @@ const VENDOR_CLASSES: std::ops::RangeInclusive<u8> = 0x30..=0x4f;
 /// Where they do.
 const OUI: usize = 37;
 
-/// What a program asks for.
+/// A registration that a program asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Registration {
     qpn: u32,
@@ -28,7 +28,7 @@ pub struct Registration {
 /// A registered agent.
 #[derive(Debug, Clone, Copy)]
 pub struct Agent {
-    /// What it was registered for.
+    /// Its registration.
     pub wanted: Registration,
     /// Upper half of the transactions that it starts.
     pub transaction: u32,

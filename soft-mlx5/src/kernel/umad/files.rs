@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 use super::agent::{Agent, Registration};
 use super::send::{Sent, header};
-use crate::fabric::mad::{Arrived, Mad};
+use crate::fabric::mad::Arrived;
 use crate::fd_table::{self, Entry};
 use crate::kernel::errno::{EBADF, EINVAL, EMFILE, ENOMEM};
 use crate::kernel::events::FileId;
@@ -59,15 +59,11 @@ impl UmadFiles {
     /// Opens a file with these flags; returns the program's descriptor.
     pub fn open(&mut self, id: FileId, flags: i32) -> Result<RawFd> {
         let [program, socket] = socket_pair().map_err(|_| EMFILE)?;
-        let kept = [(libc::O_NONBLOCK, libc::F_SETFL, libc::O_NONBLOCK)];
-        for (flag, command, value) in kept.into_iter().filter(|(flag, ..)| flags & flag != 0) {
-            debug_assert_eq!(flag, value);
+        let closes = if flags & libc::O_CLOEXEC == 0 { 0 } else { libc::FD_CLOEXEC };
+        for (command, value) in [(libc::F_SETFL, flags & libc::O_NONBLOCK), (libc::F_SETFD, closes)]
+        {
             // SAFETY: plain call on a descriptor that is ours.
             unsafe { libc::fcntl(program.as_raw_fd(), command, value) };
-        }
-        if flags & libc::O_CLOEXEC == 0 {
-            // SAFETY: as above.
-            unsafe { libc::fcntl(program.as_raw_fd(), libc::F_SETFD, 0) };
         }
         let entry = Entry { kind: fd_table::Kind::Umad, slot: self.slot, id };
         if !fd_table::set(program.as_raw_fd(), entry) {
@@ -233,5 +229,3 @@ impl UmadFile {
         }
     }
 }
-
-const _: () = assert!(size_of::<Mad>() == 256);
