@@ -3,6 +3,7 @@
 mod channels;
 mod clocks;
 mod commands;
+mod connections;
 mod datagrams;
 mod descriptors;
 mod faults;
