@@ -402,7 +402,14 @@ fn ambient(registry: &mut Registry, root: &Path, options: &Options) -> io::Resul
             return placed;
         }
     }
-    registry.tree = Some(Tree::at(root));
+    let tree = Tree::at(root);
+    if let Ok(device) = &powered {
+        // A forked child has another port than its parent, whose tree it shares.
+        if let Some(guid) = tree.node_guid(&device.names) {
+            device.command().show_guid(guid);
+        }
+    }
+    registry.tree = Some(tree);
     powered.map(drop)
 }
 

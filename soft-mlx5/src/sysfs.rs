@@ -190,6 +190,14 @@ impl Tree {
         Ok(())
     }
 
+    /// Returns the GUID that libibverbs reads for a device.
+    pub fn node_guid(&self, names: &Names) -> Option<u64> {
+        let file = self.root.join(CLASSES[0]).join(&names.ibdev).join("node_guid");
+        let digits: String =
+            fs::read_to_string(file).ok()?.chars().filter(char::is_ascii_hexdigit).collect();
+        u64::from_str_radix(&digits, 16).ok()
+    }
+
     /// Shows that the port came up or went down.
     pub fn show_port(&self, names: &Names, up: bool) {
         let pci = self.pci(names);
@@ -305,6 +313,7 @@ mod tests {
         assert_eq!(read("infiniband_verbs/uverbs0/dev"), "1:3\n");
         let device = "infiniband/mlx5_bond_0";
         assert_eq!(read(&format!("{device}/node_guid")), "0102:0304:0506:0708\n");
+        assert_eq!(tree.node_guid(&names), Some(0x0102_0304_0506_0708));
         let gid = "fe80:0000:0000:0000:00db:00ff:fe00:0007\n";
         assert_eq!(read(&format!("{device}/ports/1/gids/0")), gid);
         assert_eq!(read(&format!("{device}/ports/1/gids/7")), EMPTY_GID);

@@ -4,6 +4,7 @@ mod buffers;
 mod channels;
 mod clocks;
 mod commands;
+mod connections;
 mod counters;
 mod datagrams;
 mod descriptors;

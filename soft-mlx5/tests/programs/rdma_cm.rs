@@ -141,7 +141,7 @@ fn a_listener_that_dies_and_an_address_without_one() {
         let outcome = finish(&mut run(&options, &["ucmatose", "-s", "10.219.77.7"]));
         assert!(!outcome.status.success(), "{outcome:?}");
         assert!(outcome.stdout.contains("ADDR_ERROR"), "{outcome:?}");
-        let outcome = finish(&mut run(&options, &["ucmatose", "-s", "192.0.2.1"]));
+        let outcome = finish(&mut run(&options, &["ucmatose", "-s", "198.51.100.1"]));
         assert!(outcome.stdout.contains("ADDR_ERROR, error: -19"), "{outcome:?}");
     }
 }

@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(place("239.1.2.3"), Some(Place::Group));
         assert_eq!(place("ff12::1"), Some(Place::Group));
         assert_eq!(place("10.219.1.2"), Some(Place::Port(0x102)));
-        assert_eq!(place("192.0.2.1"), None);
+        assert_eq!(place("198.51.100.1"), None);
         for own in machine_addresses() {
             assert_eq!(Address::ip(own, 1).place(), Some(Place::Machine));
         }

@@ -111,8 +111,11 @@ impl Call<'_> {
             (ps::IB, QPT_UD) => Service::Ud,
             _ => return Err(EINVAL),
         };
-        let id = self.core.rdma_cm.fresh_id();
-        request.respond(wanted.response, &id)?;
+        let id = self.core.rdma_cm.numbers.take();
+        if let Err(error) = request.respond(wanted.response, &id) {
+            self.core.rdma_cm.numbers.release(id);
+            return Err(error);
+        }
         let identifier = Identifier::new(wanted.uid, self.file, wanted.ps, service);
         self.core.rdma_cm.ids.insert(id, identifier);
         Ok(())
@@ -142,7 +145,16 @@ impl Call<'_> {
     fn destroy(&mut self, number: u32) -> u32 {
         let rdma_cm = &mut self.core.rdma_cm;
         let Some(id) = rdma_cm.ids.remove(&number) else { return 0 };
-        rdma_cm.groups.retain(|_, group| group.id != number);
+        rdma_cm.waiting.remove(&number);
+        let numbers = &mut rdma_cm.numbers;
+        numbers.release(number);
+        rdma_cm.groups.retain(|group_number, group| {
+            let stays = group.id != number;
+            if !stays {
+                numbers.release(*group_number);
+            }
+            stays
+        });
         if let Some(source) = id.source {
             rdma_cm.ports.release(id.ps, source.port(), number);
         }

@@ -170,7 +170,7 @@ impl Core {
         }
         parent.backlog -= 1;
         let (file, service, tos) = (parent.file, parent.service, parent.tos);
-        let number = rdma_cm.fresh_id();
+        let number = rdma_cm.numbers.take();
         let mut id = Identifier::new(0, file, ps, service);
         (id.state, id.on_device, id.tos) = (State::Connect, true, tos);
         (id.source, id.destination) = (Some(own), Some(other));

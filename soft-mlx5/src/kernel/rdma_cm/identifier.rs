@@ -1,6 +1,6 @@
 //! Identifiers of a program (`struct rdma_cm_id`), and the ports that they are bound to.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use super::address::Address;
 use crate::cm::{self, Path};
@@ -83,7 +83,7 @@ pub struct Identifier {
     /// Events that the program has read.
     pub reported: u32,
     /// Time until which it waits for a port to appear.
-    pub waits_until: Option<u64>,
+    pub waits_until: u64,
 }
 
 impl Identifier {
@@ -109,7 +109,7 @@ impl Identifier {
             listens: None,
             backlog: 0,
             reported: 0,
-            waits_until: None,
+            waits_until: 0,
         }
     }
 
@@ -132,6 +132,28 @@ impl Identifier {
     /// Returns the bytes of the header before its private data.
     pub fn header(&self) -> usize {
         if self.ps == ps::IB { 0 } else { cm::header::SIZE }
+    }
+}
+
+/// Numbers of identifiers and groups. Libraries keep tables by number, so they stay small.
+#[derive(Debug, Default)]
+pub struct Numbers {
+    given: u32,
+    free: BTreeSet<u32>,
+}
+
+impl Numbers {
+    /// Returns the lowest number that is free.
+    pub fn take(&mut self) -> u32 {
+        self.free.pop_first().unwrap_or_else(|| {
+            self.given += 1;
+            self.given
+        })
+    }
+
+    /// Gives a number back.
+    pub fn release(&mut self, number: u32) {
+        self.free.insert(number);
     }
 }
 
@@ -190,6 +212,15 @@ impl Ports {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_stay_small() {
+        let mut numbers = Numbers::default();
+        let first = [(); 3].map(|()| numbers.take());
+        numbers.release(first[1]);
+        numbers.release(first[0]);
+        assert_eq!([(); 3].map(|()| numbers.take()), [1, 2, 4]);
+    }
 
     #[test]
     fn ephemeral_ports_of_neighbours_differ_and_end() {

@@ -16,11 +16,11 @@ mod query;
 mod resolve;
 mod service;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::RawFd;
 
 use self::events::{File, Queued};
-use self::identifier::{Identifier, Ports};
+use self::identifier::{Identifier, Numbers, Ports};
 use self::multicast::Group;
 use super::Core;
 use super::errno::{EBADF, EINVAL, ENOENT};
@@ -55,8 +55,12 @@ pub struct RdmaCm {
     by_cm: HashMap<cm::Id, u32>,
     groups: BTreeMap<u32, Group>,
     ports: Ports,
-    last_id: u32,
-    // Times at which ports of the fabric are looked for.
+    numbers: Numbers,
+    // Identifiers that wait for a port to appear.
+    waiting: BTreeSet<u32>,
+    // GUID by which libraries know the device.
+    shown_guid: u64,
+    // Time at which ports of the fabric are looked for.
     look_at: Option<u64>,
 }
 
@@ -73,26 +77,17 @@ impl RdmaCm {
             by_cm: HashMap::new(),
             groups: BTreeMap::new(),
             ports: Ports::new(lid),
-            last_id: 0,
+            numbers: Numbers::default(),
+            waiting: BTreeSet::new(),
+            shown_guid: guid,
             look_at: None,
         }
     }
 
     /// Returns the time of the next timer.
     pub fn next_deadline(&self) -> Option<u64> {
-        let looks = self.ids.values().any(|id| id.waits_until.is_some());
-        let look = self.look_at.filter(|_| looks);
+        let look = self.look_at.filter(|_| !self.waiting.is_empty());
         [self.cm.next_deadline(), look].into_iter().flatten().min()
-    }
-
-    fn fresh_id(&mut self) -> u32 {
-        loop {
-            self.last_id = self.last_id.wrapping_add(1) & i32::MAX as u32;
-            let id = self.last_id;
-            if !self.ids.contains_key(&id) && !self.groups.contains_key(&id) {
-                return id;
-            }
-        }
     }
 
     fn id(&mut self, file: FileId, id: u32) -> Result<&mut Identifier> {
@@ -116,6 +111,11 @@ struct Call<'a> {
 }
 
 impl Core {
+    /// Sets the GUID that sysfs shows for the device: libraries compare it with that of an identifier.
+    pub fn show_guid(&mut self, guid: u64) {
+        self.rdma_cm.shown_guid = guid;
+    }
+
     /// Opens the connection manager's file; returns its number and the program's descriptor.
     pub fn open_rdma_cm(&mut self) -> Result<(FileId, RawFd)> {
         let id = self.next_id();
@@ -200,11 +200,11 @@ impl Core {
     }
 
     fn look_for_ports(&mut self, now: u64) -> bool {
-        let own = self.nic.port().lid;
-        if self.rdma_cm.look_at.is_some_and(|at| now < at) {
+        if self.rdma_cm.look_at.is_none_or(|at| now < at) {
             return false;
         }
-        let waits = self.rdma_cm.ids.values().any(|id| id.waits_until.is_some());
+        let own = self.nic.port().lid;
+        let waits = !self.rdma_cm.waiting.is_empty();
         let mut known = self.rdma_cm.cm.remote_lids();
         known.retain(|lid| *lid != own);
         if !waits && known.is_empty() {
@@ -229,10 +229,15 @@ impl Core {
             } else if let Some((id, event)) = self.rdma_cm.cm.next_event() {
                 self.deliver_cm(id, event);
             } else {
-                return any;
+                break;
             }
             any = true;
         }
+        if any {
+            let next = self.clock.now() + LOOK_NS;
+            self.rdma_cm.look_at.get_or_insert(next);
+        }
+        any
     }
 
     /// Takes a datagram of communication management.

@@ -69,8 +69,11 @@ impl Call<'_> {
         if rdma_cm.groups.values().any(|group| group.id == number && group.address == address) {
             return Err(EADDRINUSE);
         }
-        let group = rdma_cm.fresh_id();
-        request.respond(response, &group)?;
+        let group = rdma_cm.numbers.take();
+        if let Err(error) = request.respond(response, &group) {
+            rdma_cm.numbers.release(group);
+            return Err(error);
+        }
         rdma_cm.groups.insert(group, Group { id: number, address, reported: 0 });
         let param = UdParam {
             qp_num: MULTICAST_QPN,
@@ -94,6 +97,7 @@ impl Call<'_> {
         let id = rdma_cm.groups.get(&wanted.id).ok_or(ENOENT)?.id;
         let file = rdma_cm.id(self.file, id)?.file;
         let reported = rdma_cm.groups.remove(&wanted.id).map_or(0, |group| group.reported);
+        rdma_cm.numbers.release(wanted.id);
         if let Some(file) = rdma_cm.files.get_mut(&file) {
             file.extract(|queued| queued.group == Some(wanted.id));
         }

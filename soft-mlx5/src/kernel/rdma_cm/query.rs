@@ -91,8 +91,8 @@ impl Call<'_> {
     }
 
     // The GUID as it stands in memory: in network byte order.
-    fn guid(&mut self) -> u64 {
-        u64::from_ne_bytes(self.core.nic.port().guid.to_be_bytes())
+    fn guid(&self) -> u64 {
+        self.core.rdma_cm.shown_guid.to_be()
     }
 
     fn base(&mut self, id: u32) -> Result<QueryAddrResp> {

@@ -119,10 +119,11 @@ impl Call<'_> {
         id.destination = Some(destination);
         id.state = State::AddrQuery;
         let waits_until = now + u64::from(timeout_ms) * NANOSECONDS;
-        id.waits_until = Some(waits_until);
+        id.waits_until = waits_until;
         let peers = self.core.nic.peers(now);
-        self.core.try_resolve(number, now, &peers);
+        self.core.rdma_cm.waiting.insert(number);
         self.core.rdma_cm.look_at.get_or_insert(now);
+        self.core.try_resolve(number, now, &peers);
         Ok(())
     }
 
@@ -152,8 +153,7 @@ impl Core {
 
     /// Looks again for the ports that identifiers wait for; returns `true` if one waits no longer.
     pub(super) fn resolve_waiting(&mut self, now: u64, peers: &[u16]) -> bool {
-        let waiting = self.rdma_cm.ids.iter().filter(|(_, id)| id.waits_until.is_some());
-        let waiting: Vec<_> = waiting.map(|(number, _)| *number).collect();
+        let waiting: Vec<_> = self.rdma_cm.waiting.iter().copied().collect();
         waiting.into_iter().fold(false, |any, number| any | self.try_resolve(number, now, peers))
     }
 
@@ -161,7 +161,7 @@ impl Core {
     fn try_resolve(&mut self, number: u32, now: u64, peers: &[u16]) -> bool {
         let own = self.nic.port().lid;
         let Some(id) = self.rdma_cm.ids.get(&number) else { return false };
-        let (Some(to), Some(until)) = (id.destination, id.waits_until) else { return false };
+        let (Some(to), until) = (id.destination, id.waits_until) else { return false };
         let lid = match to.place() {
             None => Err(ENODEV),
             Some(Place::Group) => Ok(own),
@@ -175,7 +175,7 @@ impl Core {
         };
         let link = self.link;
         let Some(id) = self.rdma_cm.ids.get_mut(&number) else { return false };
-        id.waits_until = None;
+        self.rdma_cm.waiting.remove(&number);
         match lid {
             Ok(lid) => {
                 let path = path(own, lid, &to, link, id.tos);
