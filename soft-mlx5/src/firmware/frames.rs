@@ -119,14 +119,16 @@ impl Function {
         let CreateSq { context, .. } = command.parse()?;
         let (queue, uid) = (context.queue, command.uid());
         let len = check_ring(&queue, LOG_BLOCK, 1 << LOG_BLOCK)?;
-        let tis = Id(Kind::Tis, context.tisn);
+        // A queue for the driver's own NOPs has no TIS.
+        let tis = (context.tis_count > 0).then_some(Id(Kind::Tis, context.tisn));
         let used =
-            [Id(Kind::Cq, context.cqn), Id(Kind::Pd, queue.pd), Id(Kind::Uar, queue.uar_page), tis];
-        let uses = used.into_iter().map(|id| self.objects.check_use(id, uid));
+            [Id(Kind::Cq, context.cqn), Id(Kind::Pd, queue.pd), Id(Kind::Uar, queue.uar_page)];
+        let uses = used.into_iter().chain(tis).map(|id| self.objects.check_use(id, uid));
         let mut uses = uses.collect::<Result<Vec<_>>>()?;
         let found = self.locate(&memory_of(&queue, command.after::<CreateSq>()), len, uid)?;
         uses.extend(found.uses);
-        let tis = CreateTis::from_prefix(&self.objects.find(tis, 0)?.context);
+        let tis = tis.map(|tis| self.objects.find(tis, 0)).transpose()?;
+        let tis = tis.and_then(|tis| CreateTis::from_prefix(&tis.context));
         let domain = tis.map_or(0, |tis| tis.transport_domain);
         let attr = QpAttr {
             pd: Pdn(queue.pd),
@@ -201,8 +203,10 @@ impl Function {
             return Err(Refusal::WQ_KIND);
         }
         let len = check_ring(&queue, LOG_SEGMENT, GENERAL.max_wqe_sz_rq)?;
-        let used = [Id(Kind::Cq, context.cqn), Id(Kind::Pd, queue.pd)];
-        let uses = used.into_iter().map(|id| self.objects.check_use(id, uid));
+        // A queue that only drops frames has no domain: nobody posts to it.
+        let pd = (queue.pd != 0).then_some(Id(Kind::Pd, queue.pd));
+        let used = [Id(Kind::Cq, context.cqn)].into_iter().chain(pd);
+        let uses = used.map(|id| self.objects.check_use(id, uid));
         let mut uses = uses.collect::<Result<Vec<_>>>()?;
         let found = self.locate(&memory_of(&queue, command.after::<CreateRq>()), len, uid)?;
         uses.extend(found.uses);

@@ -80,7 +80,8 @@ impl World {
     fn sq(&mut self) -> Queue {
         let tisn = self.tis();
         let (queue, page) = self.queue(6);
-        let context = SqContext { cqn: self.cq.number, tisn, queue, ..SqContext::ZERO };
+        let context =
+            SqContext { cqn: self.cq.number, tis_count: 1, tisn, queue, ..SqContext::ZERO };
         let create = CreateSq { request: Request::new(Opcode::CREATE_SQ), context };
         let number = self.driver.create(&with_pages(&create.to_bytes(), &[page])).unwrap();
         self.modify(Opcode::MODIFY_SQ, number, state::RST, state::RDY).unwrap();

@@ -70,7 +70,7 @@ fn templates() -> Vec<Vec<u8>> {
     };
     let list = WorkQueue { kind: kind::LINKED_LIST, ..wq };
     let rmp = RmpContext { queue: list, ..RmpContext::ZERO };
-    let sq = SqContext { cqn: CQ, tisn: 1, queue: wq, ..SqContext::ZERO };
+    let sq = SqContext { cqn: CQ, tis_count: 1, tisn: 1, queue: wq, ..SqContext::ZERO };
     let rq = RqContext { cqn: CQ, queue: wq, ..RqContext::ZERO };
     let table = TableContext { level: 1, log_size: 4, ..TableContext::ZERO };
     let mut all = vec![
