@@ -113,8 +113,7 @@ pub const ETHERNET: Ethernet = Ethernet {
 };
 
 /// Atomics.
-pub const ATOMIC: Atomic =
-    Atomic { req_8b_endianness_mode: 1, operations: 3, size_qp: 8, ..Atomic::ZERO };
+pub const ATOMIC: Atomic = Atomic { req_8b_endianness_mode: 1, operations: 3, size_qp: 8 };
 
 /// RoCE.
 pub const ROCE: Roce = Roce {

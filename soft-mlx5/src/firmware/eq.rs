@@ -147,8 +147,12 @@ impl Function {
     pub(super) fn deliver_events(&mut self) {
         const QP: u8 = 0;
         const RQ: u8 = 1;
+        const SQ: u8 = 2;
         while let Some(happened) = self.nic.next_event() {
-            let of_qp = |kind, number: u32| of_queue(kind, QP, number);
+            let of_qp = |kind, number: u32| {
+                let is_sq = self.objects.get(Kind::Sq, number).is_some();
+                of_queue(kind, if is_sq { SQ } else { QP }, number)
+            };
             let eqe = match happened {
                 Event::Completion(cqn) => {
                     let Some(cq) = self.objects.get(Kind::Cq, cqn.0) else { continue };

@@ -11,6 +11,8 @@ mod cq;
 mod domain;
 mod doorbell;
 mod eq;
+mod flow;
+mod frames;
 mod hca;
 mod host;
 mod memory;
@@ -26,6 +28,7 @@ mod vport;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -45,7 +48,7 @@ use self::vport::Vport;
 pub use crate::dma::{Access, Dma, Piece};
 use crate::fabric::LinkLayer;
 use crate::faults::Faults;
-use crate::nic::objects::{Cqn, Mkey, Pdn, Qpn, Srqn};
+use crate::nic::objects::{Cqn, Mkey, Pdn, Qpn, Srqn, Tirn, Wqn};
 use crate::nic::{Nic, NicConfig, PortAddress};
 
 /// One PCI function of the device, with the objects that its driver made.
@@ -60,6 +63,8 @@ pub struct Function {
     objects: Objects,
     eqs: EventQueues,
     vport: Vport,
+    // Numbers of flow entries, by table and place.
+    flow_entries: BTreeMap<(u32, u32), u32>,
 }
 
 impl Function {
@@ -95,6 +100,7 @@ impl Function {
             objects: Objects::default(),
             eqs: EventQueues::default(),
             vport,
+            flow_entries: BTreeMap::new(),
         })
     }
 
@@ -228,7 +234,10 @@ impl Function {
             Kind::Pd => self.nic.dealloc_pd(Pdn(number))?,
             Kind::Mkey => self.nic.destroy_mkey(Mkey(self.key_of(number)))?,
             Kind::Cq => self.nic.destroy_cq(Cqn(number))?,
-            Kind::Qp => self.nic.destroy_qp(Qpn(number))?,
+            Kind::Qp | Kind::Sq => self.nic.destroy_qp(Qpn(number))?,
+            Kind::Rq => self.nic.destroy_wq(Wqn(number))?,
+            Kind::Tir => self.nic.destroy_tir(Tirn(number))?,
+            Kind::FlowTable | Kind::FlowEntry => self.end_flow(Id(kind, number)),
             Kind::Rmp | Kind::XrcSrq => self.nic.destroy_srq(Srqn(number))?,
             Kind::Eq => self.eqs.remove(number as u8),
             _ => {}

@@ -12,7 +12,7 @@ use crate::nic::PageList;
 
 type Result<T> = std::result::Result<T, Refusal>;
 
-/// Kind of an object.
+/// Kind of an object. Objects refer to kinds before their own, and flow tables to tables of higher levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// User of the function.
@@ -41,6 +41,22 @@ pub enum Kind {
     XrcSrq,
     /// Queue pair.
     Qp,
+    /// Source of frames.
+    Tis,
+    /// Send queue.
+    Sq,
+    /// Receive queue.
+    Rq,
+    /// Table of receive queues.
+    Rqt,
+    /// Target of flow rules.
+    Tir,
+    /// Flow table.
+    FlowTable,
+    /// Group of flow entries.
+    FlowGroup,
+    /// Flow entry.
+    FlowEntry,
 }
 
 /// Kind and number.
@@ -77,7 +93,11 @@ fn range(kind: Kind) -> Option<(u32, u32)> {
         Kind::Counters => objects(8),
         Kind::Umem => objects(GENERAL.log_max_umem),
         Kind::Eq => Some((0x10, GENERAL.max_num_eqs.into())),
+        Kind::Tis => objects(ETHERNET.log_max_tis),
+        Kind::Rqt => objects(ETHERNET.log_max_rqt),
+        Kind::FlowTable | Kind::FlowGroup | Kind::FlowEntry => objects(16),
         Kind::Pd | Kind::Mkey | Kind::Cq | Kind::Rmp | Kind::XrcSrq | Kind::Qp => None,
+        Kind::Sq | Kind::Rq | Kind::Tir => None,
     }
 }
 
@@ -163,6 +183,29 @@ impl Objects {
         debug_assert!(before.is_none(), "{id:?} is given twice");
     }
 
+    /// Gives an object other objects to refer to, which were checked.
+    pub fn set_uses(&mut self, id: Id, uses: Vec<Id>) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut entry.uses, uses.clone());
+        for used in uses {
+            if let Some(used) = self.entries.get_mut(&used) {
+                used.users += 1;
+            }
+        }
+        for used in before {
+            if let Some(used) = self.entries.get_mut(&used) {
+                used.users -= 1;
+            }
+        }
+    }
+
+    /// Returns the objects of a kind that refer to an object.
+    pub fn users_of(&self, id: Id, kind: Kind) -> Vec<u32> {
+        let all = self.entries.range(Id(kind, 0)..=Id(kind, u32::MAX));
+        let users = all.filter(|(_, entry)| entry.uses.contains(&id));
+        users.map(|(Id(_, number), _)| *number).collect()
+    }
+
     /// Checks that a command of `uid` may destroy an object.
     pub fn check_unused(&self, id: Id, uid: u16) -> Result<&Entry> {
         let entry = self.find(id, uid)?;
@@ -184,9 +227,9 @@ impl Objects {
         Some(entry)
     }
 
-    /// Returns an object that no other refers to.
+    /// Returns an object that no other refers to: one of the last kind, since kinds refer to those before.
     pub fn unused(&self) -> Option<Id> {
-        self.entries.iter().find(|(_, entry)| entry.users == 0).map(|(id, _)| *id)
+        self.entries.iter().rev().find(|(_, entry)| entry.users == 0).map(|(id, _)| *id)
     }
 
     /// Returns `true` if a user owns an object.

@@ -7,11 +7,17 @@ use mlx5_wire::firmware::command::{
 use mlx5_wire::firmware::cq::{CreateCq, ModifyCq, QueryCqReply};
 use mlx5_wire::firmware::eq::{CreateEq, QueryEqReply};
 use mlx5_wire::firmware::fields::Value;
+use mlx5_wire::firmware::flow::{
+    CreateGroup, CreateTable, DeleteEntry, DestroyGroup, ModifyTable, OfTable, SetEntry,
+};
 use mlx5_wire::firmware::mkey::{CreateMkey, CreateUmem, QueryMkeyReply};
 use mlx5_wire::firmware::qp::{CreateQp, ModifyQp, QueryQpReply};
 use mlx5_wire::firmware::register::AccessRegister;
 use mlx5_wire::firmware::srq::{
     ArmSrq, CreateRmp, CreateXrcSrq, ModifyRmp, QueryRmpReply, QueryXrcSrqReply,
+};
+use mlx5_wire::firmware::transport::{
+    CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, QueryRqReply, QuerySqReply, RqTable,
 };
 use mlx5_wire::firmware::vport::{
     GidsReply, ModifyNicVport, ModifyVportState, QueryHcaVportReply, QueryNicVportReply,
@@ -216,12 +222,52 @@ entries! {
         function.destroy(Kind::TransportDomain, command)
     };
 
+    CREATE_TIR: Initialized, CreateTir => CREATED, Function::create_tir;
+    MODIFY_TIR: Initialized, ModifyQueue => HEAD, |function, command, _| {
+        function.keep(Kind::Tir, command)
+    };
+    DESTROY_TIR: Initialized, Numbered => HEAD, |function, command, _| {
+        function.destroy(Kind::Tir, command)
+    };
+    CREATE_SQ: Initialized, CreateSq => CREATED, Function::create_sq;
+    MODIFY_SQ: Initialized, CreateSq => HEAD, Function::modify_sq;
+    DESTROY_SQ: Initialized, Numbered => HEAD, |function, command, _| {
+        function.destroy(Kind::Sq, command)
+    };
+    QUERY_SQ: Initialized, Numbered => QuerySqReply::SIZE, Function::query_sq;
+    CREATE_RQ: Initialized, CreateRq => CREATED, Function::create_rq;
+    MODIFY_RQ: Initialized, CreateRq => HEAD, Function::modify_rq;
+    DESTROY_RQ: Initialized, Numbered => HEAD, |function, command, _| {
+        function.destroy(Kind::Rq, command)
+    };
+    QUERY_RQ: Initialized, Numbered => QueryRqReply::SIZE, Function::query_rq;
     CREATE_RMP: Initialized, CreateRmp => CREATED, Function::create_rmp;
     MODIFY_RMP: Initialized, ModifyRmp => HEAD, Function::modify_rmp;
     DESTROY_RMP: Initialized, Numbered => HEAD, |function, command, _| {
         function.destroy(Kind::Rmp, command)
     };
     QUERY_RMP: Initialized, Numbered => QueryRmpReply::SIZE, Function::query_rmp;
+
+    CREATE_TIS: Initialized, CreateTis => CREATED, Function::create_tis;
+    MODIFY_TIS: Initialized, ModifyQueue => HEAD, |function, command, _| {
+        function.keep(Kind::Tis, command)
+    };
+    DESTROY_TIS: Initialized, Numbered => HEAD, |function, command, _| {
+        function.destroy(Kind::Tis, command)
+    };
+    CREATE_RQT: Initialized, RqTable => CREATED, Function::create_rqt;
+    MODIFY_RQT: Initialized, RqTable => HEAD, Function::modify_rqt;
+    DESTROY_RQT: Initialized, Numbered => HEAD, |function, command, _| {
+        function.destroy(Kind::Rqt, command)
+    };
+    SET_FLOW_TABLE_ROOT: Initialized, OfTable => HEAD, Function::set_flow_table_root;
+    CREATE_FLOW_TABLE: Initialized, CreateTable => CREATED, Function::create_flow_table;
+    DESTROY_FLOW_TABLE: Initialized, OfTable => HEAD, Function::destroy_flow_table;
+    CREATE_FLOW_GROUP: Initialized, CreateGroup => CREATED, Function::create_flow_group;
+    DESTROY_FLOW_GROUP: Initialized, DestroyGroup => HEAD, Function::destroy_flow_group;
+    SET_FLOW_TABLE_ENTRY: Initialized, SetEntry => HEAD, Function::set_flow_entry;
+    DELETE_FLOW_TABLE_ENTRY: Initialized, DeleteEntry => HEAD, Function::delete_flow_entry;
+    MODIFY_FLOW_TABLE: Initialized, ModifyTable => HEAD, Function::modify_flow_table;
 
     CREATE_UCTX: Initialized, Request => CREATED, Function::create_user;
     DESTROY_UCTX: Initialized, Numbered => HEAD, Function::destroy_user;

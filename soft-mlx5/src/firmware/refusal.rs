@@ -82,6 +82,7 @@ refusals! {
     REGISTER = BadParam, 0x1401, "There is no such register";
     LINK_LAYER = BadParam, 0x1402, "The port has another link layer";
     TABLE = BadParam, 0x1403, "The flow table, group or entry cannot be as described";
+    LEVEL = BadParam, 0x1404, "A flow table leads to tables of higher levels only";
 }
 
 impl From<Errno> for Refusal {

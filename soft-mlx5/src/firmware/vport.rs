@@ -129,9 +129,11 @@ impl Function {
         answer(output, GidsReply { count, ..GidsReply::ZERO })
     }
 
+    /// The driver of Linux asks for partition keys of RoCE, too.
     pub(super) fn query_pkeys(&mut self, command: &Command, output: &mut [u8]) -> Result {
         const SIZE: usize = 4;
-        let query = self.query_of(command, LinkLayer::InfiniBand)?;
+        let query: QueryVport = command.parse()?;
+        Self::check_vport(&query)?;
         if query.index >= capabilities::PKEYS && query.index != ALL {
             return Err(Refusal::PKEY_INDEX);
         }

@@ -198,7 +198,7 @@ macro_rules! fields {
             }
 
             /// Returns the bytes, with zeros in all other bits.
-            pub fn to_bytes(&self) -> [u8; $size] {
+            pub fn to_bytes(self) -> [u8; $size] {
                 let mut bytes = [0; $size];
                 self.put(&mut bytes);
                 bytes
@@ -280,6 +280,8 @@ mod tests {
         let mut bytes = [0xff; 8];
         Inner { number: 0xff00_0001, ..Inner::ZERO }.put(&mut bytes);
         assert_eq!(bytes, [0x7f, 0, 0, 1, 0xff, 0xff, 0, 0]);
+        assert_eq!((Inner::SIZE, Outer::SIZE), (8, 0x20));
+        assert_eq!(Outer::from_prefix(&bytes), None);
         assert_eq!(Inner::from_prefix(&bytes[..7]), None);
         assert_eq!(Inner::from_prefix(&[0; 9]), Some(Inner::ZERO));
     }

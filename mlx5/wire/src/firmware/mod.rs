@@ -12,6 +12,7 @@ pub mod capabilities;
 pub mod command;
 pub mod cq;
 pub mod eq;
+pub mod flow;
 pub mod mkey;
 pub mod qp;
 pub mod register;

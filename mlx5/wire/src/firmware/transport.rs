@@ -132,7 +132,27 @@ fields! {
         rx_hash_fn: u8 = 0x44[31:28],
         /// Transport domain.
         transport_domain: u32 = 0x44[23:0],
+        /// Key of the hash.
+        key: [u8; 40] = 0x48,
+        /// Hashed addresses are those of IPv6.
+        ipv6: bool = 0x70[31],
+        /// Hashed ports are those of UDP.
+        udp: bool = 0x70[30],
+        /// Hashed fields: [`hash_field`].
+        hash_fields: u32 = 0x70[29:0],
     }
+}
+
+/// Fields that a TIR may hash.
+pub mod hash_field {
+    /// Source address.
+    pub const SOURCE_IP: u32 = 1 << 0;
+    /// Destination address.
+    pub const DESTINATION_IP: u32 = 1 << 1;
+    /// Source port.
+    pub const SOURCE_PORT: u32 = 1 << 2;
+    /// Destination port.
+    pub const DESTINATION_PORT: u32 = 1 << 3;
 }
 
 fields! {

@@ -1,6 +1,7 @@
 //! A driver in miniature: it knows the commands, and a host whose pages are scattered.
 
 mod events;
+mod frames;
 mod lifecycle;
 mod objects;
 mod random;

@@ -1,6 +1,7 @@
 //! Firmware commands for frames.
 
 use super::flow::{Conflict, Rule};
+use super::tables::Tables;
 use super::wq::Wq;
 use crate::nic::Nic;
 use crate::nic::memory::Spaces;
@@ -73,6 +74,21 @@ impl Nic {
     /// Destroys a target of flow rules.
     pub fn destroy_tir(&mut self, tir: Tirn) -> Result<()> {
         self.frames.tirs.remove(tir.0).map(drop).ok_or(EINVAL)
+    }
+
+    /// Changes the receive queues of a target, of which there is a power of two.
+    pub(crate) fn set_tir_queues(&mut self, tir: Tirn, queues: Vec<Wqn>) -> Result<()> {
+        let found = self.frames.tirs.get_mut(tir.0).ok_or(EINVAL)?;
+        if !queues.len().is_power_of_two() {
+            return Err(EINVAL);
+        }
+        found.queues = queues;
+        Ok(())
+    }
+
+    /// Returns the flow tables of the receive side, which firmware fills.
+    pub(crate) fn flow_tables(&mut self) -> &mut Tables {
+        &mut self.frames.tables
     }
 
     /// Makes the receive side of a queue pair.

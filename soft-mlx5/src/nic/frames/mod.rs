@@ -6,6 +6,7 @@ pub mod flow;
 pub mod header;
 pub mod rss;
 pub mod send;
+pub mod tables;
 mod verdict;
 mod wq;
 
@@ -19,6 +20,7 @@ use std::collections::BTreeMap;
 use self::flow::{Rules, Target, fields_of};
 use self::header::Headers;
 use self::rss::Hash;
+use self::tables::Tables;
 use self::wq::{Arrival, Stop};
 use super::Nic;
 use super::core::Core;
@@ -36,6 +38,7 @@ const MAX_QUEUES: u32 = 1 << 20;
 #[derive(Debug)]
 pub struct Frames {
     rules: Rules,
+    tables: Tables,
     /// Receive queues.
     pub wqs: Table<Wq>,
     tirs: Table<TirAttr>,
@@ -49,6 +52,7 @@ impl Default for Frames {
     fn default() -> Self {
         Self {
             rules: Rules::default(),
+            tables: Tables::default(),
             wqs: Table::new(FIRST_WQN, MAX_QUEUES),
             tirs: Table::new(FIRST_TIRN, MAX_QUEUES),
             receivers: BTreeMap::new(),
@@ -68,7 +72,7 @@ fn state_of(qp: QpState) -> WqState {
 
 impl Nic {
     pub(super) fn has_rules(&self) -> bool {
-        !self.frames.rules.is_empty()
+        !self.frames.rules.is_empty() || self.frames.tables.root.is_some()
     }
 
     /// Delivers an arrived frame to each queue that the rules name.
@@ -78,11 +82,13 @@ impl Nic {
         let (Some(bytes), Some(headers)) = (bytes, headers) else {
             return self.core.link.count_malformed();
         };
-        if self.frames.rules.is_empty() || self.core.link_layer != LinkLayer::Ethernet {
+        if !self.has_rules() || self.core.link_layer != LinkLayer::Ethernet {
             return;
         }
         let mut found = Vec::new();
-        self.frames.rules.find(&fields_of(&headers), &mut found);
+        let fields = fields_of(&headers);
+        self.frames.rules.find(&fields, &mut found);
+        self.frames.tables.find(&fields, &mut found);
         for (target, tag) in found {
             let Target::Tir(tirn) = target else { continue };
             let Some(tir) = self.frames.tirs.get(tirn.0) else { continue };
