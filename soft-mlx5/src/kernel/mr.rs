@@ -21,7 +21,7 @@ pub struct Mr {
     memory: Memory,
 }
 
-/// What a memory region holds of its memory.
+/// Parts of a memory region that keep its memory.
 #[derive(Debug, Default)]
 pub struct Memory {
     /// Pages of the program.

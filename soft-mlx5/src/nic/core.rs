@@ -88,7 +88,7 @@ pub struct Core {
     pub echoes: VecDeque<(u64, Echo)>,
     /// Number of the last echo of this device.
     pub last_token: u32,
-    /// What the program was told about peers that do not answer.
+    /// Lines that the program got about peers that do not answer.
     pub hints: Hints,
 }
 

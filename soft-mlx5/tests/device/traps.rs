@@ -1,4 +1,4 @@
-//! What breaks programs on a software device although its verbs look complete: one test for each report.
+//! Reports of programs that stopped on software devices although the verbs looked complete: one test for each.
 
 use std::ptr;
 
@@ -48,7 +48,7 @@ fn options_for_enhanced_connection_establishment_are_echoed() {
         assert_eq!(unsafe { ibv_query_ece(qp, &mut ece) }, 0);
         (ece.vendor_id, ece.options, ece.comp_mask)
     };
-    // What libmlx5 asks for at the creation.
+    // libmlx5 asks for these at the creation.
     assert_eq!(options(), (VENDOR, 0x1000_0000, 0));
     for (state, attr, asked) in [
         (IBV_QPS_INIT, to_init(), 0),

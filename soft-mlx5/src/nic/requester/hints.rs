@@ -1,4 +1,4 @@
-//! What is probably wrong when a peer does not answer, in one line on standard error, once for each device.
+//! The probable cause when a peer does not answer, in one line on standard error, once for each device.
 
 use crate::fabric::LinkLayer;
 use crate::nic::core::Core;
