@@ -15,13 +15,11 @@ extern "C" {
  * A queue pair that is created on it later is doorbell's, too. The other CQ and the SRQ of that queue pair must be attached
  * before: otherwise its creation fails with `EOPNOTSUPP`. No object can be detached.
  *
- * Returns 0, also if doorbell drives it already, or `EOPNOTSUPP`: then nothing has changed, and libmlx5 drives the CQ.
- * `DOORBELL_LOG=1` shows why.
+ * Returns 0, also if doorbell drives it already, or `EOPNOTSUPP`: then libmlx5 drives the CQ, and `DOORBELL_LOG=1` shows why.
  *
  * # Safety
- * The CQ is of `ibv_create_cq`, or of `ibv_create_cq_ex` and was cast by `ibv_cq_ex_to_cq`; not of `mlx5dv_create_cq`.
- * It was neither polled nor resized, and no other thread uses it during the call; other threads may use, create and destroy
- * other objects. The program uses no memory windows of this context.
+ * The CQ is of `ibv_create_cq`. It was neither polled nor resized, no event of it was taken, and no other thread uses it during the
+ * call; other threads may use, create and destroy other objects.
  */
 int doorbell_attach_cq(struct ibv_cq *cq);
 
@@ -40,12 +38,13 @@ int doorbell_attach_srq(struct ibv_srq *srq);
 /**
  * Lets doorbell post to a queue pair; attaches its CQs and its SRQ, too.
  *
- * Returns as `doorbell_attach_cq`. On failure none of these objects was attached by the call.
+ * Returns as `doorbell_attach_cq`. On failure the call has attached none of these objects.
  *
  * # Safety
  * The queue pair is of `ibv_create_qp`, or of `ibv_create_qp_ex` without creation flags, for SEND, RDMA and atomics; not of
  * `mlx5dv_create_qp`. Nothing was posted to it since it was in RESET, and no other thread uses it, its CQs or its SRQ during
- * the call. For its CQs and its SRQ holds what `doorbell_attach_cq` and `doorbell_attach_srq` ask for.
+ * the call. For its CQs and its SRQ holds what `doorbell_attach_cq` and `doorbell_attach_srq` ask for. The program binds no memory
+ * windows with it.
  */
 int doorbell_attach_qp(struct ibv_qp *qp);
 

@@ -116,7 +116,7 @@ impl SendSide {
             room -= 1;
         }
         // SAFETY: [verbs]; the list is that of the batch.
-        unsafe { self.post_list(context, qp, list, &mut ptr::null_mut()) }
+        unsafe { self.post_list::<true>(context, qp, list, &mut ptr::null_mut()) }
     }
 }
 
@@ -193,11 +193,11 @@ unsafe fn begin(qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode, set: impl FnOnce(&mut
     // SAFETY: [verbs]; integers and pointers, which may be 0.
     unsafe {
         let Some(batch) = batch(qp) else { return };
-        let send_flags = (*qp).wr_flags & !IBV_SEND_INLINE;
-        let wr_id = (*qp).wr_id;
-        let mut request = ibv_send_wr { wr_id, opcode, send_flags, ..zeroed() };
-        set(&mut request);
-        batch.requests.push(request);
+        batch.requests.push(zeroed());
+        let Some(request) = batch.requests.last_mut() else { return };
+        (request.wr_id, request.opcode) = ((*qp).wr_id, opcode);
+        request.send_flags = (*qp).wr_flags & !IBV_SEND_INLINE;
+        set(request);
     }
 }
 

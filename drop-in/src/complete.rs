@@ -18,11 +18,23 @@ pub(crate) enum Outcome {
 }
 
 impl Qp {
+    /// Ends the receive of a message that is not in its CQE, and returns its `wr_id`; `None` if `cqe` is another one.
+    #[inline(always)]
+    pub(crate) fn complete_message(&self, cqe: Cqe<'_>) -> Option<u64> {
+        if !matches!(cqe.kind(), CqeKind::Send | CqeKind::Written) {
+            return None;
+        }
+        match self.srq() {
+            Some(srq) => srq.side.lock().as_mut()?.complete_message(cqe.wqe_counter()),
+            None => self.receive.lock().as_mut()?.complete_message(cqe.wqe_counter()),
+        }
+    }
+
     /// Ends the request that `cqe` names.
     ///
     /// # Safety
     /// [polled]
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) unsafe fn complete(&self, cqe: Cqe<'_>) -> Outcome {
         // SAFETY: [polled].
         let outcome = unsafe {
@@ -63,6 +75,18 @@ impl SendSide {
 }
 
 impl<Q: ReceiveRing<Data = u64>> ReceiveSide<Q> {
+    /// As [`Qp::complete_message`].
+    #[inline(always)]
+    fn complete_message(&mut self, wqe_counter: u16) -> Option<u64> {
+        let slot = self.queue.complete(wqe_counter)?;
+        // SAFETY: `complete` has returned the slot, which is held.
+        unsafe {
+            let wr_id = self.queue.data(slot);
+            self.queue.release(slot);
+            Some(wr_id)
+        }
+    }
+
     /// Ends the receive that `cqe` names.
     ///
     /// # Safety

@@ -2,7 +2,7 @@
 
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::Mutex;
 
 use rdma_core_sys::{
@@ -32,6 +32,8 @@ pub(crate) struct Context {
     pub(crate) create_qp_ex: Option<CreateQpEx>,
     pub(crate) create_srq_ex: Option<CreateSrqEx>,
     pub(crate) init_obj: InitObj,
+    /// Bytes from an address handle to its address vector, which is a part of it; 0 before `init_obj` has said where one is.
+    pub(crate) av_offset: AtomicUsize,
     /// By number of the queue pair.
     pub(crate) qps: Table<Qp>,
     /// By the kernel's handle.
@@ -63,9 +65,16 @@ static OPEN: [Place; 64] = [const {
 /// The context is not closed during `'a`.
 #[inline(always)]
 pub(crate) unsafe fn find<'a>(ibv: *mut ibv_context) -> Option<&'a Context> {
-    let place = OPEN.iter().find(|place| place.ibv.load(Ordering::Acquire) == ibv)?;
+    // Most programs have one.
+    let first = &OPEN[0];
+    let place = if first.ibv.load(Ordering::Acquire) == ibv { first } else { other(ibv)? };
     // SAFETY: a record goes when its context is closed.
     unsafe { place.record.load(Ordering::Relaxed).as_ref() }
+}
+
+#[inline(never)]
+fn other(ibv: *mut ibv_context) -> Option<&'static Place> {
+    OPEN.iter().find(|place| place.ibv.load(Ordering::Acquire) == ibv)
 }
 
 /// As [`find`], of a context whose functions were replaced.
@@ -99,7 +108,7 @@ pub(crate) fn insert(record: Box<Context>) -> bool {
 /// # Safety
 /// No code uses the context any more.
 pub(crate) unsafe fn remove(ibv: *mut ibv_context) {
-    if let Some(place) = OPEN.iter().find(|place| place.ibv.load(Ordering::Acquire) == ibv) {
+    if let Some(place) = other(ibv) {
         let record = place.record.load(Ordering::Relaxed);
         place.ibv.store(ptr::null_mut(), Ordering::Release);
         // SAFETY: it came from a box, and no code uses it any more.

@@ -28,7 +28,7 @@ pub(crate) unsafe fn record_cq(context: &Context, cq: *mut ibv_cq, is_extended: 
     let original = is_extended.then(|| unsafe { Box::new(cq_ex.read()) });
     let record = Cq {
         ibv: cq,
-        status: Status::UNDECIDED,
+        status: Status::undecided(),
         side: Lock::new(None),
         doorbell: Lock::new(None),
         consumer_index: AtomicU32::new(0),
@@ -50,7 +50,7 @@ pub(crate) unsafe fn record_cq(context: &Context, cq: *mut ibv_cq, is_extended: 
 pub(crate) unsafe fn record_srq(context: &Context, srq: *mut ibv_srq) {
     let record = Srq {
         ibv: srq,
-        status: Status::UNDECIDED,
+        status: Status::undecided(),
         side: Lock::new(None),
         users: AtomicU32::new(0),
     };

@@ -161,7 +161,12 @@ impl CqSide {
             };
             self.ring.advance();
             // SAFETY: [polled], [record-lives].
-            let outcome = unsafe { context.qps.get(cqe.qpn()).map(|qp| qp.complete(cqe)) };
+            let outcome = unsafe {
+                context.qps.get(cqe.qpn()).map(|qp| match qp.complete_message(cqe) {
+                    Some(wr_id) => Outcome::Done { wr_id, status: IBV_WC_SUCCESS },
+                    None => qp.complete(cqe),
+                })
+            };
             match outcome {
                 Some(Outcome::Done { wr_id, status }) => {
                     self.current = Some(cqe);

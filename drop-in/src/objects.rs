@@ -31,7 +31,9 @@ pub(crate) enum Path {
 pub(crate) struct Status(AtomicU8);
 
 impl Status {
-    pub(crate) const UNDECIDED: Self = Self(AtomicU8::new(Path::Undecided as u8));
+    pub(crate) const fn undecided() -> Self {
+        Self(AtomicU8::new(Path::Undecided as u8))
+    }
 
     #[inline(always)]
     pub(crate) fn path(&self) -> Path {

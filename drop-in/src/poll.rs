@@ -3,13 +3,14 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
+use mlx5_ring::completion::Cqe;
 use rdma_core_sys::{ibv_cq, ibv_wc};
 
 use crate::complete::Outcome;
 use crate::context::{self, Context};
 use crate::extended::{self, STRAY};
 use crate::log::{DOORBELL, LIBMLX5};
-use crate::objects::{Cq, CqSide, Path};
+use crate::objects::{Cq, CqSide, Path, Qp};
 use crate::wc;
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
@@ -38,34 +39,55 @@ unsafe fn poll(
     count: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
-    let (mut taken, mut is_stray) = (0, false);
+    let mut taken = 0;
     while taken < count {
         let Some(cqe) = side.ring.peek() else { break };
-        // SAFETY: [polled], [record-lives].
-        let outcome = unsafe { context.qps.get(cqe.qpn()).map(|qp| qp.complete(cqe)) };
-        match outcome {
-            Some(Outcome::Done { wr_id, status }) => {
-                // SAFETY: [verbs] there is room for `count` completions.
-                unsafe { wc::fill(&mut *wc.add(taken as usize), wr_id, status, cqe) };
-                taken += 1;
+        // SAFETY: [verbs] there is room for `count` completions; [polled], [record-lives].
+        let is_taken = unsafe {
+            let wc = &mut *wc.add(taken as usize);
+            match context.qps.get(cqe.qpn()) {
+                Some(qp) => match qp.complete_message(cqe) {
+                    Some(wr_id) => {
+                        wc::fill_message(wc, wr_id, cqe);
+                        Some(true)
+                    }
+                    None => other(qp, cqe, wc),
+                },
+                None => None,
             }
-            Some(Outcome::Hidden) => {}
-            Some(Outcome::Stray) | None => {
-                // After other completions a stray CQE stays: the next poll finds it again.
-                is_stray = taken == 0;
-                if !is_stray {
-                    break;
-                }
+        };
+        match is_taken {
+            Some(is_taken) => taken += c_int::from(is_taken),
+            // After other completions a stray CQE stays: the next poll finds it again.
+            None if taken > 0 => break,
+            None => {
+                side.ring.advance();
+                side.publish(record);
+                return STRAY;
             }
         }
         side.ring.advance();
-        if is_stray {
-            break;
-        }
     }
     side.publish(record);
     DOORBELL.add_polls(taken as u32);
-    if is_stray { STRAY } else { taken }
+    taken
+}
+
+/// Takes a completion that is not a message outside of its CQE. Returns whether the program sees it; `None` if it is stray.
+///
+/// # Safety
+/// [polled]
+#[inline(never)]
+unsafe fn other(qp: &Qp, cqe: Cqe<'_>, wc: &mut ibv_wc) -> Option<bool> {
+    // SAFETY: [polled].
+    match unsafe { qp.complete(cqe) } {
+        Outcome::Done { wr_id, status } => {
+            wc::fill(wc, wr_id, status, cqe);
+            Some(true)
+        }
+        Outcome::Hidden => Some(false),
+        Outcome::Stray => None,
+    }
 }
 
 /// Polls a CQ that doorbell does not drive, or not yet.

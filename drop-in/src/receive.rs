@@ -108,7 +108,11 @@ impl<Q: ReceiveRing<Data = u64>> ReceiveSide<Q> {
             }
             while let Some(request) = wr.as_ref() {
                 let list = sges(request.sg_list, request.num_sge);
-                if let Err(why) = self.queue.post(request.wr_id, list) {
+                let posted = match *list {
+                    [sge] if sge.length != 0 => self.queue.post_segment(request.wr_id, sge.into()),
+                    _ => self.queue.post(request.wr_id, list),
+                };
+                if let Err(why) = posted {
                     *bad_wr = wr;
                     error = match why {
                         PostError::Full => libc::ENOMEM,

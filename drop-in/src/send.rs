@@ -1,9 +1,11 @@
 //! `ibv_post_send`.
 
 use core::ffi::c_int;
+use core::iter;
 use core::mem::zeroed;
 use core::ptr::NonNull;
 use core::slice;
+use core::sync::atomic::Ordering;
 
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{Flags, Immediate, Payload, Pieces, PostError, Posting, Remote};
@@ -31,7 +33,7 @@ pub(crate) unsafe extern "C" fn post_send(
         let context = context::of((*qp).context);
         if let Some(record) = context.qps.get((*qp).qp_num) {
             if let Some(side) = &mut *record.send.lock() {
-                return side.post_list(context, record, wr, bad_wr);
+                return side.post_list::<false>(context, record, wr, bad_wr);
             }
             // It has no send queue.
             *bad_wr = wr;
@@ -52,12 +54,12 @@ impl SendSide {
         if self.can_send { self.limits.requests.saturating_sub(outstanding) } else { 0 }
     }
 
-    /// Posts a list, and rings the doorbell; returns the errno.
+    /// Posts a list, and rings the doorbell; returns the errno. If `IS_CHECKED`, [`check`] has passed all requests.
     ///
     /// # Safety
     /// [verbs]; this is the send queue of `qp`.
     #[inline(always)]
-    pub(crate) unsafe fn post_list(
+    pub(crate) unsafe fn post_list<const IS_CHECKED: bool>(
         &mut self,
         context: &Context,
         qp: &Qp,
@@ -69,7 +71,9 @@ impl SendSide {
         // SAFETY: [verbs] the list can be read, and `bad_wr` can be written.
         unsafe {
             while let Some(request) = wr.as_ref() {
-                error = check(qp, &self.limits, request, room);
+                if !IS_CHECKED {
+                    error = check(qp, &self.limits, request, room);
+                }
                 if error == 0 {
                     let data = Request { wr_id: request.wr_id, number: self.posted };
                     // [ready]: there is no room before RTS.
@@ -80,7 +84,7 @@ impl SendSide {
                     break;
                 }
                 self.posted = self.posted.wrapping_add(1);
-                room -= 1;
+                room = room.wrapping_sub(1);
                 wr = request.next;
             }
         }
@@ -142,12 +146,19 @@ unsafe fn post_one(
     // SAFETY: [verbs] the list and its inline data can be read; the caller's [ready] and `check`.
     unsafe {
         let list = sges(wr.sg_list, wr.num_sge);
-        if wr.send_flags & IBV_SEND_INLINE != 0 && !list.is_empty() {
-            let inline = list.iter().map(|sge| bytes(sge));
-            let payload = Payload { inline, inline_len: len_of(list), sges: &[] };
-            put(context, qp, posting, wr, payload, data)
-        } else {
-            put(context, qp, posting, wr, Payload::gather(list), data)
+        match list {
+            _ if wr.send_flags & IBV_SEND_INLINE == 0 => {
+                put(context, qp, posting, wr, Payload::gather(list), data)
+            }
+            [] => put(context, qp, posting, wr, Payload::gather(&[]), data),
+            [sge] => {
+                let (inline, inline_len) = (iter::once(bytes(sge)), sge.length);
+                put(context, qp, posting, wr, Payload { inline, inline_len, sges: &[] }, data)
+            }
+            _ => {
+                let (inline, inline_len) = (list.iter().map(|sge| bytes(sge)), len_of(list));
+                put(context, qp, posting, wr, Payload { inline, inline_len, sges: &[] }, data)
+            }
         }
     }
 }
@@ -226,18 +237,33 @@ unsafe fn atomic(
 /// Returns where the address vector of an address handle is; `None` if libmlx5 does not say.
 ///
 /// # Safety
-/// `ah` is an address handle of `context`.
+/// `ah` is an address handle of `context`, or null.
 #[inline(always)]
 unsafe fn address_vector(context: &Context, ah: *mut ibv_ah) -> Option<NonNull<DatagramSegment>> {
-    if ah.is_null() {
-        return None;
-    }
-    // SAFETY: both are pointers and integers, which may be 0; `ah` is an address handle of `context`.
+    let offset = match context.av_offset.load(Ordering::Relaxed) {
+        // SAFETY: the caller's address handle.
+        0 => unsafe { av_offset(context, ah) }?,
+        offset => offset,
+    };
+    NonNull::new(ah.wrapping_byte_add(offset).cast()).filter(|_| !ah.is_null())
+}
+
+/// Asks libmlx5 for [`Context::av_offset`].
+///
+/// # Safety
+/// As [`address_vector`].
+#[cold]
+unsafe fn av_offset(context: &Context, ah: *mut ibv_ah) -> Option<usize> {
+    // SAFETY: both are pointers and integers, which may be 0; `ah` is an address handle of `context`, or null.
     unsafe {
         let (mut out, mut obj) = (zeroed::<mlx5dv_ah>(), zeroed::<mlx5dv_obj>());
         (obj.ah.in_, obj.ah.out) = (ah, &raw mut out);
-        let error = (context.init_obj)(&mut obj, MLX5DV_OBJ_AH.into());
-        NonNull::new(out.av.cast()).filter(|_| error == 0)
+        if ah.is_null() || (context.init_obj)(&mut obj, MLX5DV_OBJ_AH.into()) != 0 {
+            return None;
+        }
+        let offset = out.av.addr().checked_sub(ah.addr())?;
+        context.av_offset.store(offset, Ordering::Relaxed);
+        Some(offset)
     }
 }
 

@@ -4,8 +4,8 @@ use mlx5_ring::completion::Cqe;
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 use rdma_core_sys::{
     IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_GRH, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE,
-    IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_wc,
-    ibv_wc_opcode, ibv_wc_status,
+    IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
+    IBV_WC_WITH_INV, ibv_wc, ibv_wc_opcode, ibv_wc_status,
 };
 
 /// Bytes that an atomic brings.
@@ -23,6 +23,13 @@ pub(crate) fn fill(wc: &mut ibv_wc, wr_id: u64, status: ibv_wc_status, cqe: Cqe<
         CqeOpcode::Requester => fill_sent(wc, cqe),
         _ => fill_received(wc, cqe),
     }
+}
+
+/// As [`fill`], of a message that was received.
+#[inline(always)]
+pub(crate) fn fill_message(wc: &mut ibv_wc, wr_id: u64, cqe: Cqe<'_>) {
+    (wc.wr_id, wc.status, wc.qp_num) = (wr_id, IBV_WC_SUCCESS, cqe.qpn());
+    fill_received(wc, cqe);
 }
 
 /// Writes what libmlx5 writes of a send that succeeded.

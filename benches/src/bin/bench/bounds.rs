@@ -15,8 +15,8 @@ enum Limit {
 
 use Limit::{AtMost, Times};
 
-/// Operations of the safe layer on an SRQ unless stated otherwise; of programs under the drop-in last.
-const BOUNDS: [(&str, Limit); 85] = [
+/// Operations of the safe layer on an SRQ unless stated otherwise.
+const BOUNDS: [(&str, Limit); 32] = [
     ("SRQ cycle, lending batch", AtMost(79.0)),
     ("SRQ cycle, lending batch, random order", AtMost(86.0)),
     ("SRQ cycle, lending batch, 2 queues in turn", AtMost(101.0)),
@@ -56,60 +56,6 @@ const BOUNDS: [(&str, Limit); 85] = [
     // A frame that is lent and given back.
     ("frame lent", AtMost(39.0)),
     ("frame of a striding queue lent", AtMost(45.0)),
-    // A program under the drop-in.
-    ("RQ poll, drop-in", AtMost(58.0)),
-    ("RQ poll, drop-in, batch 1", AtMost(104.0)),
-    ("RQ poll, drop-in, immediate", AtMost(66.0)),
-    ("RQ poll, drop-in, 32 bytes inline", AtMost(100.0)),
-    ("RQ poll, drop-in, 32 slots, 32 QPs in turn", AtMost(69.0)),
-    ("RQ poll of nothing, drop-in", AtMost(22.0)),
-    ("RQ poll, drop-in, extended", AtMost(53.0)),
-    ("RQ poll, drop-in, extended, batch 1", AtMost(73.0)),
-    ("RQ poll, drop-in, extended, immediate", AtMost(53.0)),
-    ("RQ poll, drop-in, extended, 32 bytes inline", AtMost(114.0)),
-    ("RQ poll, drop-in, extended, 32 slots, 32 QPs in turn", AtMost(65.0)),
-    ("RQ poll of nothing, drop-in, extended", AtMost(25.0)),
-    ("RQ post, drop-in", AtMost(32.0)),
-    ("RQ post, drop-in, batch 1", AtMost(59.0)),
-    ("RQ post, drop-in, 4 SGEs", AtMost(71.0)),
-    ("SRQ poll, drop-in", AtMost(75.0)),
-    ("SRQ poll, drop-in, batch 1", AtMost(121.0)),
-    ("SRQ poll, drop-in, random order", AtMost(81.0)),
-    ("SRQ poll, drop-in, immediate", AtMost(83.0)),
-    ("SRQ poll, drop-in, 32 bytes inline", AtMost(121.0)),
-    ("SRQ poll, drop-in, 32 QPs", AtMost(86.0)),
-    ("SRQ poll of nothing, drop-in", AtMost(22.0)),
-    ("SRQ poll, drop-in, extended", AtMost(71.0)),
-    ("SRQ poll, drop-in, extended, batch 1", AtMost(91.0)),
-    ("SRQ poll, drop-in, extended, random order", AtMost(77.0)),
-    ("SRQ poll, drop-in, extended, immediate", AtMost(71.0)),
-    ("SRQ poll, drop-in, extended, 32 bytes inline", AtMost(135.0)),
-    ("SRQ poll, drop-in, extended, 32 QPs", AtMost(83.0)),
-    ("SRQ poll of nothing, drop-in, extended", AtMost(25.0)),
-    ("SRQ post, drop-in", AtMost(23.0)),
-    ("SRQ post, drop-in, batch 1", AtMost(47.0)),
-    ("SRQ post, drop-in, 4 SGEs", AtMost(68.0)),
-    ("SRQ post, drop-in, random order", AtMost(23.0)),
-    ("SEND post and poll, drop-in", AtMost(83.0)),
-    ("SEND post and poll, drop-in, batch 1", AtMost(303.0)),
-    ("SEND of 32 bytes inline post and poll, drop-in", AtMost(128.0)),
-    ("SEND of 32 bytes inline post and poll, drop-in, batch 1", AtMost(351.0)),
-    ("RDMA WRITE post and poll, drop-in", AtMost(86.0)),
-    ("RDMA READ post and poll, drop-in", AtMost(92.0)),
-    ("UD SEND post and poll, drop-in", AtMost(121.0)),
-    ("SEND post and poll, drop-in, 0 SGEs", AtMost(79.0)),
-    ("SEND of 32 bytes inline post and poll, drop-in, 4 SGEs", AtMost(213.0)),
-    ("RDMA WRITE post and poll, drop-in, 8 SGEs", AtMost(263.0)),
-    ("SEND post and poll, drop-in, ibv_wr_*", AtMost(93.0)),
-    ("SEND post and poll, drop-in, ibv_wr_*, batch 1", AtMost(290.0)),
-    ("SEND of 32 bytes inline post and poll, drop-in, ibv_wr_*", AtMost(122.0)),
-    ("SEND of 32 bytes inline post and poll, drop-in, ibv_wr_*, batch 1", AtMost(319.0)),
-    ("RDMA WRITE post and poll, drop-in, ibv_wr_*", AtMost(98.0)),
-    ("RDMA READ post and poll, drop-in, ibv_wr_*", AtMost(98.0)),
-    ("UD SEND post and poll, drop-in, ibv_wr_*", AtMost(128.0)),
-    ("SEND post and poll, drop-in, ibv_wr_*, 0 SGEs", AtMost(104.0)),
-    ("SEND of 32 bytes inline post and poll, drop-in, ibv_wr_*, 4 SGEs", AtMost(235.0)),
-    ("RDMA WRITE post and poll, drop-in, ibv_wr_*, 8 SGEs", AtMost(248.0)),
 ];
 
 /// Fails when an operation costs more than its bound, times [`TOLERANCE`].
