@@ -5,9 +5,9 @@ use mlx5_wire::signature::{fold, residue};
 use mlx5_wire::syndrome::Syndrome;
 
 use super::cause::{self, explain};
-use super::cqe_fields::{self, SIZE, TAIL};
+use super::fields::{self, SIZE, TAIL};
 use super::hex::{Block, Context};
-use super::log_formats::Logged;
+use super::report::Logged;
 use super::{Finding, Kind, Signature};
 
 /// Lines between a report of the kernel and the dump that belongs to it.
@@ -60,8 +60,13 @@ pub fn decode(block: &Block, logs: &[Logged]) -> Vec<Finding> {
     for (index, entry) in bytes.chunks_exact(SIZE).enumerate() {
         let Ok(entry) = <[u8; SIZE]>::try_from(entry) else { continue };
         let rows = SIZE.div_ceil(16);
-        let mut finding =
-            Finding { line: block.line, times: 1, printer: block.printer, ..Finding::default() };
+        let mut finding = Finding {
+            line: block.line,
+            times: 1,
+            printer: block.printer,
+            caller: block.caller.clone(),
+            ..Finding::default()
+        };
         finding.notes.clone_from(&notes);
         if entries > 1 {
             finding.line += index * rows * usize::from(block.group < 16);
@@ -97,14 +102,14 @@ fn whole(finding: &mut Finding, mut entry: [u8; SIZE], block: &Block, logs: &[Lo
             if !is_named {
                 finding.notes.push("taken for a CQE of an error: its last byte and its syndrome say so, no words do".into());
             }
-            cqe_fields::error(finding, &entry, 0);
+            fields::cqe(finding, &entry, 0);
             finish(finding, &entry, logs);
         }
         CqeOpcode::RequesterError | CqeOpcode::ResponderError | CqeOpcode::Unknown(_) => {
             unknown(finding, &entry)
         }
         CqeOpcode::Invalid => {
-            cqe_fields::good(finding, &entry);
+            fields::cqe(finding, &entry, 0);
             finding.notes.push("opcode 15: the adapter has not written this CQE".into());
         }
         _ if entry.iter().all(|&byte| byte == 0) => {
@@ -118,7 +123,7 @@ fn whole(finding: &mut Finding, mut entry: [u8; SIZE], block: &Block, logs: &[Lo
                     .notes
                     .push("taken for a CQE by its last byte; it may be something else".into());
             }
-            cqe_fields::good(finding, &entry);
+            fields::cqe(finding, &entry, 0);
             let sum = residue(&entry);
             finding.signature = Some(Signature {
                 residue: sum,
@@ -178,10 +183,11 @@ fn part(block: &Block, bytes: &[u8], mut notes: Vec<String>, logs: &[Logged]) ->
         kind: Kind::PartOfErrorCqe,
         times: 1,
         printer: block.printer,
+        caller: block.caller.clone(),
         ..Finding::default()
     };
     (finding.bytes, finding.first_byte, finding.notes) = (bytes.to_vec(), first_byte, notes);
-    cqe_fields::error(&mut finding, &entry, first_byte);
+    fields::cqe(&mut finding, &entry, first_byte);
     finish(&mut finding, &entry, logs);
     if finding.kind == Kind::PartOfErrorCqe {
         // The bytes that are missing are usually 0, but not always.
@@ -196,7 +202,10 @@ fn finish(finding: &mut Finding, entry: &[u8; SIZE], logs: &[Logged]) {
     let facts = finding.facts.clone();
     let requester = entry[SIZE - 1] >> 4 == CqeOpcode::RequesterError.bits();
     let near = |log: &&Logged| {
-        log.line <= finding.line && finding.line - log.line <= NEAR && log.facts.ci.is_some()
+        log.line <= finding.line
+            && finding.line - log.line <= NEAR
+            && log.facts.ci.is_some()
+            && log.caller == finding.caller
     };
     let beside = logs.iter().rev().find(near);
     finding.facts.ci = beside.and_then(|log| log.facts.ci);
@@ -206,6 +215,7 @@ fn finish(finding: &mut Finding, entry: &[u8; SIZE], logs: &[Logged]) {
         vendor: facts.vendor,
         requester: Some(requester),
         opcode: facts.opcode,
+        printed: true,
     }));
     if let Some(log) = beside {
         let differs = log.facts.syndrome != facts.syndrome

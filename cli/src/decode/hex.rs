@@ -1,5 +1,7 @@
 //! Bytes in hexadecimal, found in lines of text and put together.
 
+use std::collections::HashMap;
+
 use super::lines::Line;
 
 /// Bytes of a CQE and of a basic block.
@@ -29,6 +31,8 @@ pub enum Context {
 pub struct Block {
     /// Line of the first, from 1.
     pub line: usize,
+    /// The processor or thread that printed them.
+    pub caller: String,
     /// The words before them.
     pub context: Context,
     /// Which program printed them.
@@ -61,41 +65,114 @@ pub fn text(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns all blocks of a text.
-pub fn blocks(lines: &[Line]) -> Vec<Block> {
+/// What one processor or thread has printed so far.
+#[derive(Default)]
+struct Printed {
+    open: Option<Open>,
+    context: Option<(Context, &'static str)>,
+}
+
+/// Returns all blocks of a text; rows are joined with rows of the same processor or thread. Lines of which `skip` is true
+/// are left out.
+pub fn blocks(lines: &[Line], skip: impl Fn(usize) -> bool) -> Vec<Block> {
     let mut found = Vec::new();
-    let mut open: Option<Open> = None;
-    let mut context = (Context::None, None);
-    for line in lines {
+    let mut all: HashMap<&str, Printed> = HashMap::new();
+    for line in lines.iter().filter(|line| !skip(line.number)) {
         let head = head(&line.text);
         let row = row(&line.text);
-        if head.is_some() {
-            let same_dump = row.is_some() && head.map(|head| head.0) == Some(context.0);
-            if !same_dump {
-                found.extend(open.take().map(Open::close));
+        if let (Some(head), false) = (head, line.caller.is_empty()) {
+            // The rows may come without the prefix.
+            let bare = all.entry("").or_default();
+            if bare.open.is_none() {
+                bare.context = Some(head);
             }
-            context = head.map_or(context, |(context, printer)| (context, Some(printer)));
+        }
+        let printed = all.entry(&line.caller).or_default();
+        if head.is_some() {
+            let same = head.map(|head| head.0) == printed.context.map(|context| context.0);
+            if row.is_none() || !same {
+                found.extend(printed.open.take().map(Open::close));
+            }
+            printed.context = head;
         }
         if let Some(row) = row {
-            let goes_on = open.as_ref().is_some_and(|open| open.takes(&row));
+            let goes_on = printed.open.as_ref().is_some_and(|open| open.takes(&row));
             if !goes_on {
-                found.extend(open.take().map(Open::close));
+                found.extend(printed.open.take().map(Open::close));
             }
-            open.get_or_insert_with(|| Open::new(line.number, context)).add(row);
+            printed
+                .open
+                .get_or_insert_with(|| Open::new(line, printed.context))
+                .add(row, line.number);
             continue;
         }
         if line.text.is_empty() || head.is_some() {
             continue;
         }
-        let Some(current) = &mut open else { continue };
+        let Some(current) = &mut printed.open else { continue };
         current.between += 1;
         if current.between > MOST_BETWEEN || current.is_whole() {
-            found.extend(open.take().map(Open::close));
-            context = (Context::None, None);
+            found.extend(printed.open.take().map(Open::close));
+            printed.context = None;
         }
     }
-    found.extend(open.map(Open::close));
-    found
+    found.extend(all.into_values().filter_map(|printed| printed.open).map(Open::close));
+    found.sort_by_key(|closed| closed.block.line);
+    separate(&mut found);
+    found.into_iter().map(|closed| closed.block).filter(|block| !block.bytes.is_empty()).collect()
+}
+
+/// A block that is complete, and its last line.
+struct Closed {
+    block: Block,
+    last: usize,
+}
+
+/// Takes apart what two dumps without prefixes left when their rows came in turns: a row with the end of a CQE stands for
+/// itself, and the other rows are dropped, because nothing says which dump they are of.
+fn separate(found: &mut [Closed]) {
+    let ends =
+        |block: &Block| (block.base.unwrap_or_default() as usize + block.bytes.len()) % BLOCK == 0;
+    let starts = |block: &Block| block.base.unwrap_or_default() as usize % BLOCK == 0;
+    let mut at = 0;
+    while at < found.len() {
+        let is_row = |closed: &Closed| {
+            closed.block.base.is_some()
+                && !matches!(
+                    closed.block.context,
+                    Context::SendRing | Context::ReceiveRing | Context::SendWqe
+                )
+        };
+        let mut end = at + 1;
+        while end < found.len()
+            && is_row(&found[at])
+            && is_row(&found[end])
+            && found[end].block.caller == found[at].block.caller
+            && found[end].block.line <= found[end - 1].last + MOST_BETWEEN
+        {
+            end += 1;
+        }
+        let cluster = &mut found[at..end];
+        let cut = cluster.iter().position(|closed| !ends(&closed.block));
+        let torn =
+            cut.is_some_and(|cut| cluster[cut + 1..].iter().any(|closed| !starts(&closed.block)));
+        let rows = cluster.iter().filter(|closed| ends(&closed.block)).count();
+        if torn && rows > 0 {
+            for Closed { block, .. } in cluster {
+                if !ends(block) || block.bytes.len() < 16 {
+                    block.bytes.clear();
+                    continue;
+                }
+                let tail = block.bytes.split_off(block.bytes.len() - 16);
+                (block.bytes, block.base) = (tail, Some(0x30));
+                block.notes.push(
+                    "rows of several dumps are mixed, and no prefix says which belong together: each end of a CQE was read alone"
+                        .into(),
+                );
+            }
+        }
+        at = end;
+    }
 }
 
 fn head(line: &str) -> Option<(Context, &'static str)> {
@@ -182,6 +259,7 @@ struct Open {
     block: Block,
     /// Offset and length of the last row.
     last: Option<(u64, usize)>,
+    last_line: usize,
     between: usize,
     mixed: bool,
     /// The rows, for a block with rows that are too long.
@@ -189,17 +267,18 @@ struct Open {
 }
 
 impl Open {
-    fn new(line: usize, (context, printer): (Context, Option<&'static str>)) -> Self {
+    fn new(line: &Line, context: Option<(Context, &'static str)>) -> Self {
         let block = Block {
-            line,
-            context,
-            printer,
+            line: line.number,
+            caller: line.caller.clone(),
+            context: context.map_or(Context::None, |context| context.0),
+            printer: context.map(|context| context.1),
             base: None,
             bytes: Vec::new(),
             group: 0,
             notes: Vec::new(),
         };
-        Self { block, last: None, between: 0, mixed: false, rows: Vec::new() }
+        Self { block, last: None, last_line: 0, between: 0, mixed: false, rows: Vec::new() }
     }
 
     fn is_whole(&self) -> bool {
@@ -219,7 +298,8 @@ impl Open {
         }
     }
 
-    fn add(&mut self, row: Row) {
+    fn add(&mut self, row: Row, line: usize) {
+        self.last_line = line;
         if let (Some((last, len)), Some(offset)) = (self.last, row.offset) {
             let step = offset.wrapping_sub(last) as usize;
             if step < len {
@@ -254,7 +334,7 @@ impl Open {
         }
     }
 
-    fn close(mut self) -> Block {
+    fn close(mut self) -> Closed {
         // The last row must be as long as the rows before it.
         if let (Some(_), [.., before, last]) = (self.last, self.rows.as_slice()) {
             if last.len() > before.len() {
@@ -278,7 +358,7 @@ impl Open {
             );
         }
         self.block.bytes = self.rows.concat();
-        self.block
+        Closed { block: self.block, last: self.last_line }
     }
 }
 
@@ -288,7 +368,7 @@ mod tests {
     use crate::decode::lines::lines;
 
     fn only(text: &str) -> Block {
-        let mut blocks = blocks(&lines(text.as_bytes()));
+        let mut blocks = blocks(&lines(text.as_bytes()), |_| false);
         assert_eq!(blocks.len(), 1, "{blocks:?}");
         blocks.remove(0)
     }
@@ -311,7 +391,7 @@ mod tests {
             only("00000000: 01 02 03 04 05 06 07 08 09\n00000008: 11 12 13 14 15 16 17 18 19\n");
         assert_eq!(block.bytes.len(), 16, "nine bytes in a row of eight");
         assert_eq!(block.notes.len(), 1);
-        assert_eq!(blocks(&lines(b"00000000: 01 02\n00000000: 03 04")).len(), 2);
+        assert_eq!(blocks(&lines(b"00000000: 01 02\n00000000: 03 04"), |_| false).len(), 2);
         assert_eq!(only("00000030: 00 01 02 03").base, Some(0x30));
     }
 

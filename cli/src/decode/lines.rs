@@ -7,6 +7,54 @@ pub struct Line {
     pub number: usize,
     /// Without quotation marks of mail and without colours.
     pub text: String,
+    /// The processor or thread that printed it, as its prefix says; empty where that says nothing.
+    pub caller: String,
+}
+
+impl Line {
+    fn new(number: usize, text: &str) -> Self {
+        Self { number, text: text.to_owned(), caller: caller(text).unwrap_or_default().to_owned() }
+    }
+}
+
+/// Returns the processor or thread in the prefix of a line.
+fn caller(line: &str) -> Option<&str> {
+    let start = line.get(..line.len().min(160)).or_else(|| line.get(..80))?;
+    let mut words = start.split_whitespace();
+    let first = words.next()?;
+    // The kernel with CONFIG_PRINTK_CALLER: `[  408.380181][    C3]`, `[  408.380181][ T1234]`.
+    if let Some((_, rest)) = start.split_once("][") {
+        let caller = rest.split(']').next()?.trim();
+        let digits = caller.strip_prefix(['C', 'T']).unwrap_or_default();
+        if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Some(caller);
+        }
+    }
+    // UCX: `[node3:2411:0:2411]`; Open MPI: `[[27217,0],12]`; both may have a time before it.
+    for word in [Some(first), words.next()].into_iter().flatten() {
+        let inner = word.split(['[', ']']).find(|inner| inner.matches(':').count() == 3);
+        if let Some(inner) = inner.filter(|_| word.starts_with('[')) {
+            return Some(inner);
+        }
+    }
+    if first.starts_with("[[") {
+        return first
+            .split_inclusive(']')
+            .nth(1)
+            .map(|_| first.split("][").next().unwrap_or(first));
+    }
+    // NCCL: `node:2411:2520 [3]`.
+    if first.matches(':').count() == 2 && start[first.len()..].trim_start().starts_with('[') {
+        return Some(first);
+    }
+    // glog: `W0419 23:51:51.067479 114309 file.cpp:373]`.
+    let is_glog = first.len() == 5
+        && first.starts_with(['I', 'W', 'E', 'F'])
+        && first[1..].bytes().all(|byte| byte.is_ascii_digit());
+    if is_glog {
+        return start.split_whitespace().nth(2);
+    }
+    None
 }
 
 /// Returns the lines of a text in any encoding.
@@ -29,7 +77,7 @@ pub fn lines(input: &[u8]) -> Vec<Line> {
         let unquoted = unquote(&line);
         match lines.last_mut().filter(|_| continues) {
             Some(last) => last.text.push_str(unquoted),
-            None => lines.push(Line { number: number + 1, text: unquoted.to_owned() }),
+            None => lines.push(Line::new(number + 1, unquoted)),
         }
         continues = !ends;
     }
@@ -70,16 +118,6 @@ pub fn foreign_formats(lines: &[Line], notes: &mut Vec<String>) {
             line.number
         ));
     }
-    if let Some(line) = lines
-        .iter()
-        .find(|line| line.text.contains("mlx5_cmd_check") || line.text.contains("mlx5_cmd_out_err"))
-    {
-        notes.push(format!(
-            "line {}: a command that the firmware refused. The syndrome of a command (six digits) is not that of a CQE: only \
-             NVIDIA can look it up",
-            line.number
-        ));
-    }
 }
 
 #[cfg(test)]
@@ -93,6 +131,23 @@ mod tests {
     #[test]
     fn quotations_and_colours_go() {
         assert_eq!(texts("> > >  00 11\r\n\x1b[31mred\x1b[0m x"), ["00 11", "red x"]);
+    }
+
+    #[test]
+    fn prefixes_name_the_caller() {
+        for (line, caller) in [
+            ("[  408.380187][    C3] 00000000: 00 00", "C3"),
+            ("May 16 01:02:03 n1 kernel: [  408.1][ T771] infiniband mlx5_0: x", "T771"),
+            ("[node3:2411:0:2411] ib_mlx5_log.c:177  Transport", "node3:2411:0:2411"),
+            ("[1496344648.549828] [vegas06:14872:0:14] x", "vegas06:14872:0:14"),
+            ("[[27217,0],12][btl_openib_component.c:3556:handle_wc] from", "[[27217,0],12"),
+            ("nodea:2411:2520 [3] NCCL WARN x", "nodea:2411:2520"),
+            ("W0419 23:51:51.067479 114309 worker_pool.cpp:373] Worker", "114309"),
+            ("[  408.380187] 00000000: 00 00", ""),
+            ("00000000: 00 01", ""),
+        ] {
+            assert_eq!(lines(line.as_bytes())[0].caller, caller, "{line}");
+        }
     }
 
     #[test]

@@ -1,111 +1,67 @@
-//! Errors that programs report in words: numbers without bytes.
+//! Findings of reports in words.
 
 use std::collections::HashMap;
 
+use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::syndrome::Syndrome;
 
 use super::cause::{self, explain};
-use super::lines::Line;
-use super::log_formats::{FORMATS, Logged};
-use super::{Finding, Kind, KnownFields, wqe};
+use super::event::Event;
+use super::report::Logged;
+use super::{Finding, Kind, KnownFields};
 
 /// Lines between a report and the dump that belongs to it.
 const NEAR: usize = 8;
-/// Characters after the sign of a format that are read.
-const AHEAD: usize = 400;
-/// Characters before it.
-const BEFORE: usize = 200;
+/// Objects of one kind of report that are named.
+const NAMED: usize = 16;
 
-/// All lines as one, so that a report may be wrapped.
-pub struct Flat {
-    pub text: String,
-    /// Where each line begins.
-    starts: Vec<usize>,
-    numbers: Vec<usize>,
-}
+/// A finding of a dump: its line, the processor or thread that printed it, and its numbers.
+pub type Dumped = (usize, String, KnownFields);
 
-impl Flat {
-    fn new(lines: &[Line]) -> Self {
-        let mut flat = Self { text: String::new(), starts: Vec::new(), numbers: Vec::new() };
-        for line in lines {
-            flat.starts.push(flat.text.len());
-            flat.numbers.push(line.number);
-            flat.text.push_str(&line.text);
-            flat.text.push(' ');
-        }
-        flat
-    }
-
-    fn line_at(&self, at: usize) -> usize {
-        let index = self.starts.partition_point(|&start| start <= at);
-        self.numbers.get(index.saturating_sub(1)).copied().unwrap_or(1)
-    }
-
-    /// The text before and after a place.
-    fn around(&self, at: usize) -> (&str, &str) {
-        let mut from = at.saturating_sub(BEFORE);
-        let mut to = (at + AHEAD).min(self.text.len());
-        while !self.text.is_char_boundary(from) {
-            from += 1;
-        }
-        while !self.text.is_char_boundary(to) {
-            to -= 1;
-        }
-        (&self.text[from..at], &self.text[at..to])
-    }
-}
-
-/// Returns all reports of a text.
-pub fn reports(lines: &[Line]) -> Vec<Logged> {
-    let flat = Flat::new(lines);
-    let mut found: Vec<Logged> = Vec::new();
-    let mut explained = std::collections::HashSet::new();
-    for format in FORMATS {
-        let mut fresh = Vec::new();
-        for (at, _) in flat.text.match_indices(format.sign) {
-            let line = flat.line_at(at);
-            if explained.contains(&line) {
-                continue;
-            }
-            let (before, after) = flat.around(at);
-            if let Some(mut logged) = (format.read)(before, after) {
-                logged.line = line;
-                logged.printer = format.printer;
-                if logged.facts.syndrome.is_none() {
-                    logged.facts.syndrome =
-                        logged.status.and_then(Syndrome::from_status).map(Syndrome::get);
-                }
-                fresh.push(logged);
-            }
-        }
-        explained.extend(fresh.iter().map(|logged| logged.line));
-        found.append(&mut fresh);
-    }
-    found.sort_by_key(|logged| logged.line);
-    found
-}
-
-/// Returns the findings of the reports that no dump shows; the same report counts once.
-pub fn findings(logs: Vec<Logged>, dumped: &[(usize, KnownFields)]) -> Vec<Finding> {
-    let mut found: Vec<Finding> = Vec::new();
-    let mut known: HashMap<_, usize> = HashMap::new();
+/// Returns the findings of the reports that no dump shows, and of the events; the same report counts once.
+pub fn findings(logs: Vec<Logged>, events: Vec<Event>, dumped: &[Dumped]) -> Vec<Finding> {
+    let mut all: Vec<Event> = Vec::new();
     for logged in logs {
-        let first = dumped.partition_point(|(line, _)| line + NEAR < logged.line);
+        let first = dumped.partition_point(|(line, ..)| line + NEAR < logged.line);
         let is_dumped = dumped[first..]
             .iter()
-            .take_while(|(line, _)| *line <= logged.line + NEAR)
-            .any(|(_, facts)| facts.syndrome == logged.facts.syndrome);
-        if is_dumped {
-            continue;
+            .take_while(|(line, ..)| *line <= logged.line + NEAR)
+            .any(|(_, caller, facts)| {
+                facts.syndrome == logged.facts.syndrome && *caller == logged.caller
+            });
+        if !is_dumped {
+            let object = logged.facts.qpn.map(|qpn| ("QP", u64::from(qpn)));
+            all.push(Event { finding: finding(logged), object });
         }
-        let sort = KnownFields { qpn: None, wqe_counter: None, ci: None, ..logged.facts.clone() };
-        let key = (logged.printer, logged.requester, logged.status, sort);
-        if let Some(same) = known.get(&key).and_then(|&at| found.get_mut(at)) {
-            same.times += 1;
-            continue;
+    }
+    all.extend(events);
+    let mut found: Vec<Finding> = Vec::new();
+    let mut known: HashMap<String, (usize, Vec<u64>)> = HashMap::new();
+    for Event { finding, object } in all {
+        // All but the numbers of objects.
+        let numbers = ["QP number", "CQ number", "wqe_counter"];
+        let fields = finding.fields.iter().filter(|field| !numbers.contains(&field.name));
+        let fields: String =
+            fields.map(|field| format!("{}={} ", field.name, field.value)).collect();
+        let failed = finding.explanation.as_ref().map(|explanation| &explanation.failed);
+        let number = object.map(|object| object.1);
+        match known.get_mut(&format!("{:?} {fields} {failed:?}", finding.printer)) {
+            Some((at, numbers)) => {
+                let same = &mut found[*at];
+                same.times += 1;
+                let (Some((name, _)), Some(number)) = (object, number) else { continue };
+                if !numbers.contains(&number) && numbers.len() < NAMED {
+                    numbers.push(number);
+                    same.notes
+                        .push(format!("the same of {name} {number:#x}, in line {}", finding.line));
+                }
+            }
+            None => {
+                let key = format!("{:?} {fields} {failed:?}", finding.printer);
+                known.insert(key, (found.len(), number.into_iter().collect()));
+                found.push(finding);
+            }
         }
-        known.insert(key, found.len());
-        found.push(finding(logged));
     }
     found
 }
@@ -117,22 +73,34 @@ fn finding(logged: Logged) -> Finding {
         kind: Kind::Log,
         printer: logged.printer,
         times: 1,
+        notes: logged.notes,
         ..Finding::default()
     };
-    finding.notes = logged.notes;
     if let Some(status) = logged.status {
-        finding.field(None, "status", format!("{status}"));
+        let name = super::words::STATUSES.iter().find(|row| row.number == status);
+        let field = finding.field(None, "status", format!("{status}"));
+        if let Some(name) = name {
+            field.means(format!(
+                "IBV_WC_{}",
+                name.names[0].trim_start_matches("wc ").replace(' ', "_").to_uppercase()
+            ));
+        }
     }
     let syndrome = facts.syndrome.map(Syndrome::new);
     if let Some(syndrome) = syndrome {
         let field = finding.field(None, "syndrome", format!("{:#04x}", syndrome.get()));
-        match syndrome.names() {
-            Some(names) => field.means(format!(
-                "{}: {} (status {} of verbs)",
-                names.mlx5, names.verbs, names.status
-            )),
-            None => field.means("no name in mlx5dv.h"),
-        }
+        field.means(match (syndrome.names(), logged.printed) {
+            (Some(names), true) => {
+                format!("{}: {} (status {} of verbs)", names.mlx5, names.verbs, names.status)
+            }
+            (Some(names), false) => {
+                format!(
+                    "not printed: an mlx5 adapter has {} where verbs say this status",
+                    names.mlx5
+                )
+            }
+            (None, _) => "no name in mlx5dv.h".into(),
+        });
     }
     if let Some(vendor) = facts.vendor {
         let field = finding.field(None, "vendor_err_synd", format!("{vendor:#04x}"));
@@ -143,7 +111,23 @@ fn finding(logged: Logged) -> Finding {
     }
     if let Some((error, kind)) = logged.hardware {
         finding.field(None, "hw_err_synd", format!("{error:#04x}"));
-        finding.field(None, "hw_synd_type", format!("{kind:#04x}"));
+        if let Some(kind) = kind {
+            finding.field(None, "hw_synd_type", format!("{kind:#04x}"));
+        }
+    }
+    if let Some(forms) = logged.either {
+        let both = |form: fn(&(Option<u32>, u16)) -> Option<String>| {
+            let texts: Vec<String> = forms.iter().filter_map(form).collect();
+            (!texts.is_empty()).then(|| texts.join(" or "))
+        };
+        let mut add = |name, text: Option<String>| {
+            if let Some(text) = text {
+                finding.field(None, name, text).means("both are possible");
+            }
+        };
+        add("QP number", both(|form| form.0.map(|word| format!("{:#x}", word & 0xff_ffff))));
+        add("wqe_counter", both(|form| Some(format!("{:#06x}", form.1))));
+        add("opcode of the WQE", both(|form| form.0.map(|word| format!("{:#04x}", word >> 24))));
     }
     if let Some(qpn) = facts.qpn {
         finding.field(None, "QP number", format!("{qpn:#x}"));
@@ -153,17 +137,17 @@ fn finding(logged: Logged) -> Finding {
     }
     if let Some(opcode) = facts.opcode {
         let field = finding.field(None, "opcode of the WQE", format!("{opcode:#04x}"));
-        field.means(wqe::opcode_name(opcode).unwrap_or("no name in mlx5dv.h"));
+        field.means(WqeOpcode::new(opcode).name().unwrap_or("no name in mlx5dv.h"));
     }
     match syndrome {
         Some(syndrome) => {
-            let error = cause::Error {
+            finding.explanation = Some(explain(cause::Error {
                 syndrome,
                 vendor: facts.vendor,
                 requester: logged.requester,
                 opcode: facts.opcode,
-            };
-            finding.explanation = Some(explain(error));
+                printed: logged.printed,
+            }));
         }
         None => finding.notes.push("no mlx5 adapter reports this status: unknown".into()),
     }

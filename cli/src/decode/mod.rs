@@ -4,20 +4,27 @@
 
 mod cause;
 mod cqe;
-mod cqe_fields;
+mod event;
+mod fields;
 mod hex;
+mod known;
 mod lines;
+mod literals;
 mod log;
-mod log_formats;
+mod ours;
 mod print;
+mod report;
+mod words;
 mod wqe;
 
+use std::collections::HashSet;
 use std::io::Read;
 
 use serde::Serialize;
 
 use crate::args::DecodeArgs;
-pub use cause::{Blame, Explanation, Source};
+pub use cause::{Explanation, Source};
+pub use known::Blame;
 
 /// Bytes of input that are read.
 const MOST_INPUT: u64 = 64 << 20;
@@ -33,6 +40,8 @@ pub struct Report {
     pub left_out: usize,
     /// Notes about the text as a whole.
     pub notes: Vec<String>,
+    /// The known words that are most like a line of the text, where nothing was found.
+    pub nearest: Option<String>,
 }
 
 /// One CQE, WQE or report of an error.
@@ -62,6 +71,9 @@ pub struct Finding {
     /// Numbers, to compare findings.
     #[serde(skip)]
     facts: KnownFields,
+    /// The processor or thread that printed it.
+    #[serde(skip)]
+    caller: String,
 }
 
 /// Kind of a finding.
@@ -167,9 +179,12 @@ pub fn run(args: &DecodeArgs) -> Result<bool, Box<dyn std::error::Error>> {
     };
     crate::output::write(&text)?;
     if report.findings.is_empty() {
-        return Err("found no CQE, no WQE and no report of an error of an mlx5 adapter. A dump needs at least its last 16 bytes; \
-                    see doorbell decode --help for what is read"
-            .into());
+        let nearest = report.nearest.map_or(String::new(), |nearest| format!("; {nearest}"));
+        return Err(format!(
+            "found no CQE, no WQE and no report of an error of an mlx5 adapter. A dump needs at least its last 16 bytes; see \
+             doorbell decode --help for what is read{nearest}"
+        )
+        .into());
     }
     Ok(!report.findings.iter().any(Finding::is_error))
 }
@@ -179,20 +194,44 @@ pub fn decode(input: &[u8]) -> Report {
     let lines = lines::lines(input);
     let mut report = Report::default();
     lines::foreign_formats(&lines, &mut report.notes);
-    let logs = log::reports(&lines);
-    let blocks = hex::blocks(&lines);
+    let logs = report::reports(&lines);
+    let mut blocks = Vec::new();
+    let mut taken = Vec::new();
+    for literal in literals::literals(&lines) {
+        taken.push(literal.block.line..=literal.last_line);
+        blocks.push(literal.block);
+    }
+    // The ranges are in the order of the text.
+    let is_taken = |line: usize| {
+        let before = taken.partition_point(|range| *range.start() <= line);
+        before > 0 && taken[before - 1].contains(&line)
+    };
+    blocks.extend(hex::blocks(&lines, is_taken));
     let mut findings: Vec<Finding> = Vec::new();
     for block in &blocks {
         findings.extend(decode_block(block, &logs));
     }
-    let dumped: Vec<(usize, KnownFields)> = findings
+    findings.sort_by_key(|finding| finding.line);
+    let dumped: Vec<log::Dumped> = findings
         .iter()
         .filter(|finding| finding.is_error())
-        .map(|finding| (finding.line, finding.facts.clone()))
+        .map(|finding| (finding.line, finding.caller.clone(), finding.facts.clone()))
         .collect();
-    findings.extend(log::findings(logs, &dumped));
+    let mut read: HashSet<usize> = logs.iter().map(|log| log.line).collect();
+    let mut events = event::events(&lines, |line| read.contains(&line) || is_taken(line));
+    read.extend(events.iter().map(|event| event.finding.line));
+    events.extend(ours::errors(&lines, |line| read.contains(&line) || is_taken(line)));
+    // The bytes in an error of doorbell are part of it.
+    let told: HashSet<usize> = events.iter().map(|event| event.finding.line).collect();
+    findings.retain(|finding| finding.kind != Kind::Unknown || !told.contains(&finding.line));
+    events.sort_by_key(|event| event.finding.line);
+    findings.extend(log::findings(logs, events, &dumped));
     findings.sort_by_key(|finding| finding.line);
     wqe::relate(&mut findings);
+    if findings.is_empty() {
+        report.nearest = ours::nearest(&lines, event::vocabulary())
+            .map(|(line, words)| format!("line {line} is most like \"{words}\""));
+    }
     report.left_out = findings.len().saturating_sub(MOST_FINDINGS);
     findings.truncate(MOST_FINDINGS);
     report.findings = findings;
@@ -200,7 +239,7 @@ pub fn decode(input: &[u8]) -> Report {
 }
 
 /// Returns the findings in the bytes of a block.
-fn decode_block(block: &hex::Block, logs: &[log_formats::Logged]) -> Vec<Finding> {
+fn decode_block(block: &hex::Block, logs: &[report::Logged]) -> Vec<Finding> {
     let mut found = Vec::new();
     let entries = match block.context {
         hex::Context::ReceiveRing => return vec![receive_ring(block)],
@@ -222,6 +261,7 @@ fn receive_ring(block: &hex::Block) -> Finding {
         line: block.line,
         printer: block.printer,
         bytes: block.bytes.clone(),
+        caller: block.caller.clone(),
         ..Finding::default()
     };
     finding.times = 1;

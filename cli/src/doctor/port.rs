@@ -3,7 +3,7 @@
 use doorbell::{Context, Gid, GidKind};
 
 use super::counters::Counters;
-use super::{Level, Patient, loopback};
+use super::{Level, Patient, loopback, routes};
 use crate::info::names;
 use crate::sysfs;
 
@@ -50,6 +50,9 @@ pub fn examine(patient: &mut Patient, context: &Context, number: u8) -> doorbell
     let mut gids = context.gids();
     gids.retain(|gid| gid.port == u32::from(number));
     addresses(patient, &port, ethernet, &gids);
+    if ethernet {
+        routes::examine(patient, &port, &dir, &gids);
+    }
     let before = Counters::read(&dir);
     for gid in gids.iter().take(MOST_GIDS) {
         let what = format!(
@@ -63,6 +66,8 @@ pub fn examine(patient: &mut Patient, context: &Context, number: u8) -> doorbell
         }
     }
     before.compare(patient, &port, &Counters::read(&dir));
+    let text = "not in sysfs, and not read here: rdma statistic qp show link DEVICE/PORT has them where they are bound (rdma statistic qp set)";
+    patient.add(Level::Note, format!("{port} counters of single queue pairs"), text);
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use std::cell::Ref;
 use doorbell::{Compression, Path, Timestamps};
 use mlx5_wire::cqe::{Cqe64, CqeFormat};
 use mlx5_wire::opcode::CqeOpcode;
+use mlx5_wire::text::CqeText;
 
 use super::check::{Check, Needs};
 use super::lab::Lab;
@@ -106,7 +107,7 @@ fn byte_counts(lab: &mut Lab) -> Result<String, Stop> {
     let (_, cqes) = cqes(lab, &Shape::new(lab), 60, |_| None)?;
     for (number, cqe) in cqes.iter().enumerate() {
         same(
-            format!("byte_cnt of CQE {number} ({})", hex(&cqe.to_bytes())),
+            format!("byte_cnt of CQE {number} ({})", CqeText(&cqe.to_bytes())),
             &(number as u32 % 60),
             &cqe.byte_cnt.get(),
         )?;
@@ -119,7 +120,11 @@ fn opcodes(lab: &mut Lab) -> Result<String, Stop> {
         cqes(lab, &Shape::new(lab), 40, |number| (number % 2 == 1).then_some(number))?;
     for (number, cqe) in cqes.iter().enumerate() {
         let wanted = [CqeOpcode::ResponderSend, CqeOpcode::ResponderSendImm][number % 2];
-        same(format!("opcode of CQE {number} ({})", hex(&cqe.to_bytes())), &wanted, &cqe.opcode())?;
+        same(
+            format!("opcode of CQE {number} ({})", CqeText(&cqe.to_bytes())),
+            &wanted,
+            &cqe.opcode(),
+        )?;
         same("format", &CqeFormat::Plain, &CqeFormat::from_op_own(cqe.op_own))?;
     }
     pair.all_sent(0)?;

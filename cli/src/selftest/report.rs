@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use mlx5_wire::cqe::{Cqe64, CqeFormat};
+use mlx5_wire::text::CqeText;
 
 use super::check::Outcome;
 use super::lab::Lab;
@@ -36,14 +36,8 @@ pub fn text(lab: &Lab, outcomes: &[Outcome], verdict: &str) -> String {
     }
     text += "\nThe first CQE of each opcode, format and operation of tag matching:\n";
     let witness = lab.witness.borrow();
-    for (&(_, _, operation), bytes) in &witness.first {
-        let cqe = Cqe64::from_bytes(bytes);
-        let (opcode, format) = (cqe.opcode(), CqeFormat::from_op_own(cqe.op_own));
-        let _ = write!(text, "{opcode:?} {format:?}");
-        if operation > 0 {
-            let _ = write!(text, ", tag matching {operation:#x}");
-        }
-        let _ = writeln!(text, "\n  {}", hex(bytes));
+    for bytes in witness.first.values() {
+        let _ = writeln!(text, "{}\n  {}", CqeText(bytes), hex(bytes));
     }
     for (format, cqes) in &witness.blocks {
         let _ = writeln!(text, "Compressed, {format}: the title and its arrays");

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use mlx5_wire::cqe::{APP_TAG_MATCHING, Cqe64, CqeFormat};
 use mlx5_wire::opcode::CqeOpcode;
 use mlx5_wire::signature::is_signed;
+use mlx5_wire::text::CqeText;
 
 /// CQEs of a kind that are kept for the report and the bundle.
 const KEPT: u32 = 64;
@@ -61,7 +62,9 @@ impl Witness {
         if !is_signed(bytes, index) {
             self.wrong += 1;
             if self.examples.len() < TOLD {
-                self.examples.push(format!("CQ {cqn:#x}, index {index:#x}: {}", hex(bytes)));
+                let text = CqeText(bytes);
+                let what = format!("CQ {cqn:#x}, index {index:#x}: {text}: {}", hex(bytes));
+                self.examples.push(what);
             }
         }
         let format = CqeFormat::from_op_own(cqe.op_own);

@@ -128,7 +128,7 @@ pub const KNOWN: &[VendorSyndrome] = &[
         0x51,
         Requester,
         Reports,
-        "memory of a GPU could not be read: GPUDirect, peer-memory module, PCIe access control or MMIO placement",
+        "the adapter could not read what a send WQE points to; in the reports it was memory of a GPU (GPUDirect, peer-memory module, PCIe access control or MMIO placement)",
         &[
             "github.com/linux-rdma/perftest/issues/173",
             "github.com/NVIDIA/nccl/issues/214",
@@ -239,12 +239,22 @@ pub const KNOWN: &[VendorSyndrome] = &[
         ],
     ),
     row(
+        Syndrome::TRANSPORT_RETRY_EXC,
+        0x83,
+        Requester,
+        Reports,
+        "no acknowledgement came back; what sets it apart from 0x81 is not known",
+        &["a report from a ConnectX-7 with UCX; no public link is known"],
+    ),
+    row(
         Syndrome::RNR_RETRY_EXC,
         0x87,
         Requester,
         Dumps,
         "the peer had no receive posted",
-        &["a sample of ibv_post_send without a receive at the peer, libmlx5"],
+        &[
+            "a sample of ibv_post_send without a receive at the peer, libmlx5; no public link is known",
+        ],
     ),
     row(
         Syndrome::REMOTE_ABORTED,
