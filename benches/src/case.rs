@@ -5,7 +5,6 @@ use crate::lines::{EVERYWHERE, Lines};
 use crate::operation::{Operation, What};
 use crate::subject::{Calls, Givers, Name};
 use crate::world::{Kind, Locks, Request, Shape};
-use doorbell::Sender;
 
 /// Slots of a queue, unless stated otherwise.
 pub const SLOTS: u32 = 1024;

@@ -9,7 +9,6 @@ use crate::subject::{self, Name, Subject};
 use crate::sum::Sum;
 use crate::tags;
 use crate::world::{Kind, Shape, World};
-use doorbell::Completions;
 
 /// The measured work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

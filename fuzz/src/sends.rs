@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use doorbell::{
-    Buffer, BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, Refused, RemoteRegion,
+    Buffer, BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, RemoteRegion,
     RqConfig, Sender,
 };
 use soft_mlx5::LinkLayer;

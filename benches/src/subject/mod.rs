@@ -20,7 +20,6 @@ use crate::operation::{Operation, What};
 use crate::sum::Sum;
 use crate::tags;
 use crate::world::{Locks, Objects, Request, Shape, World};
-use doorbell::Sender;
 
 /// A subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,6 @@ use super::{Subject, unexpected};
 use crate::adapter::Form;
 use crate::sum::Sum;
 use crate::world::{BUFFER, Objects, Queue};
-use doorbell::Completions;
 
 /// `wr_id` of a buffer is its address.
 struct Ring<Q, const N: usize> {

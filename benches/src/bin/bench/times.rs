@@ -23,7 +23,6 @@ use doorbell_benches::world::World;
 use fastrand::Rng;
 
 use crate::{Result, counts};
-use doorbell::Completions;
 
 /// Pairs of processes.
 const HEAPS: u64 = 7;

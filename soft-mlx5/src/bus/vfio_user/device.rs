@@ -238,8 +238,7 @@ fn region_info(argsz: u32, index: u32) -> Result<Answer, Errno> {
         payload
     };
     let both = REGION_READ | REGION_WRITE;
-    let mut answer = Answer::default();
-    answer.payload = match index {
+    let payload = match index {
         BAR => {
             let flags = both | REGION_MMAP | REGION_CAPABILITIES;
             info(REGION_INFO + SPARSE_MMAP, flags, REGION_INFO, BAR_SIZE)
@@ -248,6 +247,7 @@ fn region_info(argsz: u32, index: u32) -> Result<Answer, Errno> {
         _ if index < REGIONS => info(REGION_INFO, 0, 0, 0),
         _ => return Err(EINVAL),
     };
+    let mut answer = Answer { payload, ..Answer::default() };
     if index == BAR && argsz >= REGION_INFO + SPARSE_MMAP {
         // Capability 1, version 1, no other; one area.
         answer.payload.extend(words(&[1 << 16 | 1, 0, 1, 0]));
