@@ -134,7 +134,6 @@ impl Side {
         let pool =
             BufferPool::new(&pd, &PoolConfig::new(4 * RECEIVES, (GRH_SIZE + SIZE) as u32 + 1))
                 .unwrap();
-        let config = config;
         let qp = QueuePair::builder(&config)
             .receive(&mut receiver, RqConfig::new(RECEIVES))
             .send(&mut sender)
