@@ -52,7 +52,7 @@ fn every_other_request_is_on_its_way_when_the_call_returns() {
         (memory.region().slice(0, 4).unwrap(), memory.region().slice(8, 8).unwrap());
     memory.write(8, &40u64.to_ne_bytes());
     match sender.post(qp).unwrap().write(b"text", &text) {
-        Ok(()) => _ = wait_for("the write", || (bytes_of(&memory, 0, 4) == *b"text").then_some(())),
+        Ok(()) => wait_for("the write", || (bytes_of(&memory, 0, 4) == *b"text").then_some(())),
         Err(refused) => panic!("{}", refused.reason),
     }
     over(&mut sender);
