@@ -41,7 +41,7 @@ pub enum State {
     Timewait,
 }
 
-/// What a connection asks for.
+/// Parameters of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Connect<'a> {
     /// Service.

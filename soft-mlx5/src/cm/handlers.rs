@@ -1,4 +1,4 @@
-//! What a message of the other side does to a connection.
+//! Handlers of messages: their effect on a connection.
 
 use super::connection::{ACK_TIMEOUT, Connection, MAX_RETRIES};
 use super::message::{Answered, Dreq, Ids, Message, Mra, Rej, Rep, Req};

@@ -52,7 +52,7 @@ pub mod sidr_status {
     pub const REJECT: u8 = 2;
 }
 
-/// What happened to a connection, a lookup or an inquiry.
+/// An event of a connection, a lookup or an inquiry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// Somebody wants to connect to a service. The identifier is a new connection.

@@ -52,7 +52,7 @@ const ACCEPT: Accept = Accept {
     data: b"welcome",
 };
 
-/// What a network does to a datagram, in tenths.
+/// Shares of datagrams that the network loses, doubles and delays, in tenths.
 #[derive(Clone, Copy, Default)]
 struct Weather {
     loss: u64,
@@ -186,7 +186,7 @@ fn a_connection_from_begin_to_end() {
     let of_b = world.ports[1].qp_values(b).unwrap();
     assert_eq!((of_a.remote_qpn, of_b.remote_qpn), (0x77, 0x55));
     assert_eq!((of_a.send_psn, of_b.send_psn), (of_b.receive_psn, of_a.receive_psn));
-    // What one side wants outstanding is what the other side must hold.
+    // The other side must hold the READs that one side wants outstanding.
     assert_eq!((of_a.responder_resources, of_a.initiator_depth), (1, 2));
     assert_eq!((of_b.responder_resources, of_b.initiator_depth), (2, 1));
     assert_eq!((of_a.rnr_retry_count, of_b.rnr_retry_count), (5, 6));

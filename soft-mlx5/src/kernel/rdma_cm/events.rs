@@ -32,9 +32,9 @@ pub struct Queued {
 pub enum Param {
     /// None.
     None,
-    /// Of a connection.
+    /// Parameters of a connection.
     Conn(Box<ConnParam>),
-    /// Of a datagram service.
+    /// Parameters of a datagram service.
     Ud(Box<UdParam>),
 }
 

@@ -74,7 +74,7 @@ pub struct Identifier {
     pub candidates: VecDeque<u16>,
     /// Parameters to ask them with.
     pub wanted: Option<Box<ConnParam>>,
-    /// What the protocol knows it by.
+    /// Number of its connection, lookup or inquiry in the protocol.
     pub cm: Option<cm::Id>,
     /// Service that it listens to.
     pub listens: Option<u64>,

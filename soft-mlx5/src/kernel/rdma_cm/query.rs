@@ -1,4 +1,4 @@
-//! What a program can ask about an identifier.
+//! Queries: addresses, GIDs and paths of an identifier.
 
 use super::Call;
 use super::address::{Address, gid_of};
