@@ -354,7 +354,7 @@ impl Function {
         };
         self.nic.modify_qp(Qpn(number), &QpModify { state: Some(to), ..QpModify::default() })?;
         if to == QpState::Reset {
-            // What a queue pair is made with stays, what its states gave it goes.
+            // Attributes of the creation stay; attributes that a state gave go.
             return self.keep_context_of_qp(
                 number,
                 &QpContext {

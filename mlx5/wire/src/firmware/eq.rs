@@ -57,7 +57,7 @@ fields! {
         event: u8 = 0x00[23:16],
         /// Kind of it.
         sub_type: u8 = 0x00[7:0],
-        /// What happened, by type.
+        /// Data of the event, by type.
         data: [u8; 28] = 0x20,
         /// Lap of the ring: 0 in the first.
         owner: bool = 0x3c[0],

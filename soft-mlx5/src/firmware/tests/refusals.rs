@@ -1,4 +1,4 @@
-//! What every command refuses: lengths, states, users and numbers that do not exist.
+//! Refusals of every command: lengths, states, users and numbers that do not exist.
 
 use mlx5_wire::firmware::command::{Opcode, Request};
 
