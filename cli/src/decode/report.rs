@@ -157,7 +157,7 @@ const PRINTERS: &[(&str, &str)] = &[
     (" error: local ", "mlx5_ib"),
 ];
 
-/// What one line, or a part of it, says.
+/// Contents of a line, or of a part of one.
 #[derive(Debug, Default, Clone)]
 struct Draft {
     line: usize,
