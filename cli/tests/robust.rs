@@ -1,6 +1,7 @@
 //! Input that is cut, mixed, long or no text at all gets an answer.
 
 use std::time::Duration;
+use std::{env, fs};
 
 use doorbell_cli::decode::{Kind, decode};
 use doorbell_silicon::cqes;
@@ -121,4 +122,57 @@ fn hashes_and_addresses_are_not_dumps() {
                 fe80:0000:0000:0000:526b:4bff:fecb:bece\n1634 0293 8832 1212 dead beef\n";
     let report = decode(text.as_bytes());
     assert!(report.findings.is_empty(), "{:#?}", report.findings);
+}
+
+/// Reports that were changed at random have answers. `DOORBELL_INPUTS=1000000` tries so many.
+#[test]
+fn changed_reports() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cases");
+    let mut files: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let mut seeds: Vec<Vec<u8>> = files.iter().map(|file| fs::read(file).unwrap()).collect();
+    seeds.push(libmlx5(&cqes().next().unwrap().bytes).into_bytes());
+    seeds.push(include_bytes!("../src/decode/error_texts.txt")[..2000].to_vec());
+    let inputs = env::var("DOORBELL_INPUTS").map_or(5000, |number| number.parse().unwrap());
+    let mut random = noise(7);
+    let mut below = |end: usize| {
+        let number = (0..3).fold(0, |sum, _| sum << 8 | usize::from(random.next().unwrap()));
+        number % end.max(1)
+    };
+    for input in 0..inputs {
+        let mut text = seeds[below(seeds.len())].clone();
+        for _ in 0..1 + below(6) {
+            let at = below(text.len());
+            match below(6) {
+                0 => text.truncate(at),
+                1 => drop(text.drain(at..(at + below(40)).min(text.len()))),
+                2 if at < text.len() => text[at] = b"0123456789abcdefx (),:=[]\"'\\\n{}"[below(31)],
+                3 if at < text.len() => text[at] ^= 1 << below(8),
+                _ => {
+                    let other = &seeds[below(seeds.len())];
+                    let from = below(other.len());
+                    let part = other[from..(from + below(200)).min(other.len())].to_vec();
+                    drop(text.splice(at..at, part));
+                }
+            }
+        }
+        let report = decode(&text);
+        let shown = || String::from_utf8_lossy(&text).into_owned();
+        for finding in &report.findings {
+            assert!(finding.line > 0 && finding.times > 0, "input {input}: {}", shown());
+            assert!(
+                finding.first_byte + finding.bytes.len() <= 64 || finding.first_byte == 0,
+                "input {input}: {}",
+                shown()
+            );
+            let explained = finding.explanation.as_ref();
+            assert!(
+                explained.is_none_or(|explained| !explained.failed.contains("{what}")),
+                "{}",
+                shown()
+            );
+        }
+        assert!(report.nearest.is_none() || report.findings.is_empty(), "{}", shown());
+    }
 }

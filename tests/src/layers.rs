@@ -20,7 +20,7 @@ struct Use {
     name: Option<String>,
 }
 
-/// What a file says.
+/// Contents of a file.
 #[derive(Default)]
 struct Source {
     file: String,

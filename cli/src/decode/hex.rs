@@ -65,7 +65,7 @@ pub fn text(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What one processor or thread has printed so far.
+/// Output of one processor or thread so far.
 #[derive(Default)]
 struct Printed {
     open: Option<Open>,

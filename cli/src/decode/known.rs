@@ -53,7 +53,7 @@ pub struct Row {
     pub failed: &'static str,
     /// Where to look first.
     pub blame: Blame,
-    /// What to check.
+    /// The next checks.
     pub checks: Vec<&'static str>,
 }
 

@@ -157,7 +157,7 @@ const PRINTERS: &[(&str, &str)] = &[
     (" error: local ", "mlx5_ib"),
 ];
 
-/// What one line, or a part of it, says.
+/// Contents of a line, or of a part of one.
 #[derive(Debug, Default, Clone)]
 struct Draft {
     line: usize,
@@ -312,7 +312,8 @@ fn scan(line: &Line) -> Vec<Draft> {
             continue;
         }
         // A line about another queue may begin with its number.
-        let assigned = words[at + used - 1].gap.contains(['=', ':']);
+        let value = words.get(at + used - 1);
+        let assigned = value.is_some_and(|value| value.gap.contains(['=', ':']));
         piece.first_key = at == 0 && words[0].gap.is_empty() && (piece.qp.is_none() || assigned);
         // The number and the name of one status.
         let same = piece.status.is_some() && piece.status == draft.status;

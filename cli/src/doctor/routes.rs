@@ -12,7 +12,7 @@ use crate::sysfs;
 /// Neighbours that are named.
 const NAMED: usize = 4;
 
-/// What the kernel says about one interface.
+/// Routes and neighbours of one interface.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Network {
     /// Networks that it reaches without a gateway.

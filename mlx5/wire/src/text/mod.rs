@@ -28,7 +28,7 @@ pub struct Field<'a> {
     pub name: &'static str,
     /// The number.
     pub value: Value<'a>,
-    /// What a reader should know about it; may be empty.
+    /// Explanation for a reader; may be empty.
     pub note: &'static str,
 }
 

@@ -12,7 +12,7 @@ use crate::opcode::WqeOpcode;
 use crate::remote::{AtomicSegment, RemoteAddressSegment};
 use crate::tm::TagMatchingSegment;
 
-/// What stands between the control segment and the data of a SEND.
+/// Segments between the control segment and the data of a SEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addressing {
     /// Nothing: the queue pair is connected.
@@ -28,7 +28,7 @@ pub enum Addressing {
 pub struct WqeText<'a> {
     /// The bytes from its first on.
     pub bytes: &'a [u8],
-    /// What kind of queue pair it was posted to; the WQE does not say it.
+    /// Kind of the queue pair that it was posted to; the WQE does not say it.
     pub addressing: Option<Addressing>,
 }
 
