@@ -9,7 +9,7 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput};
 use doorbell_benches::case;
 use doorbell_benches::lines::{self, Lines};
-use doorbell_benches::operation::Rig;
+use doorbell_benches::rig::Rig;
 use doorbell_benches::world::World;
 
 fn all(criterion: &mut Criterion) {

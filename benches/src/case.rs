@@ -2,12 +2,10 @@
 
 use crate::adapter::{Form, Order};
 use crate::lines::{EVERYWHERE, Lines};
-use crate::operation::{Operation, What};
-use crate::subject::{Calls, Givers, Name};
+use crate::name::{Calls, Givers, Name};
+use crate::operation::{Operation, SLOTS, What};
 use crate::world::{Kind, Locks, Request, Shape};
 
-/// Slots of a queue, unless stated otherwise.
-pub const SLOTS: u32 = 1024;
 /// Tags of a list and one more.
 pub const ENTRIES: u32 = 128;
 /// Completions or receives per call, unless stated otherwise.

@@ -10,17 +10,19 @@
 //! - [`world`] makes the objects.
 //! - [`subject`] has the subjects: the rings of doorbell, its safe layer, and libmlx5. Each does the same
 //!   work, and returns a sum over the messages, which must match the CQEs that the adapter wrote.
-//! - [`operation`] puts them together.
+//! - [`rig`] puts them together.
 
 pub mod adapter;
 pub mod case;
 pub mod frames;
 pub mod lines;
 pub mod markdown;
+pub mod name;
 pub mod operation;
 #[path = "../../soft-mlx5/tests/common/qp_states.rs"]
 mod qp_states;
 pub mod report;
+pub mod rig;
 pub mod sends;
 pub mod subject;
 pub mod sum;

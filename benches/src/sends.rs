@@ -15,7 +15,7 @@ use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys::*;
 
 use crate::adapter::{Complete, Form, Order};
-use crate::subject::Name;
+use crate::name::Name;
 use crate::sum::Sum;
 use crate::world::{Memory, Request, Shape, World, made};
 

@@ -14,7 +14,7 @@ use rdma_core_sys::*;
 use soft_mlx5::Device;
 
 use crate::adapter::{Complete, Form, Order};
-use crate::subject::Name;
+use crate::name::Name;
 use crate::sum::Sum;
 use crate::world::{BUFFER, Memory, Shape, World, made};
 

@@ -31,8 +31,8 @@
 //! `[ready]`, `[exclusive]` and `[register]` are those of `mlx5_ring::sq`.
 //!
 //! # Layers
-//! Each module uses those before it: `log`, `lock`, `table`, `provider`; `objects`, `context`; `rings`, `complete`, `wc`; `extended`,
-//! `poll`, `send`, `builder`; `decide`, `receive`; `create`, `control`; `install`; `exports`, `attach`.
+//! Each module uses those before it: `log`, `lock`, `table`, `provider`, `sge`; `objects`, `context`; `rings`, `complete`, `wc`;
+//! `extended`, `poll`, `send`, `builder`; `decide`, `receive`; `create`, `control`; `install`; `exports`, `attach`.
 
 pub mod attach;
 mod builder;
@@ -52,5 +52,6 @@ mod provider;
 mod receive;
 mod rings;
 mod send;
+mod sge;
 mod table;
 mod wc;

@@ -1,37 +1,15 @@
 //! `ibv_post_recv` and `ibv_post_srq_recv`.
 
 use core::ffi::c_int;
-use core::mem::offset_of;
-use core::slice;
 
 use mlx5_ring::receive::{PostError, ReceiveRing};
-use mlx5_ring::sge::Sge;
-use rdma_core_sys::{ibv_qp, ibv_recv_wr, ibv_sge, ibv_srq};
+use rdma_core_sys::{ibv_qp, ibv_recv_wr, ibv_srq};
 
 use crate::context;
 use crate::decide;
 use crate::log::{self, DOORBELL};
 use crate::objects::{Path, ReceiveSide};
-
-const _: () = {
-    assert!(size_of::<Sge>() == size_of::<ibv_sge>());
-    assert!(offset_of!(Sge, addr) == offset_of!(ibv_sge, addr));
-    assert!(offset_of!(Sge, length) == offset_of!(ibv_sge, length));
-    assert!(offset_of!(Sge, lkey) == offset_of!(ibv_sge, lkey));
-};
-
-/// Returns the SGEs of a work request.
-///
-/// # Safety
-/// `list` has `count` entries, which no code changes meanwhile.
-#[inline(always)]
-pub(crate) unsafe fn sges<'a>(list: *const ibv_sge, count: c_int) -> &'a [Sge] {
-    if count <= 0 {
-        return &[];
-    }
-    // SAFETY: `list` has `count` entries, and both types have one layout.
-    unsafe { slice::from_raw_parts(list.cast(), count as usize) }
-}
+use crate::sge::sges;
 
 pub(crate) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,

@@ -21,7 +21,7 @@ use rdma_core_sys::{
 use crate::context::{self, Context};
 use crate::log::{self, DOORBELL};
 use crate::objects::{Qp, Request, SendLimits, SendSide};
-use crate::receive::sges;
+use crate::sge::sges;
 
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,

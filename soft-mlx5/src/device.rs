@@ -182,7 +182,7 @@ impl Builder {
         self.config.trace.as_deref().map_or(Ok(()), trace::create)?;
         self.config.pcap.as_deref().map_or(Ok(()), pcap::create)?;
         let mut registry = registry::lock();
-        interpose::tree::making(|| ensure_tree(&mut registry))?;
+        interpose::real_paths::during(|| ensure_tree(&mut registry))?;
         let shared = power_up(&mut registry, self.name.as_deref(), self.config, self.stepped)?;
         Ok(Device { shared })
     }
@@ -336,7 +336,7 @@ pub fn prepare() {
         return;
     }
     registry.prepared = true;
-    let outcome = interpose::tree::making(|| match &environment.options {
+    let outcome = interpose::real_paths::during(|| match &environment.options {
         Some(options) => ambient(&mut registry, &environment.root, options),
         None => ensure_tree(&mut registry),
     });
@@ -434,7 +434,7 @@ fn power_up(
     if let Some(tree) = &registry.tree {
         let (dev, link) = (STAND_INS[slot].1, config.link_layer);
         let shown = Shown { dev, port: &port, link, joined: config.netdev.as_deref() };
-        interpose::tree::making(|| tree.add(&names, shown))?;
+        interpose::real_paths::during(|| tree.add(&names, shown))?;
     }
     registry.add(shared.clone());
     Ok(shared)

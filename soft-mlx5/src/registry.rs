@@ -10,7 +10,7 @@ use std::{io, ptr};
 
 use crate::counters::Counters;
 use crate::fd_table;
-use crate::interpose::tree::making;
+use crate::interpose::real_paths;
 use crate::run_dir::RunDir;
 use crate::shared::Shared;
 use crate::sysfs::Tree;
@@ -66,21 +66,21 @@ impl Registry {
     pub fn unlist(&self, device: &Shared) {
         // The caller holds the lock of the registry, and a replaced path would take the lock again.
         if let Some(tree) = &self.tree {
-            making(|| tree.remove(&device.names));
+            real_paths::during(|| tree.remove(&device.names));
         }
     }
 
     /// Shows that the port of a device came up or went down.
     pub fn show_port(&self, device: &Shared, up: bool) {
         if let Some(tree) = &self.tree {
-            making(|| tree.show_port(&device.names, up));
+            real_paths::during(|| tree.show_port(&device.names, up));
         }
     }
 
     /// Shows the counters of a device that have changed since `before`.
     pub fn show_counters(&self, device: &Shared, before: &Counters, now: &Counters) {
         if let Some(tree) = &self.tree {
-            making(|| tree.show_counters(&device.names, before, now));
+            real_paths::during(|| tree.show_counters(&device.names, before, now));
         }
     }
 

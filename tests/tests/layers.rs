@@ -7,7 +7,14 @@ use doorbell_tests::layers::Layers;
 use doorbell_tests::repository::root;
 
 /// Folders of crates, and the module below which the layers hold; an empty one is the whole crate.
-const LAYERED: [(&str, &[&str]); 2] = [("src", &[]), ("cli/src", &[])];
+const LAYERED: [(&str, &[&str]); 6] = [
+    ("src", &[]),
+    ("cli/src", &[]),
+    ("benches/src", &[]),
+    ("benches/src/bin/bench", &[]),
+    ("drop-in/src", &[]),
+    ("soft-mlx5/src", &["interpose"]),
+];
 
 #[test]
 fn no_module_reaches_one_that_reaches_it() {

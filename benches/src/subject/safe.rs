@@ -7,7 +7,7 @@ use doorbell::{
 use rdma_core_sys::ibv_cq_ex_to_cq;
 
 use super::{Subject, unexpected};
-use crate::case::SLOTS;
+use crate::operation::SLOTS;
 use crate::sum::Sum;
 use crate::world::{BUFFER, Kind, Objects, Shape, World};
 

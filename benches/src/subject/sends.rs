@@ -10,7 +10,8 @@ use mlx5_wire::datagram::DatagramSegment;
 use rdma_core_sys::*;
 
 use super::libmlx5::write_sge;
-use super::{Calls, Name, Subject, unexpected};
+use super::{Subject, unexpected};
+use crate::name::{Calls, Name};
 use crate::sends::{INLINE, Objects, datagram_segment, datagram_to};
 use crate::sum::Sum;
 use crate::world::{BUFFER, Locks, Request, Shape, World};

@@ -14,19 +14,9 @@ use doorbell::{Buffer, QueueId, QueuePair, Receiver, SharedPoster};
 use super::safe::{self, pool};
 use super::{Subject, unexpected};
 use crate::lines::pin;
+use crate::name::Givers;
 use crate::sum::Sum;
 use crate::world::{Objects, World};
-
-/// Who gives buffers back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Givers {
-    /// The thread of the receiver.
-    Own,
-    /// Another thread, while that of the receiver polls.
-    Other,
-    /// Both threads, half of the buffers each.
-    Both,
-}
 
 /// Where a round is.
 const IDLE: u32 = 0;

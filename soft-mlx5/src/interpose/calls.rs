@@ -4,11 +4,11 @@ use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::{mem, ptr, slice};
 
-use libc::{off_t, size_t, ssize_t};
+use libc::{size_t, ssize_t};
 
-use super::{is_active, ours, raw, rdma_cm, umad};
-use crate::fd_table::{self, Entry, Kind};
-use crate::kernel::{self, MapRequest};
+use super::{is_active, mapping, ours, raw, rdma_cm, umad};
+use crate::fd_table::{self, Kind};
+use crate::kernel;
 use crate::netlink;
 
 pub const ANCHOR: *const c_void = close as *const c_void;
@@ -63,10 +63,6 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
 pub unsafe extern "C" fn closefrom(first: c_int) {
     // SAFETY: our own function.
     unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
-}
-
-fn uverbs(fd: c_int) -> Option<Entry> {
-    fd_table::get(fd).filter(|entry| matches!(entry.kind, Kind::Uverbs | Kind::Orphan))
 }
 
 fn is_netlink(fd: c_int) -> bool {
@@ -158,7 +154,7 @@ pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, count: size_t) -> 
         }
         _ => {}
     }
-    let Some(entry) = uverbs(fd) else { return raw::write(fd, buf, count) };
+    let Some(entry) = ours::uverbs(fd) else { return raw::write(fd, buf, count) };
     match ours::call(entry, |core| core.write(entry.id, buf as u64, count)) {
         Ok(taken) => taken as ssize_t,
         Err(error) => raw::fail(error) as ssize_t,
@@ -214,7 +210,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -
     if let Some(entry) = fd_table::get(fd).filter(|entry| entry.kind == Kind::Umad) {
         return umad::ioctl(entry, fd, request, argument);
     }
-    let Some(entry) = uverbs(fd) else { return raw::ioctl(fd, request, argument) };
+    let Some(entry) = ours::uverbs(fd) else { return raw::ioctl(fd, request, argument) };
     // Compares 32 bits, as the kernel does. Other requests are for descriptors of any kind.
     if request as u32 != kernel::VERBS_IOCTL {
         return raw::ioctl(fd, request, argument);
@@ -223,26 +219,6 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -
         Ok(()) => 0,
         Err(error) => raw::fail(error),
     }
-}
-
-/// Maps a page of a device; returns `None` if the descriptor is not a device's.
-pub fn map_device(
-    addr: *mut c_void,
-    length: size_t,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: off_t,
-) -> Option<*mut c_void> {
-    let entry = uverbs(fd).filter(|_| flags & libc::MAP_ANONYMOUS == 0)?;
-    let request = MapRequest { offset: offset as u64, length: length as u64, protection, flags };
-    Some(match ours::call(entry, |core| core.map(entry.id, request)) {
-        Ok((fd, offset)) => raw::mmap(addr, length, protection, flags, fd, offset as off_t),
-        Err(error) => {
-            raw::fail(error);
-            libc::MAP_FAILED
-        }
-    })
 }
 
 type Read = unsafe extern "C" fn(c_int, *mut c_void, size_t) -> ssize_t;
@@ -255,10 +231,7 @@ type SendTo = unsafe extern "C" fn(
     *const libc::sockaddr,
     libc::socklen_t,
 ) -> ssize_t;
-type Map = unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
 
-// libc's mmap, which may hold hooks of other libraries; null before main.
-static LIBC_MMAP: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 // libc's calls that a thread may be cancelled in, as a bare system call is not; null before main.
 static LIBC_READ: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static LIBC_SENDTO: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
@@ -271,7 +244,7 @@ pub fn find_libc() {
         let libc = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if !libc.is_null() {
             for (function, name) in [
-                (&LIBC_MMAP, c"mmap"),
+                (&mapping::LIBC_MMAP, c"mmap"),
                 (&LIBC_READ, c"read"),
                 (&LIBC_SENDTO, c"sendto"),
                 (&LIBC_SENDMSG, c"sendmsg"),
@@ -280,59 +253,6 @@ pub fn find_libc() {
             }
         }
     }
-}
-
-fn map(
-    addr: *mut c_void,
-    length: size_t,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: off_t,
-) -> *mut c_void {
-    if let Some(mapped) = map_device(addr, length, protection, flags, fd, offset) {
-        return mapped;
-    }
-    let libc_mmap = LIBC_MMAP.load(Ordering::Acquire);
-    if libc_mmap.is_null() {
-        return raw::mmap(addr, length, protection, flags, fd, offset);
-    }
-    // SAFETY: libc's function of this name has this type; the arguments are the program's.
-    unsafe {
-        mem::transmute::<*mut c_void, Map>(libc_mmap)(addr, length, protection, flags, fd, offset)
-    }
-}
-
-/// `mmap`: a UAR page.
-///
-/// # Safety
-/// The contract of the libc function with this name.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap(
-    addr: *mut c_void,
-    length: size_t,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: off_t,
-) -> *mut c_void {
-    map(addr, length, protection, flags, fd, offset)
-}
-
-/// `mmap64`.
-///
-/// # Safety
-/// The contract of the libc function with this name.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap64(
-    addr: *mut c_void,
-    length: size_t,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: off_t,
-) -> *mut c_void {
-    map(addr, length, protection, flags, fd, offset)
 }
 
 /// `dup`.

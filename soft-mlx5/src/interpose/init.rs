@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use super::{ACTIVE, calls};
+use super::{ACTIVE, calls, mapping, provider};
 use crate::device::{self, Environment};
 use crate::options::{self, Options};
 use crate::run_dir::{fresh_name, fresh_path};
@@ -48,6 +48,7 @@ extern "C" fn at_start() {
     }
     device::set_environment(Environment { root, options, inherited, ancestor });
     calls::find_libc();
+    provider::MMAP.store(mapping::provider_mmap as *mut c_void, Ordering::Release);
     ACTIVE.store(true, Ordering::Release);
 }
 

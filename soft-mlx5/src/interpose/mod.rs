@@ -7,13 +7,15 @@
 mod calls;
 mod files;
 mod init;
+mod mapping;
 mod ours;
 mod paths;
 mod provider;
 mod raw;
 mod rdma_cm;
+pub mod real_paths;
 mod signals;
-pub mod tree;
+mod tree;
 mod umad;
 
 use std::ffi::c_void;
@@ -30,7 +32,15 @@ fn is_active() -> bool {
 /// nothing else refers to them.
 pub fn ensure_linked() {
     let [start, end] = init::ANCHORS;
-    let anchors: [*const c_void; 7] =
-        [calls::ANCHOR, files::ANCHOR, paths::ANCHOR, rdma_cm::ANCHOR, signals::ANCHOR, start, end];
+    let anchors: [*const c_void; 8] = [
+        calls::ANCHOR,
+        files::ANCHOR,
+        mapping::ANCHOR,
+        paths::ANCHOR,
+        rdma_cm::ANCHOR,
+        signals::ANCHOR,
+        start,
+        end,
+    ];
     std::hint::black_box(anchors);
 }

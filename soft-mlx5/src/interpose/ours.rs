@@ -4,8 +4,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::io;
 use std::sync::Arc;
 
-use super::tree::making;
-use super::{provider, raw};
+use super::{provider, raw, real_paths};
 use crate::fd_table::{self, Entry, Kind};
 use crate::registry::{self, STAND_INS};
 use crate::shared::Shared;
@@ -72,6 +71,11 @@ pub fn open(device: &Arc<Shared>, stand_in: &CStr, flags: c_int) -> c_int {
     fd
 }
 
+/// Returns the entry of a descriptor of a uverbs device.
+pub fn uverbs(fd: c_int) -> Option<Entry> {
+    fd_table::get(fd).filter(|entry| matches!(entry.kind, Kind::Uverbs | Kind::Orphan))
+}
+
 /// Returns the device of a descriptor, or `None` in a child process and after the device was dropped.
 fn device(entry: Entry) -> Option<Arc<Shared>> {
     if matches!(entry.kind, Kind::Orphan | Kind::Netlink) || !registry::is_ours() {
@@ -94,7 +98,7 @@ pub fn call<T>(
 /// Makes a socket of RDMA netlink. With real devices in the machine there is none, because only sysfs shows all devices.
 pub fn netlink(kind: c_int) -> c_int {
     device::prepare();
-    let real = making(|| std::fs::read_dir("/sys/class/infiniband"));
+    let real = real_paths::during(|| std::fs::read_dir("/sys/class/infiniband"));
     let opened = match real.is_ok_and(|mut devices| devices.next().is_some()) {
         true => Err(io::Error::from_raw_os_error(libc::EPROTONOSUPPORT)),
         false => netlink::open(kind),

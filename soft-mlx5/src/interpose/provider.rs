@@ -12,9 +12,7 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use libc::{off_t, size_t};
-
-use super::calls;
+use libc::size_t;
 
 const LIBRARY: &str = "libmlx5";
 const NAMES: [&CStr; 2] = [c"mmap", c"mmap64"];
@@ -48,28 +46,20 @@ struct Relocation {
 static ENTRIES: [AtomicPtr<AtomicPtr<c_void>>; 4] = [const { AtomicPtr::new(ptr::null_mut()) }; 4];
 static FOUND: AtomicBool = AtomicBool::new(false);
 
-/// Takes the place of mmap for libmlx5.
-extern "C" fn provider_mmap(
-    addr: *mut c_void,
-    length: size_t,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: off_t,
-) -> *mut c_void {
-    calls::map_device(addr, length, protection, flags, fd, offset)
-        // SAFETY: the arguments are libmlx5's for this very call.
-        .unwrap_or_else(|| unsafe { calls::mmap(addr, length, protection, flags, fd, offset) })
-}
+/// The function that takes the place of mmap for libmlx5; null before main.
+pub static MMAP: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Makes libmlx5's linkage entries of mmap point to [`provider_mmap`], again if a hook has replaced them.
+/// Makes libmlx5's linkage entries of mmap point to [`MMAP`], again if a hook has replaced them.
 pub fn lead() {
+    let ours = MMAP.load(Ordering::Acquire);
+    if ours.is_null() {
+        return;
+    }
     if !FOUND.load(Ordering::Acquire) {
         // SAFETY: the function has the type that is asked for and needs no data.
         let found = unsafe { libc::dl_iterate_phdr(Some(look), ptr::null_mut()) };
         FOUND.store(found > 0, Ordering::Release);
     }
-    let ours = provider_mmap as *mut c_void;
     for entry in &ENTRIES {
         // SAFETY: null, or an entry of a library that stays loaded while a device is open, made writable when found.
         if let Some(entry) = unsafe { entry.load(Ordering::Acquire).as_ref() } {

@@ -4,33 +4,15 @@
 //! has asked for the devices: the first look makes the tree. A process without a tree sees the tree of its nearest
 //! ancestor that has one, so that a shell child sees the device of the program.
 
-use std::cell::Cell;
 use std::ffi::{CStr, CString, OsStr, c_char};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::{is_active, ours, raw, rdma_cm, umad};
+use super::{is_active, ours, raw, rdma_cm, real_paths, umad};
 use crate::device::{self, Environment};
 use crate::sysfs::{CLASSES, DEVICES};
 
 const SYS: &str = "/sys";
-
-thread_local! {
-    // This thread makes the tree: its paths mean the real one.
-    static MAKING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs the work that makes the tree, with paths that are not replaced.
-pub fn making<T>(work: impl FnOnce() -> T) -> T {
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            MAKING.set(self.0);
-        }
-    }
-    let _restore = Restore(MAKING.replace(true));
-    work()
-}
 
 /// A path as the kernel gets it: the program's, or its replacement.
 pub struct Meant {
@@ -51,7 +33,7 @@ impl Meant {
     /// Does the same for a file that is opened: counters are shown as they are now.
     pub fn to_open(path: *const c_char) -> Self {
         let meant = Self::by(path);
-        if is_active() && !path.is_null() && !MAKING.get() {
+        if is_active() && !path.is_null() && !real_paths::are_meant() {
             // SAFETY: a path that is not null is a string.
             let name = unsafe { CStr::from_ptr(path) }.to_bytes();
             if name.windows(9).any(|part| part == b"counters/") {
@@ -93,7 +75,7 @@ pub fn as_literal(path: &CStr) -> Option<CString> {
 
 fn lead(path: *const c_char) -> Option<CString> {
     // SAFETY: a path that is not null is a string; its first byte is looked at before the rest.
-    if !is_active() || path.is_null() || unsafe { *path } as u8 != b'/' || MAKING.get() {
+    if !is_active() || path.is_null() || unsafe { *path } as u8 != b'/' || real_paths::are_meant() {
         return None;
     }
     // SAFETY: as above.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::Result;
-use crate::counts::{Cost, TOLERANCE};
+use crate::cost::{Cost, TOLERANCE};
 
 /// Upper bound of a count, in instructions per message.
 enum Limit {

@@ -14,27 +14,17 @@ use std::process::Command;
 
 use doorbell_benches::case::{self, Case};
 use doorbell_benches::lines::Lines;
-use doorbell_benches::operation::{Operation, Rig};
+use doorbell_benches::name::Name;
+use doorbell_benches::operation::Operation;
 use doorbell_benches::report::{self, Row};
-use doorbell_benches::subject::Name;
+use doorbell_benches::rig::Rig;
 use doorbell_benches::world::World;
 
+use crate::cost::{Cost, TOLERANCE};
 use crate::{Result, bounds};
 
 /// The function that callgrind looks for.
 const COUNTED: &str = "bench::counts::counted";
-
-/// A count may be this much above that of the baseline, and above its bound: a change elsewhere can
-/// make the compiler inline differently.
-pub(crate) const TOLERANCE: f64 = 1.03;
-
-/// The cost of one message.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cost {
-    pub(crate) instructions: f64,
-    pub(crate) loads: f64,
-    pub(crate) stores: f64,
-}
 
 /// The cost of one message in one run.
 #[derive(Clone, Copy, Debug)]

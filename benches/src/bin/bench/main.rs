@@ -1,6 +1,7 @@
 //! Measures doorbell beside stock libmlx5: see `docs/benchmarks.md`.
 
 mod bounds;
+mod cost;
 mod counts;
 mod times;
 

@@ -16,9 +16,9 @@ use std::thread;
 
 use doorbell_benches::case::{self, Case};
 use doorbell_benches::lines::{self, Lines};
-use doorbell_benches::operation::Rig;
+use doorbell_benches::name::Name;
 use doorbell_benches::report::{self, Row};
-use doorbell_benches::subject::Name;
+use doorbell_benches::rig::Rig;
 use doorbell_benches::world::World;
 use fastrand::Rng;
 
