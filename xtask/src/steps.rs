@@ -65,7 +65,7 @@ const STEPS: &[Step] = &[
     step("counts", Ring::Proof, counts),
     step("soak", Ring::Proof, soak::run),
     step("rxe", Ring::Proof, rxe),
-    step("vm", Ring::Proof, vm),
+    step("vm", Ring::Network, vm),
     step("newer-libmlx5", Ring::Network, conformance::newer),
 ];
 

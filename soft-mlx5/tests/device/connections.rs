@@ -59,7 +59,11 @@ impl Channel {
         bytes.extend(body);
         // SAFETY: the bytes are valid; places for answers in them are valid as well.
         let taken = unsafe { libc::write(self.fd, bytes.as_ptr().cast(), bytes.len()) };
-        if taken < 0 { Err(errno()) } else { Ok(assert_eq!(taken as usize, bytes.len())) }
+        if taken < 0 {
+            return Err(errno());
+        }
+        assert_eq!(taken as usize, bytes.len());
+        Ok(())
     }
 
     fn create(&self, uid: u64) -> u32 {

@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(space.read(0x10, 8).unwrap(), &before[0x10..0x18]);
         assert_eq!(space.read(0x60, 8).unwrap(), &before[0x60..0x68]);
         assert_eq!(space.write(0x9e, &[0xff, 0xff]), Some(Written::Stored));
-        assert_eq!(word(&space, 0x9e), 0xc000 | VECTORS as u16 - 1);
+        assert_eq!(word(&space, 0x9e), 0xc000 | (VECTORS as u16 - 1));
     }
 
     #[test]

@@ -19,26 +19,26 @@ fn over(sender: &mut Sender) -> Sent {
 /// Temporaries of a match live until its end. The arm waits for the peer, and for the completion.
 #[test]
 fn a_send_is_on_its_way_before_the_arm_of_its_match_runs() {
-    let Sending { mut sender, near, mut far_receiver, pool, .. } = world();
+    let Sending { sender, near, far_receiver, pool, .. } = &mut world();
     let qp = &near[0];
     for round in 0..50u64 {
         let bytes = round.to_ne_bytes();
         let mut arrived = |token: u64, sender: &mut Sender| {
-            receiving::messages(&mut far_receiver, 1, |message| assert_eq!(*message, bytes));
+            receiving::messages(far_receiver, 1, |message| assert_eq!(*message, bytes));
             assert_eq!(over(sender).token, token);
         };
         match sender.post(qp).unwrap().token(round).send(bytes) {
-            Ok(()) => arrived(round, &mut sender),
+            Ok(()) => arrived(round, sender),
             Err(refused) => panic!("{}", refused.reason),
         }
         match sender.send(qp, &bytes[..]) {
-            Ok(()) => arrived(0, &mut sender),
+            Ok(()) => arrived(0, sender),
             Err(refused) => panic!("{}", refused.reason),
         }
         let mut buffer = pool.take().unwrap();
         buffer.extend_from_slice(&bytes);
         if let Ok(()) = sender.post(qp).unwrap().solicited().fence().send(buffer) {
-            arrived(0, &mut sender);
+            arrived(0, sender);
         }
     }
     assert_eq!(pool.available(), 256);
@@ -46,43 +46,43 @@ fn a_send_is_on_its_way_before_the_arm_of_its_match_runs() {
 
 #[test]
 fn every_other_request_is_on_its_way_when_the_call_returns() {
-    let Sending { mut sender, near, mut far_receiver, pool, mut memory, .. } = world();
+    let Sending { sender, near, far_receiver, pool, memory, .. } = &mut world();
     let qp = &near[0];
     let (text, number) =
         (memory.region().slice(0, 4).unwrap(), memory.region().slice(8, 8).unwrap());
     memory.write(8, &40u64.to_ne_bytes());
     match sender.post(qp).unwrap().write(b"text", &text) {
-        Ok(()) => wait_for("the write", || (bytes_of(&memory, 0, 4) == *b"text").then_some(())),
+        Ok(()) => wait_for("the write", || (bytes_of(memory, 0, 4) == *b"text").then_some(())),
         Err(refused) => panic!("{}", refused.reason),
     }
-    over(&mut sender);
+    over(sender);
     match sender.post(qp).unwrap().write_with_imm(b"more", &text, 9) {
-        Ok(()) => receiving::messages(&mut far_receiver, 1, |message| {
+        Ok(()) => receiving::messages(far_receiver, 1, |message| {
             assert_eq!((message.imm(), message.written()), (Some(9), Some(4)));
         }),
         Err(refused) => panic!("{}", refused.reason),
     }
-    over(&mut sender);
+    over(sender);
     match sender.post(qp).unwrap().send_with_imm(b"said", 11) {
-        Ok(()) => receiving::messages(&mut far_receiver, 1, |message| {
+        Ok(()) => receiving::messages(far_receiver, 1, |message| {
             assert_eq!((&message[..], message.imm()), (&b"said"[..], Some(11)));
         }),
         Err(refused) => panic!("{}", refused.reason),
     }
-    over(&mut sender);
+    over(sender);
     match sender.post(qp).unwrap().read(pool.take().unwrap(), &text) {
-        Ok(()) => assert_eq!(*over(&mut sender).into_buffer(), *b"more"),
+        Ok(()) => assert_eq!(*over(sender).into_buffer(), *b"more"),
         Err(refused) => panic!("{refused}"),
     }
     match sender.post(qp).unwrap().fetch_add(pool.take().unwrap(), &number, 2) {
-        Ok(()) => assert_eq!(*over(&mut sender).into_buffer(), 40u64.to_ne_bytes()),
+        Ok(()) => assert_eq!(*over(sender).into_buffer(), 40u64.to_ne_bytes()),
         Err(refused) => panic!("{refused}"),
     }
     match sender.post(qp).unwrap().compare_swap(pool.take().unwrap(), &number, 42, 7) {
-        Ok(()) => assert_eq!(*over(&mut sender).into_buffer(), 42u64.to_ne_bytes()),
+        Ok(()) => assert_eq!(*over(sender).into_buffer(), 42u64.to_ne_bytes()),
         Err(refused) => panic!("{refused}"),
     }
-    assert_eq!(bytes_of(&memory, 8, 8), 7u64.to_ne_bytes());
+    assert_eq!(bytes_of(memory, 8, 8), 7u64.to_ne_bytes());
     assert_eq!(pool.available(), 256);
 }
 
