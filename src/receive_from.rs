@@ -3,6 +3,22 @@
 use crate::ids::SrqId;
 
 /// Where a queue pair receives: the SRQ of a receiver (an [`SrqId`]), or a receive queue of its own (an [`RqConfig`]).
+///
+/// ```
+/// # let _device = doorbell_doc::device();
+/// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+/// use doorbell::{CqConfig, QpConfig, QueuePair, ReceiveFrom, Receiver, RqConfig, SrqConfig};
+///
+/// let mut receiver = Receiver::new(&pd, &CqConfig::new(128))?;
+/// let srq = receiver.create_srq(&SrqConfig::new(64))?;
+/// let shared: ReceiveFrom = srq.into();
+/// let own: ReceiveFrom = RqConfig::new(64).into();
+/// let qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, shared).build()?;
+/// assert!(qp.receive_queue().is_none());
+/// let qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, own).build()?;
+/// assert!(qp.receive_queue().is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum ReceiveFrom {
     /// The shared receive queue.

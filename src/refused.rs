@@ -25,7 +25,7 @@ use crate::debug_is_display::debug_is_display;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Refused<P, R> {
-    /// What the call was given, unchanged.
+    /// Argument of the call, unchanged.
     pub payload: P,
     /// Why it was refused.
     pub reason: R,

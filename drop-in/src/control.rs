@@ -63,7 +63,7 @@ unsafe fn change(record: &Qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: [verbs]
     unsafe {
         let state = (*attr).qp_state;
-        // What is posted meanwhile is refused.
+        // Requests posted during the call are refused.
         let could_send = state == IBV_QPS_RESET && set_can_send(record, false);
         let error = modify(record.ibv, attr, mask);
         if error == 0 {

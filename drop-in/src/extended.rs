@@ -13,7 +13,7 @@ use crate::log::{self, DOORBELL, LIBMLX5};
 use crate::objects::{Cq, CqSide, Path};
 use crate::wc::{receive_flags, receive_opcode, request_opcode};
 
-/// What `ibv_poll_cq` and `ibv_start_poll` of libmlx5 return for a CQE of no request.
+/// Result of `ibv_poll_cq` and `ibv_start_poll` of libmlx5 for a CQE of no request.
 pub(crate) const STRAY: c_int = -2;
 
 /// Calls a macro with the functions that this library replaces in an extended CQ.

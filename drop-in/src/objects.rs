@@ -126,7 +126,7 @@ pub(crate) struct Request {
     pub(crate) number: u32,
 }
 
-/// What libmlx5 lets the program post to a send queue.
+/// Limits of the requests that libmlx5 accepts on a send queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendLimits {
     pub(crate) requests: u32,

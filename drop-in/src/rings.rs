@@ -28,7 +28,7 @@ const USED: Why = "it was used before";
 /// Asks libmlx5 for the memory of the object in the part of `obj` that `kind` names.
 ///
 /// # Safety
-/// That part has an object of `context` and a place for the result.
+/// The caller guarantees that the part of `obj` named by `kind` has an object of `context` and a place for the result.
 unsafe fn init(context: &Context, obj: &mut mlx5dv_obj, kind: u32) -> Result<(), Why> {
     // SAFETY: that part has an object and a place for the result.
     match unsafe { (context.init_obj)(obj, kind.into()) } {

@@ -138,7 +138,7 @@ pub trait Completions: Waiting {
     }
 }
 
-/// What differs between objects that wait.
+/// The part of waiting in which objects differ.
 pub(crate) trait Waiting {
     /// Returns `true` if a queue needs a buffer that no event will announce, after taking those that are free.
     fn is_starving(&mut self) -> bool {

@@ -1,4 +1,4 @@
-//! What the buffers of a pool share: its memory, its registration, and its free list.
+//! The part of a pool that its buffers share: memory, registration, and free list.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -16,7 +16,7 @@ use crate::pd::ProtectionDomain;
 pub(crate) struct Bound(u32);
 
 impl Bound {
-    /// Of receives that do not have one buffer of a pool.
+    /// Kind of receives that do not have one buffer of a pool.
     pub(crate) const NONE: Self = Self(0);
 
     pub(super) const fn of_buffer(size: u32) -> Self {

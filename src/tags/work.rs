@@ -1,4 +1,4 @@
-//! What is posted to a peer, and what waits to be posted.
+//! Requests to a peer: posted, and waiting to be posted.
 
 use super::header::{OfferedMemory, RENDEZVOUS, TagHeader};
 use super::ids::{Key, SendId};

@@ -43,7 +43,7 @@ enum Undelivered {
 pub fn execute(function: &mut Function, dma: &dyn Dma, commands: Commands) {
     for slot in (0..1u32 << LOG_ENTRIES).filter(|slot| commands.slots >> slot & 1 != 0) {
         let entry = commands.queue.wrapping_add(u64::from(slot) * ENTRY as u64);
-        // What is posted before there is an event queue for commands is polled for.
+        // The driver polls for commands that it posts before there is an event queue for them.
         let events = function.command_events();
         if execute_entry(function, dma, entry) == Ok(true) {
             function.report_commands(events, 1 << slot);

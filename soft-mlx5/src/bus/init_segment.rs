@@ -24,7 +24,7 @@ const INTERFACE_STATE: u32 = 0x700;
 /// The driver reads a counter of health every two seconds and expects another value each time.
 const HEALTH_TICK_NS: u64 = 10_000_000;
 
-/// What a write asks for.
+/// Effect of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commands {
     /// Address of the command queue.

@@ -15,7 +15,7 @@ use soft_mlx5::{Device, LinkLayer};
 
 on_each_path! { receiver sender frame_receiver tag_matching_srq }
 
-/// What the program does with the object.
+/// A step of the program.
 enum Act {
     /// Causes a completion, which comes when the device settles.
     Start,

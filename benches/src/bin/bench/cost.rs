@@ -1,4 +1,4 @@
-//! What a message costs.
+//! The cost of a message, and by how much it may differ.
 
 /// A count may be this much above that of the baseline, and above its bound: a change elsewhere can
 /// make the compiler inline differently.

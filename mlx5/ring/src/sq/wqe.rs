@@ -133,7 +133,7 @@ impl Writer {
             }
             self.next.cast::<Be32>().write_volatile(InlineHeader::new(len as u32).byte_count);
             let mut to = self.next.add(InlineHeader::SIZE);
-            // What is copied is not memory that a slice can borrow.
+            // The pieces may be shared with the device: no slice may borrow them.
             for piece in pieces {
                 let piece = piece.as_ref();
                 copy::bytes(piece, to.as_ptr());

@@ -32,7 +32,7 @@ const REGION_CAPABILITIES: u32 = 1 << 3;
 const REGION_INFO: u32 = 32;
 const SPARSE_MMAP: u32 = 32;
 
-/// What a request is answered with.
+/// Answer to a request.
 #[derive(Debug, Default)]
 pub struct Answer {
     /// Payload of the reply.

@@ -75,7 +75,7 @@ impl Header {
     }
 }
 
-/// What SET_IRQS does to the vectors.
+/// Effect of SET_IRQS on the vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IrqAction {
     /// Gives each vector the eventfd with its number among the descriptors of the message, or none.
@@ -128,7 +128,7 @@ pub enum Request<'a> {
     },
     /// Sets eventfds, or raises interrupts.
     SetIrqs {
-        /// What to do.
+        /// Effect on the vectors.
         action: IrqAction,
         /// Kind.
         index: u32,
