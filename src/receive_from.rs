@@ -9,7 +9,7 @@ use crate::ids::SrqId;
 /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// use doorbell::{CqConfig, QpConfig, QueuePair, ReceiveFrom, Receiver, RqConfig, SrqConfig};
 ///
-/// let mut receiver = Receiver::new(&pd, &CqConfig::new(128))?;
+/// let mut receiver = Receiver::new(&pd, &CqConfig::new(256))?;
 /// let srq = receiver.create_srq(&SrqConfig::new(64))?;
 /// let shared: ReceiveFrom = srq.into();
 /// let own: ReceiveFrom = RqConfig::new(64).into();

@@ -33,9 +33,9 @@ fn an_infiniband_port() {
         first_device(&ended).replace(&format!(", {vectors} completion vectors"), ""),
         "\
 mlx5_0
-  driver           none in the kernel
+  driver           mlx5_core
   PCI function     none
-  description      soft-mlx5 mlx5_0
+  description      soft-mlx5 lid 1
   firmware         16.35.2000
   board            MT_0000000008, vendor 0x2c9, part 4121
   NUMA node        unknown

@@ -18,8 +18,8 @@ const MEANINGS: [(&str, &str); 26] = [
     ("out_of_sequence", "packets that came out of order: loss, or more than one path"),
     ("duplicate_request", "requests that came twice: acknowledgements were lost or late"),
     ("implied_nak_seq_err", "lost answers to READs"),
-    ("req_cqe_error", "sends that completed in error"),
-    ("resp_cqe_error", "receives that completed in error"),
+    ("req_cqe_error", "sends that completed in error, without those that were flushed"),
+    ("resp_cqe_error", "receives that completed in error, without those that were flushed"),
     ("req_remote_access_errors", "accesses that peers refused"),
     ("req_remote_invalid_request", "requests that peers refused as invalid"),
     ("resp_local_length_error", "messages that were longer than their receive"),
@@ -46,7 +46,7 @@ pub struct Counters(BTreeMap<String, u64>);
 impl Counters {
     /// Reads the counters of a port.
     pub fn read(port: &Path) -> Self {
-        let mut values = BTreeMap::new();
+        let mut values: BTreeMap<String, u64> = BTreeMap::new();
         for dir in ["counters", "hw_counters"].map(|name| port.join(name)) {
             for name in sysfs::entries(&dir) {
                 if let Some(value) =
@@ -55,6 +55,13 @@ impl Counters {
                     values.insert(name, value);
                 }
             }
+        }
+        // Requests and receives of a queue pair that ended are flushed: that is no trouble.
+        for (all, flushed) in
+            [("req_cqe_error", "req_cqe_flush_error"), ("resp_cqe_error", "resp_cqe_flush_error")]
+        {
+            let flushed = values.get(flushed).copied().unwrap_or_default();
+            values.entry(all.to_owned()).and_modify(|count| *count = count.saturating_sub(flushed));
         }
         Self(values)
     }

@@ -71,10 +71,12 @@ pub fn run(args: &SelftestArgs) -> Result<bool, Box<dyn Error>> {
         false => args.only.iter().any(|id| id == check.id),
     };
     let context = doorbell::open(&name)?;
-    // A device without a kernel driver is a model, and so is one that soft-mlx5 serves to a virtual machine.
+    // Of soft-mlx5 in this process, and of the device that soft-mlx5 serves to a virtual machine.
     let path = context.sysfs_path();
-    let model = sysfs::link(&path.join("device/driver")).is_none()
-        || sysfs::read(&path.join("board_id")).is_some_and(|board| board.starts_with("SOFT"));
+    let model =
+        [("node_desc", "soft-mlx5"), ("board_id", "SOFT")].into_iter().any(|(file, start)| {
+            sysfs::read(&path.join(file)).is_some_and(|text| text.starts_with(start))
+        });
     let peer = match &args.peer {
         Some(host) => Some(Rc::new(RefCell::new(Peer::connect(host, args.tcp_port)?))),
         None => None,

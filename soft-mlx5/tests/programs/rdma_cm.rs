@@ -188,7 +188,7 @@ fn multicast_finds_its_members() {
 #[test]
 fn perftest_connects_by_the_connection_manager() {
     for link in LINKS {
-        for program in ["ib_write_bw", "ib_read_lat", "ib_send_bw"] {
+        for program in ["ib_write_bw", "ib_send_bw"] {
             let port = free_port().to_string();
             let server = [program, "-R", "-F", "-n", "100", "-p", &port];
             both(&["--link", link], &server, &[&server[..], &["127.0.0.1"]].concat());
