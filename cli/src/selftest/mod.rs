@@ -71,7 +71,7 @@ pub fn run(args: &SelftestArgs) -> Result<bool, Box<dyn Error>> {
         false => args.only.iter().any(|id| id == check.id),
     };
     let context = doorbell::open(&name)?;
-    // Of soft-mlx5 in this process, and of the device that soft-mlx5 serves to a virtual machine.
+    // soft-mlx5 names itself in one of two files: within a process, and in a virtual machine.
     let path = context.sysfs_path();
     let model =
         [("node_desc", "soft-mlx5"), ("board_id", "SOFT")].into_iter().any(|(file, start)| {
