@@ -7,7 +7,7 @@
 //!
 //! # Which path an object takes
 //! A CQ or an SRQ is undecided until its first queue pair is created, or the first receive is posted to the SRQ. The creation of a queue
-//! pair decides for it, its CQs and its SRQ ([`decide`]):
+//! pair decides for it, its CQs and its SRQ (`decide`):
 //!
 //! - doorbell drives them if all are covered: RC, UC and UD queue pairs, plain SRQs, CQs without compression, tag matching or
 //!   wall-clock timestamps;

@@ -4,8 +4,8 @@
 //! ([`Interrupts`]), hands it the commands of the command queue and the doorbells of trapped pages, and lets it
 //! work. It knows no bus: tests drive it on byte slices.
 //!
-//! [`opcodes`] is the table of commands; it checks lengths and the state of the function. One module per object does
-//! the rest, [`objects`] keeps numbers, owners and references, [`refusal`] lists the reasons of refusals.
+//! `opcodes` is the table of commands; it checks lengths and the state of the function. One module per object does
+//! the rest, `objects` keeps numbers, owners and references, `refusal` lists the reasons of refusals.
 
 mod cq;
 mod domain;
