@@ -238,6 +238,8 @@ fn threads_share_queues() {
         command.args(["-c", "LD_PRELOAD=$LD_PRELOAD:$THREAD_SANITIZER exec \"$0\" \"$1\""]);
         // The device has locks that the sanitizer does not see.
         command.env("TSAN_OPTIONS", "ignore_noninstrumented_modules=1").env("DOORBELL_LOG", "1");
+        // As `doorbell run` does.
+        command.env("DOORBELL_DROP_IN", "all");
         let log = succeed(command.arg(&program).arg(mode)).complained;
         let is_ours =
             !log.contains("posts: 0 ") && log.contains(" by doorbell, 0 by libmlx5; polls");
