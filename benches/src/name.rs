@@ -48,7 +48,7 @@ pub enum Calls {
     WrBuilders,
 }
 
-/// Who gives buffers back.
+/// The side that gives buffers back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Givers {
     /// The thread of the receiver.

@@ -1,4 +1,4 @@
-//! Who polls a CQ.
+//! The poller of a CQ: its ring, or libibverbs.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::verbs::VerbsCq;
 use crate::error::Result;
 use crate::mlx5;
 
-/// Who polls a CQ.
+/// The poller of a CQ.
 #[repr(u8)]
 pub(crate) enum Poller {
     Direct(DirectCq),

@@ -34,7 +34,7 @@ pub mod reason {
     pub const TIMEOUT: u16 = 4;
     /// There is no connection of this identifier.
     pub const INVALID_COMM_ID: u16 = 6;
-    /// Nobody listens to the service.
+    /// The service has no listener.
     pub const INVALID_SERVICE_ID: u16 = 8;
     /// The connection was of a queue pair that does not exist any more.
     pub const STALE_CONNECTION: u16 = 10;
@@ -46,7 +46,7 @@ pub mod reason {
 pub mod sidr_status {
     /// The queue pair is there.
     pub const SUCCESS: u8 = 0;
-    /// Nobody listens to the service.
+    /// The service has no listener.
     pub const UNSUPPORTED: u8 = 1;
     /// The program refused.
     pub const REJECT: u8 = 2;

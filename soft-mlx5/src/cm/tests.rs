@@ -317,7 +317,7 @@ fn a_mra_buys_time() {
 #[test]
 fn refusals() {
     let mut world = World::new(Weather::default(), 5);
-    // Nobody listens.
+    // The service has no listener.
     let stranger = Connect { service_id: SERVICE + 1, ..wanted(path(1, 2), 1) };
     let a = world.ports[0].connect(&stranger);
     let (id, event) = world.event(0);

@@ -284,7 +284,7 @@ fn members(query: &Query, around: &Surroundings) -> Vec<Vec<u8>> {
             && (!query.has(member::MLID) || get16(query.data, 36) == mlid)
     };
     let mut found: Vec<&Member> = around.members.iter().filter(fits).collect();
-    // Who has no key sees the groups, and of their members only the one that he names.
+    // A request without the key sees all groups, and only the member that it names.
     let trusted = query.sm_key != 0;
     let each = trusted && query.method == GET_TABLE;
     if !each {

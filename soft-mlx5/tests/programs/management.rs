@@ -53,7 +53,7 @@ fn a_peer_is_pinged_and_its_counters_are_read_and_cleared() {
     let counters = on(&fabric, "perfquery -x 1").succeeded();
     assert!(field(&counters, "PortRcvPkts:") < before, "{counters}");
     end(server);
-    // Nobody has the address any more.
+    // The address has no owner any more.
     let outcome = on(&fabric, "perfquery -t 50 7");
     assert!(!outcome.status.success(), "{outcome:?}");
 }

@@ -166,7 +166,7 @@ impl Call<'_> {
             rdma_cm.cm.destroy(cm);
         }
         let unread = rdma_cm.files.get_mut(&id.file).map(|file| file.extract(|e| e.of == number));
-        // Nobody will ever hear of requests in them.
+        // Requests in them are lost: no program reads them.
         for fresh in unread.into_iter().flatten().filter_map(|event| event.fresh) {
             self.destroy(fresh);
         }
