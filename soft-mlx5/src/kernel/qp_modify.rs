@@ -146,7 +146,7 @@ impl Call<'_> {
         if given & mask::ALT_PATH != 0 { Err(EINVAL) } else { Ok(()) }
     }
 
-    /// Checks the source of a path and finds its destination. Of a RoCE path the kernel sets the hop limit.
+    /// Checks the source of a path and finds its destination. The kernel sets the hop limit of a RoCE path.
     fn find_path(&mut self, dest: &mut QpDest, service: Service) -> Result<()> {
         let source = self.source(dest.is_global != 0, dest.sgid_index)?;
         let connected = matches!(service, Service::Rc | Service::Uc);
