@@ -8,14 +8,9 @@ use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
     println!("cargo::rustc-check-cfg=cfg(carries_library)");
-    for path in [
-        "build.rs",
-        "Cargo.toml",
-        "../drop-in/build.rs",
-        "../drop-in/src",
-        "../mlx5/ring/src",
-        "../mlx5/wire/src",
-    ] {
+    for path in
+        ["build.rs", "Cargo.toml", "../drop-in/build.rs", "../drop-in/src", "../mlx5/ring/src", "../mlx5/wire/src"]
+    {
         if PathBuf::from(path).exists() {
             println!("cargo::rerun-if-changed={path}");
         }
@@ -35,10 +30,7 @@ fn main() -> ExitCode {
         Ok(status) if status.success() => {
             let folder = target_dir.join(variable("TARGET")).join("release");
             println!("cargo::rustc-cfg=carries_library");
-            println!(
-                "cargo::rustc-env=DROP_IN_LIBRARY={}/libdoorbell_drop_in.so",
-                folder.display()
-            );
+            println!("cargo::rustc-env=DROP_IN_LIBRARY={}/libdoorbell_drop_in.so", folder.display());
             ExitCode::SUCCESS
         }
         Ok(status) => refuse(&status.to_string()),

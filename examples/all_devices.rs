@@ -13,8 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    BufferPool, CqConfig, Device, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender,
-    SqId, SrqConfig,
+    BufferPool, CqConfig, Device, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender, SqId, SrqConfig,
 };
 
 const MESSAGES: u64 = 1000;
@@ -46,10 +45,7 @@ impl Station {
         let mut other = Receiver::new(&pd, &CqConfig::new(4096))?;
         let mut sender = Sender::new(&pd, &CqConfig::new(64))?;
         let config = QpConfig::rc().sends(SENDS as u32).max_inline(8);
-        let mut from = QueuePair::builder(&config)
-            .receive(&mut other, RqConfig::new(1))
-            .send(&mut sender)
-            .build()?;
+        let mut from = QueuePair::builder(&config).receive(&mut other, RqConfig::new(1)).send(&mut sender).build()?;
         let queue = from.send_queue().ok_or("the queue pair has no send queue")?;
         let (here, there) = (end.address()?, from.address()?);
         end.connect(&there)?;
@@ -108,8 +104,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let mut stations =
-        doorbell::devices()?.iter().map(Station::open).collect::<Result<Vec<_>, _>>()?;
+    let mut stations = doorbell::devices()?.iter().map(Station::open).collect::<Result<Vec<_>, _>>()?;
     let began = Instant::now();
     while !stations.iter().all(Station::is_done) {
         for station in &mut stations {

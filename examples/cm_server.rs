@@ -18,8 +18,8 @@ use std::time::Duration;
 use clap::Parser;
 use doorbell::rdmacm::{Connection, Listener, Request, Route};
 use doorbell::{
-    BufferPool, Completions, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair,
-    Receiver, RqConfig, Sender, SrqConfig, SrqId,
+    BufferPool, Completions, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig,
+    Sender, SrqConfig, SrqId,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -128,11 +128,8 @@ impl Server {
     /// Lets a client in. The server goes on if the client breaks off now, or came to another device.
     fn admit(&mut self, request: Request) {
         let mut accept = |request: Request| -> doorbell::Result<Client> {
-            let promised =
-                request.private_data().first_chunk().map_or(0, |n| u64::from_be_bytes(*n));
-            let mut qp = QueuePair::builder(&QpConfig::rc().sends(1))
-                .receive(&mut self.receiver, self.srq)
-                .build()?;
+            let promised = request.private_data().first_chunk().map_or(0, |n| u64::from_be_bytes(*n));
+            let mut qp = QueuePair::builder(&QpConfig::rc().sends(1)).receive(&mut self.receiver, self.srq).build()?;
             let connection = request.accept(&mut qp, b"", PATIENCE)?;
             Ok(Client { qp, connection, promised, received: 0 })
         };
@@ -185,10 +182,8 @@ impl Server {
         let channel = self.receiver.channel().ok_or("the receiver has no completion channel")?;
         let mut fds = vec![listener.as_fd(), channel.as_fd()];
         fds.extend(self.clients.values().map(|client| client.connection.as_fd()));
-        let mut fds: Vec<_> = fds
-            .iter()
-            .map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 })
-            .collect();
+        let mut fds: Vec<_> =
+            fds.iter().map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }).collect();
         // SAFETY: as many structures as the vector holds. A signal is as good as a wake-up.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, -1) };
         Ok(fds[0].revents != 0)
@@ -201,10 +196,7 @@ fn client(args: &Args) -> Result<()> {
     let mut receiver = Receiver::new(&pd, &CqConfig::new(4096).path(args.path))?;
     let mut sender = Sender::new(&pd, &CqConfig::new(4096).path(args.path))?;
     let config = QpConfig::rc().max_inline(MESSAGE);
-    let mut qp = QueuePair::builder(&config)
-        .receive(&mut receiver, RqConfig::new(1))
-        .send(&mut sender)
-        .build()?;
+    let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build()?;
     let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
     let mut route = Some(route);
     for time in 1..=args.times {

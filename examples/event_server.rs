@@ -18,9 +18,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use common::{Digest, MAX_MESSAGE, Report};
-use doorbell::{
-    BufferPool, Completions, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig,
-};
+use doorbell::{BufferPool, Completions, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -98,7 +96,8 @@ fn run(args: &Args) -> Result<()> {
             println!("{}", end(&mut receiver, connection)?);
             served += 1;
         }
-        // A message from here on makes the channel readable; `arm` returns `true` for a message that has arrived before.
+        // A message from here on makes the channel readable; `arm` returns `true` for a message that has arrived
+        // before.
         if args.connections == Some(served) || receiver.arm()? {
             continue;
         }
@@ -110,9 +109,7 @@ fn run(args: &Args) -> Result<()> {
                 Event::Listener => {
                     let (mut stream, peer) = listener.accept()?;
                     stream.set_read_timeout(Some(PATIENCE))?;
-                    let mut qp = QueuePair::builder(&QpConfig::rc().sends(1))
-                        .receive(&mut receiver, srq)
-                        .build()?;
+                    let mut qp = QueuePair::builder(&QpConfig::rc().sends(1)).receive(&mut receiver, srq).build()?;
                     // A client that breaks off now is no reason to stop.
                     if let Err(error) = qp.connect_over(&mut stream) {
                         println!("{peer}: {error}");
@@ -165,9 +162,8 @@ fn receive(receiver: &mut Receiver, connections: &mut HashMap<u32, Connection>) 
 
 /// The connections with a client that is done and no messages to come.
 fn complete(connections: &HashMap<u32, Connection>) -> Vec<u32> {
-    let complete = |connection: &Connection| {
-        connection.reported.is_some_and(|sent| connection.digest.messages() >= sent.messages)
-    };
+    let complete =
+        |connection: &Connection| connection.reported.is_some_and(|sent| connection.digest.messages() >= sent.messages);
     let complete = connections.iter().filter(|(_, connection)| complete(connection));
     complete.map(|(&number, _)| number).collect()
 }
@@ -184,11 +180,7 @@ fn end(receiver: &mut Receiver, mut connection: Connection) -> Result<String> {
 }
 
 /// Sleeps until something happens.
-fn wait(
-    listener: &TcpListener,
-    receiver: &Receiver,
-    connections: &HashMap<u32, Connection>,
-) -> Result<Vec<Event>> {
+fn wait(listener: &TcpListener, receiver: &Receiver, connections: &HashMap<u32, Connection>) -> Result<Vec<Event>> {
     let channel = receiver.channel().ok_or("the receiver has no completion channel")?;
     let mut events = vec![Event::Listener, Event::Channel];
     let mut fds = vec![poll_in(listener.as_raw_fd()), poll_in(channel.as_raw_fd())];

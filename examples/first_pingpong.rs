@@ -1,5 +1,5 @@
-//! The ping-pong of the book's first page, which shows what follows, line by line: the server without an address, then the
-//! client with that of the server.
+//! The ping-pong of the book's first page, which shows what follows, line by line: the server without an address, then
+//! the client with that of the server.
 //!
 //! ```text
 //! first_pingpong & first_pingpong ADDRESS

@@ -16,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    BufferPool, Context, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair,
-    Receiver, RqConfig, Sender, SrqConfig,
+    BufferPool, Context, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, Sender,
+    SrqConfig,
 };
 use rdma_core_sys::*;
 
@@ -63,11 +63,9 @@ unsafe fn receive(objects: &Objects, path: Path) -> Result<(), Box<dyn Error>> {
     let (pd, mut receiver, srq, mut qp) = unsafe {
         let context = Context::from_raw(objects.context)?;
         let pd = ProtectionDomain::from_raw(&context, objects.pd);
-        let mut receiver =
-            Receiver::from_raw_cq(&pd, objects.recv_cq, &CqConfig::new(4096).path(path))?;
+        let mut receiver = Receiver::from_raw_cq(&pd, objects.recv_cq, &CqConfig::new(4096).path(path))?;
         let srq = receiver.attach_srq(objects.srq, &SrqConfig::new(RECEIVES))?;
-        let qp =
-            QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).attach(objects.qp)?;
+        let qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).attach(objects.qp)?;
         (pd, receiver, srq, qp)
     };
     let pool = BufferPool::new(&pd, &PoolConfig::new(RECEIVES + 1, 4096))?;
@@ -77,10 +75,7 @@ unsafe fn receive(objects: &Objects, path: Path) -> Result<(), Box<dyn Error>> {
     let mut far_receiver = Receiver::new(&pd, &CqConfig::new(4096).path(path))?;
     let mut sender = Sender::new(&pd, &CqConfig::new(4096).path(path))?;
     let config = QpConfig::rc().sends(RECEIVES).max_inline(32);
-    let mut far = QueuePair::builder(&config)
-        .receive(&mut far_receiver, RqConfig::new(1))
-        .send(&mut sender)
-        .build()?;
+    let mut far = QueuePair::builder(&config).receive(&mut far_receiver, RqConfig::new(1)).send(&mut sender).build()?;
     let queue = far.send_queue().ok_or("the queue pair has no send queue")?;
     let (here, there) = (qp.address()?, far.address()?);
     qp.connect(&there)?;

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use doorbell::{
-    BufferPool, Completions, CqConfig, GRH_SIZE, MulticastGroup, Path, PoolConfig,
-    ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, Sender, Timestamps,
+    BufferPool, Completions, CqConfig, GRH_SIZE, MulticastGroup, Path, PoolConfig, ProtectionDomain, QpConfig,
+    QueuePair, Receiver, RqConfig, Sender, Timestamps,
 };
 use socket2::{Domain, InterfaceIndexOrAddress, Socket, Type};
 
@@ -112,21 +112,13 @@ fn group(args: &Args, qp: &QueuePair) -> Result<MulticastGroup> {
 fn receive(pd: &ProtectionDomain, args: &Args) -> Result<()> {
     let config = CqConfig::new(RECEIVES).path(args.path).timestamps(Timestamps::Ticks);
     let mut receiver = Receiver::new(pd, &config)?;
-    let mut qp = QueuePair::builder(&QpConfig::ud(args.qkey))
-        .receive(&mut receiver, RqConfig::new(RECEIVES))
-        .build()?;
+    let mut qp =
+        QueuePair::builder(&QpConfig::ud(args.qkey)).receive(&mut receiver, RqConfig::new(RECEIVES)).build()?;
     let queue = qp.receive_queue().ok_or("a queue pair without SRQ has a queue of its own")?;
-    let pool = BufferPool::new(
-        pd,
-        &PoolConfig::new(receiver.capacity(queue), (GRH_SIZE + PAYLOAD) as u32),
-    )?;
+    let pool = BufferPool::new(pd, &PoolConfig::new(receiver.capacity(queue), (GRH_SIZE + PAYLOAD) as u32))?;
     receiver.fill(queue, &pool)?;
     qp.activate()?;
-    let _member = args
-        .interface
-        .as_ref()
-        .map(|interface| ordinary_member(args.group, interface))
-        .transpose()?;
+    let _member = args.interface.as_ref().map(|interface| ordinary_member(args.group, interface)).transpose()?;
     qp.join(&group(args, &qp)?)?;
     println!("joined {}, path {}", args.group, receiver.path());
 
@@ -198,10 +190,7 @@ fn send(pd: &ProtectionDomain, args: &Args, count: u64) -> Result<()> {
     let mut receiver = Receiver::new(pd, &CqConfig::new(4096).path(args.path))?;
     let config = QpConfig::ud(args.qkey).max_inline(PAYLOAD as u32);
     let mut sender = Sender::new(pd, &CqConfig::new(4096).path(args.path))?;
-    let mut qp = QueuePair::builder(&config)
-        .receive(&mut receiver, RqConfig::new(128))
-        .send(&mut sender)
-        .build()?;
+    let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(128)).send(&mut sender).build()?;
     let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
     qp.activate()?;
     let to = qp.multicast_handle(&group(args, &qp)?, args.qkey)?;

@@ -19,8 +19,8 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 
 use doorbell::{
-    Buffer, BufferPool, Completions, CqConfig, NotSent, Path, PoolConfig, ProtectionDomain,
-    QpConfig, QueuePair, Receiver, Refused, RqConfig, Sender, SqId, SrqConfig, SrqId,
+    Buffer, BufferPool, Completions, CqConfig, NotSent, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair,
+    Receiver, Refused, RqConfig, Sender, SqId, SrqConfig, SrqId,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -68,10 +68,8 @@ fn client(pd: &ProtectionDomain, path: Path, id: u32, mut stream: UnixStream) ->
     let mut receiver = Receiver::new(pd, &CqConfig::new(64).path(path))?;
     let mut sender = Sender::new(pd, &CqConfig::new(128).path(path))?;
     let config = QpConfig::rc().sends(WINDOW as u32).max_inline(16);
-    let mut qp = QueuePair::builder(&config)
-        .receive(&mut receiver, RqConfig::new(WINDOW as u32))
-        .send(&mut sender)
-        .build()?;
+    let mut qp =
+        QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(WINDOW as u32)).send(&mut sender).build()?;
     let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
     let pool = BufferPool::new(pd, &PoolConfig::new(WINDOW as u32, 64))?;
     receiver.fill(qp.receive_queue().ok_or("the queue pair has no receive queue")?, &pool)?;
@@ -142,10 +140,8 @@ impl Server {
     fn take(&mut self, mut stream: UnixStream) -> Result<()> {
         // A client that does not answer is given up after 4 tries of 4 ms.
         let config = QpConfig::rc().sends(REPLIES).timeout(10).retry_cnt(3);
-        let mut qp = QueuePair::builder(&config)
-            .receive(&mut self.receiver, self.srq)
-            .send(&mut self.sender)
-            .build()?;
+        let mut qp =
+            QueuePair::builder(&config).receive(&mut self.receiver, self.srq).send(&mut self.sender).build()?;
         qp.connect_over(&mut stream)?;
         let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
         self.clients.insert(qp.qp_num(), Client { qp, queue, stream, replies: VecDeque::new() });

@@ -18,9 +18,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, value_parser};
 use common::{Digest, MAX_MESSAGE};
-use doorbell::{
-    BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender, SqId,
-};
+use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender, SqId};
 use fastrand::Rng;
 
 /// Sends that are outstanding at most on each connection.
@@ -91,10 +89,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let mut connections = Vec::new();
     for i in 0..u64::from(args.connections) {
         let mut stream = connect(&args.server)?;
-        let mut qp = QueuePair::builder(&config)
-            .receive(&mut receiver, RqConfig::new(1))
-            .send(&mut sender)
-            .build()?;
+        let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build()?;
         qp.connect_over(&mut stream)?;
         let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
         let share = args.messages / u64::from(args.connections);

@@ -23,9 +23,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, value_parser};
 use common::{Digest, MAX_MESSAGE, Report};
-use doorbell::{
-    Buffer, BufferPool, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig, SrqId,
-};
+use doorbell::{Buffer, BufferPool, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig, SrqId};
 
 /// Receives that are posted. One less than a power of two fits an SRQ best.
 const RECEIVES: u32 = 511;
@@ -216,11 +214,7 @@ fn receive(
     Ok(meter.messages)
 }
 
-fn post_again(
-    receiver: &mut Receiver,
-    srq: SrqId,
-    buffers: Vec<Buffer>,
-) -> Result<(), Box<dyn Error>> {
+fn post_again(receiver: &mut Receiver, srq: SrqId, buffers: Vec<Buffer>) -> Result<(), Box<dyn Error>> {
     if buffers.len() == 1 {
         receiver.post(srq, buffers)?;
     } else {

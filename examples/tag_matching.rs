@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, value_parser};
 use doorbell::tags::{
-    CancelError, NotSentTagged, Offload, PeerId, ReceiveId, Received, TagEvent, TagFailure,
-    TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
+    CancelError, NotSentTagged, Offload, PeerId, ReceiveId, Received, TagEvent, TagFailure, TagMatchingConfig,
+    TagMatchingSrq, TaggedBuffer,
 };
 use doorbell::{BufferPool, CqConfig, NotSent, Path, PoolConfig, ProtectionDomain, QpConfig};
 use fastrand::Rng;
@@ -251,8 +251,7 @@ impl Receiver {
 
     fn close(&mut self, receive: ReceiveId) -> Result<(u64, Kind)> {
         let at = self.open.iter().position(|(_, open, _)| *open == receive);
-        let (number, _, kind) =
-            at.and_then(|at| self.open.remove(at)).ok_or("a receive ended twice")?;
+        let (number, _, kind) = at.and_then(|at| self.open.remove(at)).ok_or("a receive ended twice")?;
         Ok((number, kind))
     }
 
@@ -262,12 +261,9 @@ impl Receiver {
         }
         let (receive, kind) = self.close(received.receive)?;
         let (prologue, body) = received.buffer.split_at_checked(PROLOGUE).ok_or("too short")?;
-        let word =
-            |at: usize| prologue[at..at + 8].iter().fold(0, |word, b| word << 8 | u64::from(*b));
+        let word = |at: usize| prologue[at..at + 8].iter().fold(0, |word, b| word << 8 | u64::from(*b));
         if word(8) != xxh3_64(body) {
-            return Err(
-                format!("message {} of tag {:#x} is corrupted", word(0), received.tag).into()
-            );
+            return Err(format!("message {} of tag {:#x} is corrupted", word(0), received.tag).into());
         }
         self.matched.insert(receive, (received.tag, word(0)));
         let long = received.buffer.len() > MAX_EAGER as usize;
@@ -340,9 +336,7 @@ fn send(
             return Err(format!("sender {sender}: nothing for {PATIENCE:?}").into());
         }
         let tag = sender << 32 | random.u64(..CLASSES);
-        if number == messages
-            || !post_one(&mut tags, peer, (&eager, &long), tag, number, &mut random)?
-        {
+        if number == messages || !post_one(&mut tags, peer, (&eager, &long), tag, number, &mut random)? {
             thread::yield_now();
             continue;
         }

@@ -1,6 +1,7 @@
 //! Builds the library that `soft-mlx5 run` preloads, and that the program carries: so the program installs as one file.
 //!
-//! Only release builds of the program carry the library: in other builds it lies beside the program, where cargo puts it.
+//! Only release builds of the program carry the library: in other builds it lies beside the program, where cargo puts
+//! it.
 
 use std::env;
 use std::path::PathBuf;

@@ -34,8 +34,8 @@ pub enum AsyncEvent {
         /// Number of the queue pair.
         qp_num: u32,
     },
-    /// A peer violated the access rights of the memory, and the queue pair failed. A queue pair that only serves RDMA WRITE,
-    /// READ and atomics has no completion that shows it.
+    /// A peer violated the access rights of the memory, and the queue pair failed. A queue pair that only serves RDMA
+    /// WRITE, READ and atomics has no completion that shows it.
     QpAccessError {
         /// Number of the queue pair.
         qp_num: u32,
@@ -90,8 +90,9 @@ pub enum AsyncEvent {
         event_type: u32,
     },
     /// The device failed or is being removed. Nothing completes any more, and commands fail. Read the events until
-    /// [`AsyncEvents::has_ended`](crate::AsyncEvents::has_ended), then call [`Receiver::reclaim`](crate::Receiver::reclaim). Objects that are dropped earlier are
-    /// leaked, with a warning on standard error.
+    /// [`AsyncEvents::has_ended`](crate::AsyncEvents::has_ended), then call
+    /// [`Receiver::reclaim`](crate::Receiver::reclaim). Objects that are dropped earlier are leaked, with a warning on
+    /// standard error.
     DeviceFatal,
     /// Another event, with its number in `enum ibv_event_type`.
     Other {
@@ -180,9 +181,7 @@ impl AsyncEvent {
             | sys::IBV_EVENT_PKEY_CHANGE
             | sys::IBV_EVENT_SM_CHANGE
             | sys::IBV_EVENT_CLIENT_REREGISTER
-            | sys::IBV_EVENT_GID_CHANGE => {
-                Self::PortChanged { port: port(), event_type: event.event_type }
-            }
+            | sys::IBV_EVENT_GID_CHANGE => Self::PortChanged { port: port(), event_type: event.event_type },
             sys::IBV_EVENT_DEVICE_FATAL => Self::DeviceFatal,
             event_type => Self::Other { event_type },
         }

@@ -19,7 +19,8 @@ pub struct QueuePairBuilder<'a> {
 }
 
 impl QueuePair {
-    /// Starts to make a queue pair. Name where it receives, where it sends, or both; it belongs to their protection domain.
+    /// Starts to make a queue pair. Name where it receives, where it sends, or both; it belongs to their protection
+    /// domain.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -64,9 +65,11 @@ impl<'a> QueuePairBuilder<'a> {
     ///
     /// # Errors
     /// [`Error::Unsupported`] if neither a receiver nor a sender was named, or if only one of the two CQs has real-time
-    /// timestamps; [`Error::Foreign`] for a sender of another protection domain than the receiver, and for an SRQ of another receiver;
-    /// [`Error::CqTooSmall`] if the CQ of the receiver or of the sender has too few entries; [`Error::NoRoomForHeader`] for
-    /// datagrams into an SRQ whose posted buffers are too small for the GRH; [`Error::OutOfRange`]; [`Error::NotDirect`];
+    /// timestamps; [`Error::Foreign`] for a sender of another protection domain than the receiver, and for an SRQ of
+    /// another receiver;
+    /// [`Error::CqTooSmall`] if the CQ of the receiver or of the sender has too few entries; [`Error::NoRoomForHeader`]
+    /// for datagrams into an SRQ whose posted buffers are too small for the GRH; [`Error::OutOfRange`];
+    /// [`Error::NotDirect`];
     /// [`Error::Verbs`].
     pub fn build(mut self) -> Result<QueuePair> {
         let (pd, receive, send) = self.sides()?;
@@ -82,9 +85,9 @@ impl<'a> QueuePairBuilder<'a> {
         unsafe { self.enter(qp) }
     }
 
-    /// Takes over a queue pair that the program created on the CQs of the receiver and the sender named here. `config` says
-    /// how to connect it; all sizes are those that the queue pair was created with. A queue pair in RESET goes to INIT; one that
-    /// the program has connected stays so. Dropping the handle disconnects it,
+    /// Takes over a queue pair that the program created on the CQs of the receiver and the sender named here. `config`
+    /// says how to connect it; all sizes are those that the queue pair was created with. A queue pair in RESET goes to
+    /// INIT; one that the program has connected stays so. Dropping the handle disconnects it,
     /// [`Receiver::destroy_qp`] resets it, and the program destroys it after the receiver, the sender and the handle.
     ///
     /// ```
@@ -121,16 +124,17 @@ impl<'a> QueuePairBuilder<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for transports that [`QpConfig`] does not have, such as raw packets, for another CQ or SRQ, and
-    /// for a queue pair that sends on the CQ that it receives on; the errors of [`build`](Self::build).
+    /// [`Error::Unsupported`] for transports that [`QpConfig`] does not have, such as raw packets, for another CQ or
+    /// SRQ, and for a queue pair that sends on the CQ that it receives on; the errors of [`build`](Self::build).
     ///
     /// # Safety
-    /// - `qp` belongs to the domain, receives on the CQ of the receiver and from that SRQ, sends on another CQ, that of the
-    ///   sender if there is one, and outlives the receiver, the sender and the handle.
-    /// - Nothing was posted to its queues. No other code posts to them while the receiver, the sender or the handle exists (on
-    ///   the direct path: ever again).
-    /// - With a sender, the queue pair was created with neither `sq_sig_all` nor `MLX5DV_QP_CREATE_ALLOW_SCATTER_TO_CQE`, or
-    ///   with scatter to CQE disabled (`MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`). Its WQEs have no signature.
+    /// - `qp` belongs to the domain, receives on the CQ of the receiver and from that SRQ, sends on another CQ, that of
+    ///   the sender if there is one, and outlives the receiver, the sender and the handle.
+    /// - Nothing was posted to its queues. No other code posts to them while the receiver, the sender or the handle
+    ///   exists (on the direct path: ever again).
+    /// - With a sender, the queue pair was created with neither `sq_sig_all` nor
+    ///   `MLX5DV_QP_CREATE_ALLOW_SCATTER_TO_CQE`, or with scatter to CQE disabled
+    ///   (`MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`). Its WQEs have no signature.
     pub unsafe fn attach(mut self, qp: *mut sys::ibv_qp) -> Result<QueuePair> {
         let (pd, receive, send) = self.sides()?;
         // SAFETY: the caller's `qp` receives and sends as these say, and outlives the handle.

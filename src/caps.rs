@@ -135,8 +135,7 @@ impl Context {
 
     /// Returns `true` if the device compresses CQEs in this format.
     pub(crate) fn compresses(&self, mlx5dv: &Mlx5dv, format: MiniCqeFormat) -> Result<bool> {
-        let sys::mlx5dv_cqe_comp_caps { max_num, supported_format } =
-            query_mlx5(self, mlx5dv)?.cqe_comp_caps;
+        let sys::mlx5dv_cqe_comp_caps { max_num, supported_format } = query_mlx5(self, mlx5dv)?.cqe_comp_caps;
         Ok(max_num > 0 && supported_format & format as u32 != 0)
     }
 
@@ -153,8 +152,7 @@ impl Context {
 pub(crate) fn query_mlx5(context: &Context, mlx5dv: &Mlx5dv) -> Result<sys::mlx5dv_context> {
     // libmlx5 fills the fields that `comp_mask` names, and always the flags.
     let mut attr = sys::mlx5dv_context {
-        comp_mask: (sys::MLX5DV_CONTEXT_MASK_CQE_COMPRESION | sys::MLX5DV_CONTEXT_MASK_STRIDING_RQ)
-            .into(),
+        comp_mask: (sys::MLX5DV_CONTEXT_MASK_CQE_COMPRESION | sys::MLX5DV_CONTEXT_MASK_STRIDING_RQ).into(),
         ..Default::default()
     };
     // SAFETY: an open context of libmlx5 and a writable structure.
@@ -165,10 +163,7 @@ pub(crate) fn query_mlx5(context: &Context, mlx5dv: &Mlx5dv) -> Result<sys::mlx5
     Ok(attr)
 }
 
-fn capabilities(
-    attr: &sys::ibv_device_attr_ex,
-    mlx5: Option<&sys::mlx5dv_context>,
-) -> Capabilities {
+fn capabilities(attr: &sys::ibv_device_attr_ex, mlx5: Option<&sys::mlx5dv_context>) -> Capabilities {
     let flag = |flag: u32| mlx5.is_some_and(|mlx5| mlx5.flags & u64::from(flag) != 0);
     let tm = &attr.tm_caps;
     let tag_matching = (tm.max_num_tags > 0).then_some(TagMatchingCaps {
@@ -208,10 +203,7 @@ mod tests {
     fn a_device_that_reports_nothing_can_do_nothing() {
         let none = capabilities(&Default::default(), None);
         assert_eq!(none, Capabilities::default());
-        let mlx5 = sys::mlx5dv_context {
-            flags: sys::MLX5DV_CONTEXT_FLAGS_CQE_128B_COMP.into(),
-            ..Default::default()
-        };
+        let mlx5 = sys::mlx5dv_context { flags: sys::MLX5DV_CONTEXT_FLAGS_CQE_128B_COMP.into(), ..Default::default() };
         assert_eq!(capabilities(&Default::default(), Some(&mlx5)), Capabilities::default());
     }
 

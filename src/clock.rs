@@ -88,9 +88,9 @@ debug_is_display!(WrongClock);
 /// A reading of the device's clock that converts timestamps to nanoseconds, from
 /// [`Receiver::clock`](crate::Receiver::clock).
 ///
-/// Take a new reading at least once a second: the driver corrects the clock, and the counter of an mlx5 device wraps after some
-/// minutes. A reading costs no system call on an mlx5 device. Timestamps in real time need no
-/// reading; any `Clock` converts them.
+/// Take a new reading at least once a second: the driver corrects the clock, and the counter of an mlx5 device wraps
+/// after some minutes. A reading costs no system call on an mlx5 device. Timestamps in real time need no reading; any
+/// `Clock` converts them.
 ///
 /// ```
 /// # use doorbell::Timestamps;
@@ -145,10 +145,7 @@ impl Context {
         // SAFETY: an open context, no input, and a writable structure.
         let errno = unsafe { sys::ibv_query_device_ex(self.as_raw(), std::ptr::null(), &mut attr) };
         match (errno, attr.hca_core_clock) {
-            (0, 0) => Err(Error::Unsupported {
-                operation: "timestamps",
-                when: "on a device without a clock",
-            }),
+            (0, 0) => Err(Error::Unsupported { operation: "timestamps", when: "on a device without a clock" }),
             (0, kilohertz) => Ok(Clock { scale: Scale::Frequency(kilohertz), node_guid }),
             _ => Err(Error::returned("ibv_query_device_ex", self.name(), errno)),
         }
@@ -161,22 +158,18 @@ impl Clock {
 
     /// Converts a [timestamp](crate::Message::timestamp) to nanoseconds.
     ///
-    /// Real time counts from 1970 as the adapter's PTP clock is set: the driver starts it at the system's real time (UTC), and
-    /// `ptp4l` or `phc2sys` may set it to TAI, which is 37 s ahead. Ticks of an mlx5 device become the time of the driver's PTP
-    /// clock, as in `mlx5dv_ts_to_ns(3)`; the result is correct for timestamps within half a wrap of the counter before or after
-    /// the reading. On other devices the result counts from zero of the counter.
+    /// Real time counts from 1970 as the adapter's PTP clock is set: the driver starts it at the system's real time
+    /// (UTC), and `ptp4l` or `phc2sys` may set it to TAI, which is 37 s ahead. Ticks of an mlx5 device become the time
+    /// of the driver's PTP clock, as in `mlx5dv_ts_to_ns(3)`; the result is correct for timestamps within half a wrap
+    /// of the counter before or after the reading. On other devices the result counts from zero of the counter.
     ///
     /// # Errors
     /// [`WrongClock`] for ticks of another device.
     pub fn nanoseconds(&self, timestamp: Timestamp) -> Result<u64, WrongClock> {
         let Timestamp { raw, clock } = timestamp;
         match (clock, &self.scale) {
-            (TimestampClock::RealTime, _) => {
-                Ok((raw >> 32) * 1_000_000_000 + (raw & u64::from(u32::MAX)))
-            }
-            (TimestampClock::Counter(node_guid), _) if node_guid != self.node_guid => {
-                Err(WrongClock { timestamp })
-            }
+            (TimestampClock::RealTime, _) => Ok((raw >> 32) * 1_000_000_000 + (raw & u64::from(u32::MAX))),
+            (TimestampClock::Counter(node_guid), _) if node_guid != self.node_guid => Err(WrongClock { timestamp }),
             (TimestampClock::Counter(_), Scale::RealTime) => Err(WrongClock { timestamp }),
             (TimestampClock::Counter(_), Scale::Mlx5(info)) => Ok(sys::mlx5dv_ts_to_ns(info, raw)),
             (TimestampClock::Counter(_), Scale::Frequency(kilohertz)) => {
@@ -190,12 +183,8 @@ impl std::fmt::Debug for Clock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.scale {
             Scale::RealTime => f.debug_struct("Clock").finish_non_exhaustive(),
-            Scale::Mlx5(info) => {
-                f.debug_struct("Clock").field("nanoseconds", &info.nsec).finish_non_exhaustive()
-            }
-            Scale::Frequency(kilohertz) => {
-                f.debug_struct("Clock").field("kilohertz", kilohertz).finish()
-            }
+            Scale::Mlx5(info) => f.debug_struct("Clock").field("nanoseconds", &info.nsec).finish_non_exhaustive(),
+            Scale::Frequency(kilohertz) => f.debug_struct("Clock").field("kilohertz", kilohertz).finish(),
         }
     }
 }

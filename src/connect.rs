@@ -35,11 +35,11 @@ impl QueuePair {
     /// both queue pairs can send. Success means that both addresses are set; the first send shows whether the network
     /// carries packets between them (on soft-mlx5: whether both processes are in one fabric).
     ///
-    /// The stream must accept 41 bytes before the peer reads, as sockets and pipes do: 8 for `doorbell`, the address, and later
-    /// a byte that confirms. It must block. The program may use the stream for other data before and after the call. The call
-    /// waits for the peer as long as the stream does: set its read time-out. In an event loop a slow peer holds up the others for
-    /// that time; to avoid that, exchange [addresses](Self::address) without blocking and call [`connect`](Self::connect), which
-    /// does not wait. For datagrams use
+    /// The stream must accept 41 bytes before the peer reads, as sockets and pipes do: 8 for `doorbell`, the address,
+    /// and later a byte that confirms. It must block. The program may use the stream for other data before and after
+    /// the call. The call waits for the peer as long as the stream does: set its read time-out. In an event loop a slow
+    /// peer holds up the others for that time; to avoid that, exchange [addresses](Self::address) without blocking and
+    /// call [`connect`](Self::connect), which does not wait. For datagrams use
     /// [`address_handle_over`](Self::address_handle_over).
     ///
     /// ```
@@ -67,8 +67,8 @@ impl QueuePair {
     /// # Errors
     /// [`Error::Handshake`] if the peer sends something else, closes the stream, or cannot connect;
     /// [`Error::SilentPeer`] if the read time-out of the stream expires; [`Error::Io`] if the stream fails;
-    /// [`Error::Unsupported`] for datagrams; the errors of [`connect`](Self::connect). Nothing is written to the stream if
-    /// the queue pair cannot be connected in its state.
+    /// [`Error::Unsupported`] for datagrams; the errors of [`connect`](Self::connect). Nothing is written to the stream
+    /// if the queue pair cannot be connected in its state.
     pub fn connect_over<S: Read + Write>(&mut self, stream: &mut S) -> Result<()> {
         if self.is_datagram() {
             return Err(Error::Unsupported {
@@ -115,10 +115,7 @@ impl QueuePair {
     /// # Errors
     /// [`Error::Unsupported`] for a connected transport; the errors of [`connect_over`](Self::connect_over),
     /// [`activate`](Self::activate) and [`address_handle`](Self::address_handle).
-    pub fn address_handle_over<S: Read + Write>(
-        &mut self,
-        stream: &mut S,
-    ) -> Result<AddressHandle> {
+    pub fn address_handle_over<S: Read + Write>(&mut self, stream: &mut S) -> Result<AddressHandle> {
         if !self.is_datagram() {
             return Err(Error::Unsupported {
                 operation: "address_handle_over",
@@ -164,9 +161,7 @@ fn agree<T, S: Read + Write>(stream: &mut S, outcome: Result<T>) -> Result<T> {
     sent?;
     match read(stream)? {
         [CONNECTED] => Ok(outcome),
-        [FAILED] => {
-            Err(handshake("it could not connect its side, which has an error that says why"))
-        }
+        [FAILED] => Err(handshake("it could not connect its side, which has an error that says why")),
         [byte] => Err(handshake(&format!("it ended the exchange with byte {byte:#04x}"))),
     }
 }
@@ -230,10 +225,7 @@ fn read_frame(stream: &mut impl Read, kind: u8) -> Result<QpAddress> {
 fn decode(frame: &[u8; FRAME], kind: u8) -> Result<QpAddress> {
     let (magic, rest) = frame.split_at(MAGIC.len());
     if magic != MAGIC {
-        return Err(handshake(&format!(
-            "it begins with \"{}\" instead of \"doorbell\"",
-            magic.escape_ascii()
-        )));
+        return Err(handshake(&format!("it begins with \"{}\" instead of \"doorbell\"", magic.escape_ascii())));
     }
     let mut bytes = [0; QpAddress::BYTES];
     bytes.copy_from_slice(rest);

@@ -29,9 +29,8 @@ impl Context {
     /// [`Error::OutOfRange`] for a port that the device does not have; [`Error::Verbs`] when sysfs cannot be read.
     pub fn out_of_buffer(&self, port: u8) -> Result<Option<u64>> {
         Error::check_range("port", port.into(), 1, self.attr().phys_port_cnt.into())?;
-        read(&self.sysfs_path(), port).map_err(|source| {
-            Error::verbs("read of hw_counters/out_of_buffer", self.name(), source)
-        })
+        read(&self.sysfs_path(), port)
+            .map_err(|source| Error::verbs("read of hw_counters/out_of_buffer", self.name(), source))
     }
 }
 

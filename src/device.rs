@@ -141,11 +141,7 @@ impl Device {
         let context = unsafe { sys::ibv_open_device(self.device) };
         if context.is_null() {
             let failed = io::Error::last_os_error();
-            return Err(Error::verbs(
-                "ibv_open_device",
-                self.name(),
-                self.denied().unwrap_or(failed),
-            ));
+            return Err(Error::verbs("ibv_open_device", self.name(), self.denied().unwrap_or(failed)));
         }
         // SAFETY: a fresh context that no other code closes.
         unsafe { Context::from_open(context, self.name()) }

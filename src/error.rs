@@ -15,8 +15,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An operation on the control path failed. It changed nothing, unless the method says otherwise.
 ///
-/// `{:?}` of each error type of the library prints the same text as `{}`, so `unwrap` and a `main` that returns the error
-/// show it.
+/// `{:?}` of each error type of the library prints the same text as `{}`, so `unwrap` and a `main` that returns the
+/// error show it.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -62,9 +62,7 @@ pub enum Error {
     },
 
     /// The port is not up, so that nothing could be reached.
-    #[error(
-        "port {port} of {device} is {state}: check the cable, the peer and, on InfiniBand, the subnet manager"
-    )]
+    #[error("port {port} of {device} is {state}: check the cable, the peer and, on InfiniBand, the subnet manager")]
     PortDown {
         /// Name of the device.
         device: String,
@@ -187,9 +185,7 @@ pub enum Error {
     },
 
     /// The object was destroyed.
-    #[error(
-        "the {what} does not exist: it was destroyed or removed, or its receiver or sender was dropped"
-    )]
+    #[error("the {what} does not exist: it was destroyed or removed, or its receiver or sender was dropped")]
     Gone {
         /// The kind of object.
         what: &'static str,
@@ -347,12 +343,7 @@ impl Error {
     }
 
     /// `Ok` when `value` is a power of two in the range, else what is wrong with it.
-    pub(crate) fn check_power_of_two(
-        what: &'static str,
-        value: u32,
-        min: u64,
-        max: u64,
-    ) -> Result<()> {
+    pub(crate) fn check_power_of_two(what: &'static str, value: u32, min: u64, max: u64) -> Result<()> {
         let (is_power_of_two, value) = (value.is_power_of_two(), value.into());
         if is_power_of_two && (min..=max).contains(&value) {
             return Ok(());
@@ -372,9 +363,7 @@ fn refusal(reason: &i32) -> &'static str {
     match reason {
         4 => ": it no longer waits for an answer",
         8 => ": no program listens on that port",
-        10 => {
-            ": it still holds an earlier connection of this queue pair, see Connection::disconnect_within"
-        }
+        10 => ": it still holds an earlier connection of this queue pair, see Connection::disconnect_within",
         28 => ": its program refused",
         _ => "",
     }
@@ -384,8 +373,8 @@ fn refusal(reason: &i32) -> &'static str {
 fn hint(operation: &str, source: &io::Error) -> String {
     match (operation, source.raw_os_error()) {
         (
-            "ibv_reg_mr" | "ibv_create_cq" | "ibv_create_cq_ex" | "mlx5dv_create_cq"
-            | "ibv_create_srq" | "ibv_create_srq_ex" | "ibv_create_qp" | "mlx5dv_create_qp",
+            "ibv_reg_mr" | "ibv_create_cq" | "ibv_create_cq_ex" | "mlx5dv_create_cq" | "ibv_create_srq"
+            | "ibv_create_srq_ex" | "ibv_create_qp" | "mlx5dv_create_qp",
             Some(libc::ENOMEM),
         ) => memlock_hint(),
         _ => usual_hint(operation, source).to_owned(),
@@ -399,9 +388,7 @@ fn memlock_hint() -> String {
     let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } == 0;
     match limit.rlim_cur {
         _ if !known => ": ask for less memory, or raise RLIMIT_MEMLOCK (`ulimit -l`)".to_owned(),
-        libc::RLIM_INFINITY => {
-            ": RLIMIT_MEMLOCK is unlimited, so memory is short: ask for less".to_owned()
-        }
+        libc::RLIM_INFINITY => ": RLIMIT_MEMLOCK is unlimited, so memory is short: ask for less".to_owned(),
         bytes => format!(
             ": RLIMIT_MEMLOCK allows {} KiB of registered memory and queues: raise it (`ulimit -l`, or memlock in \
              /etc/security/limits.conf), or ask for less",
@@ -449,12 +436,8 @@ fn usual_hint(operation: &str, source: &io::Error) -> &'static str {
         ("rdma_create_event_channel", Some(libc::EACCES | libc::EPERM)) => {
             ": this user needs read and write permission on /dev/infiniband/rdma_cm"
         }
-        ("rdma_create_event_channel", _) => {
-            ": the RDMA connection manager is missing: load the kernel module rdma_ucm"
-        }
-        ("rdma_init_qp_attr" | "rdma_accept", Some(libc::EINVAL)) => {
-            ": the peer closed the connection"
-        }
+        ("rdma_create_event_channel", _) => ": the RDMA connection manager is missing: load the kernel module rdma_ucm",
+        ("rdma_init_qp_attr" | "rdma_accept", Some(libc::EINVAL)) => ": the peer closed the connection",
         ("rdma_resolve_addr" | "rdma_bind_addr", Some(libc::ENODEV | libc::EADDRNOTAVAIL)) => {
             ": no RDMA device has or reaches that address; `rdma link` lists devices and interfaces"
         }
@@ -497,8 +480,6 @@ mod tests {
         assert!(words(cm, libc::ENOENT).contains("rdma_ucm"));
         assert!(words("rdma_bind_addr", libc::EADDRNOTAVAIL).contains("`rdma link`"));
         let plain = words("ibv_query_port", libc::EINVAL);
-        assert!(
-            plain.starts_with("ibv_query_port on mlx5_0: ") && plain.ends_with("(os error 22)")
-        );
+        assert!(plain.starts_with("ibv_query_port on mlx5_0: ") && plain.ends_with("(os error 22)"));
     }
 }

@@ -37,19 +37,10 @@ fn texts() -> Vec<(&'static str, String)> {
         Error::NotPosted { posted: 2, reason: PostFailure::Full },
         Error::NoRoomForHeader { capacity: 40 },
         Error::Foreign { what: "the pool", domain: "protection domain" },
-        Error::InUse {
-            what: "SRQ",
-            users: "queue pairs",
-            action: "destroy the queue pairs, and poll their senders"
-        },
+        Error::InUse { what: "SRQ", users: "queue pairs", action: "destroy the queue pairs, and poll their senders" },
         Error::Gone { what: "SRQ" },
         Error::Unsupported { operation: "connect", when: "for datagrams: use activate" },
-        Error::WrongState {
-            operation: "connect",
-            qp_num: 0x40,
-            state: QpState::Error,
-            needed: QpState::Init
-        },
+        Error::WrongState { operation: "connect", qp_num: 0x40, state: QpState::Error, needed: QpState::Init },
         Error::NotMulticast { operation: "join", gid: [1; 16] },
         Error::AlreadyMember { qp_num: 0x40, gid: group },
         Error::NotMember { qp_num: 0x40, gid: group },
@@ -57,10 +48,7 @@ fn texts() -> Vec<(&'static str, String)> {
         Error::Handshake("its address has no GID, and this port needs one".to_owned()),
         Error::Rejected { peer: "192.0.2.1:7000".to_owned(), reason: 8 },
         Error::NeedsNetRaw { operation: "ibv_create_qp", device: name() },
-        Error::TimedOut {
-            operation: "drain_qp",
-            subject: "QP 0x40 (event LAST_WQE_REACHED)".to_owned()
-        },
+        Error::TimedOut { operation: "drain_qp", subject: "QP 0x40 (event LAST_WQE_REACHED)".to_owned() },
         Error::Io(os()),
         NotDirect::NotMlx5,
         NotDirect::Library("libmlx5.so.1 is missing".to_owned()),
@@ -141,11 +129,8 @@ fn each_error_has_the_text_that_is_listed() {
     let listed = include_str!("error_texts.txt");
     let texts: String = texts().iter().map(|(name, text)| format!("{name}: {text}\n")).collect();
     if texts != listed {
-        fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("target/error_texts.txt"), &texts)
-            .unwrap();
-        panic!(
-            "compare target/error_texts.txt with src, and copy it there if the texts are meant so"
-        );
+        fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("target/error_texts.txt"), &texts).unwrap();
+        panic!("compare target/error_texts.txt with src, and copy it there if the texts are meant so");
     }
 }
 
@@ -154,11 +139,9 @@ fn attributes(folder: &Path) -> usize {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let count = |path: std::path::PathBuf| match path.is_dir() {
         true => attributes(&path),
-        false => fs::read_to_string(&path)
-            .unwrap()
-            .lines()
-            .filter(|line| line.trim_start().starts_with("#[error("))
-            .count(),
+        false => {
+            fs::read_to_string(&path).unwrap().lines().filter(|line| line.trim_start().starts_with("#[error(")).count()
+        }
     };
     entries.map(count).sum()
 }
@@ -166,8 +149,8 @@ fn attributes(folder: &Path) -> usize {
 /// A new variant is missing in the list until it is added.
 #[test]
 fn no_error_is_missing() {
-    // `Error::Library` shows the text of the loader. `UnknownPath` has a private field. `PostTagsError` needs the receives of
-    // a device. `WrongCqe` has no attribute.
+    // `Error::Library` shows the text of the loader. `UnknownPath` has a private field. `PostTagsError` needs the
+    // receives of a device. `WrongCqe` has no attribute.
     let elsewhere = 3;
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     assert_eq!(texts().len() - 1 + elsewhere, attributes(&src));

@@ -42,17 +42,16 @@ impl Context {
     pub fn events(&self) -> Result<AsyncEvents> {
         match self.event_file().enter_reader(self)? {
             Some(ready) => Ok(AsyncEvents { context: self.clone(), ready }),
-            None => Err(Error::InUse {
-                what: "event file",
-                users: "another AsyncEvents",
-                action: "drop the other reader",
-            }),
+            None => {
+                Err(Error::InUse { what: "event file", users: "another AsyncEvents", action: "drop the other reader" })
+            }
         }
     }
 }
 
 impl AsyncEvents {
-    /// Returns the next event, or `None` if there is none. Does not wait. After the last event of a device that was removed
+    /// Returns the next event, or `None` if there is none. Does not wait. After the last event of a device that was
+    /// removed
     /// [`has_ended`](Self::has_ended) returns `true`.
     ///
     /// # Errors
@@ -80,10 +79,7 @@ impl AsyncEvents {
     ///
     /// # Errors
     /// [`Error::Verbs`].
-    pub fn next_within(
-        &mut self,
-        timeout: impl Into<Option<Duration>>,
-    ) -> Result<Option<AsyncEvent>> {
+    pub fn next_within(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Option<AsyncEvent>> {
         self.next_until(timeout.into().and_then(|timeout| Instant::now().checked_add(timeout)))
     }
 
@@ -91,8 +87,8 @@ impl AsyncEvents {
         &self.context
     }
 
-    /// Returns `true` if the device was removed and no event follows: [`Receiver::reclaim`](crate::Receiver::reclaim) returns the
-    /// posted buffers from now on.
+    /// Returns `true` if the device was removed and no event follows: [`Receiver::reclaim`](crate::Receiver::reclaim)
+    /// returns the posted buffers from now on.
     pub fn has_ended(&self) -> bool {
         self.context.event_file().has_ended()
     }

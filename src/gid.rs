@@ -111,9 +111,7 @@ impl fmt::Display for Gid {
 pub(crate) fn table(context: &Context) -> Vec<sys::ibv_gid_entry> {
     let mut entries = vec![sys::ibv_gid_entry::default(); 256];
     // SAFETY: an open context and an array of that many entries.
-    let count = unsafe {
-        sys::ibv_query_gid_table(context.as_raw(), entries.as_mut_ptr(), entries.len(), 0)
-    };
+    let count = unsafe { sys::ibv_query_gid_table(context.as_raw(), entries.as_mut_ptr(), entries.len(), 0) };
     entries.truncate(count.max(0) as usize);
     entries
 }

@@ -1,7 +1,8 @@
 //! doorbell is the data path of mlx5 (NVIDIA ConnectX) adapters in Rust.
 //!
-//! libibverbs creates the objects (context, PD, MR, CQ, QP, SRQ). On the *direct path*, doorbell posts and polls by itself: it
-//! writes WQEs, rings doorbells and reads CQEs. On the *verbs path*, for any other device, the same methods call libibverbs.
+//! libibverbs creates the objects (context, PD, MR, CQ, QP, SRQ). On the *direct path*, doorbell posts and polls by
+//! itself: it writes WQEs, rings doorbells and reads CQEs. On the *verbs path*, for any other device, the same methods
+//! call libibverbs.
 //! [`Path`] selects one.
 //!
 //! | to | use |
@@ -22,8 +23,8 @@
 //! | query optional features of the device | module [`caps`] |
 //! | drive the rings themselves | module [`raw`] |
 //!
-//! A queue owns a posted buffer until its completion, so safe code cannot access memory that the device may write. A call
-//! that refuses a buffer returns it in its error. [`Error`] names the function, the device and what to do.
+//! A queue owns a posted buffer until its completion, so safe code cannot access memory that the device may write. A
+//! call that refuses a buffer returns it in its error. [`Error`] names the function, the device and what to do.
 //!
 //! ```no_run
 //! use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig};
@@ -109,10 +110,7 @@ pub use error::{Error, Result};
 pub use events::AsyncEvents;
 pub use gid::{Gid, GidKind};
 pub use ids::{QueueId, RqId, SqId, SrqId};
-pub use memory::{
-    Buffer, BufferPool, HugePages, PoolConfig, RemoteAccess, RemoteMemory, RemoteRegion,
-    StableMemory,
-};
+pub use memory::{Buffer, BufferPool, HugePages, PoolConfig, RemoteAccess, RemoteMemory, RemoteRegion, StableMemory};
 pub use message_source::{DatagramSource, MessageSource};
 pub use path::{NotDirect, Path, UnknownPath};
 pub use pd::ProtectionDomain;
@@ -120,14 +118,9 @@ pub use post_failure::{GRH_SIZE, PostFailure};
 pub use qp::*;
 pub use qp_state::{QpEnd, QpState};
 pub use receive_from::{ReceiveFrom, RqConfig};
-pub use receiver::{
-    Batch, Cause, Datagram, Failure, Message, PostError, Receiver, SharedPoster, Statistics,
-    WrongCqe,
-};
+pub use receiver::{Batch, Cause, Datagram, Failure, Message, PostError, Receiver, SharedPoster, Statistics, WrongCqe};
 pub use refused::Refused;
-pub use sender::{
-    BufferPart, NotSent, Payload, Posting, Request, SendBatch, SendCompletion, SendFailure, Sender,
-};
+pub use sender::{BufferPart, NotSent, Payload, Posting, Request, SendBatch, SendCompletion, SendFailure, Sender};
 pub use srq::SrqConfig;
 pub use status::WcStatus;
 #[cfg(feature = "tokio")]

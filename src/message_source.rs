@@ -95,8 +95,7 @@ mod tests {
         grh[8..24].copy_from_slice(&[1; 16]);
         assert_eq!(DatagramSource { source, grh: Some(grh) }.gid(), Some([1; 16]));
         // RFC 791, with whatever was in the buffer in front of it.
-        let header =
-            [0x45, 0, 0, 0x54, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 192, 0, 2, 9, 192, 0, 2, 1];
+        let header = [0x45, 0, 0, 0x54, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 192, 0, 2, 9, 192, 0, 2, 1];
         grh[20..].copy_from_slice(&header);
         grh[30..32].copy_from_slice(&[0xb6, 0x8e]);
         grh[32..36].copy_from_slice(&[192, 0, 2, 9]);

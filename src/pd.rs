@@ -115,8 +115,6 @@ impl Drop for Inner {
 
 impl fmt::Debug for ProtectionDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProtectionDomain")
-            .field("context", &self.inner.context)
-            .finish_non_exhaustive()
+        f.debug_struct("ProtectionDomain").field("context", &self.inner.context).finish_non_exhaustive()
     }
 }

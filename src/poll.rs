@@ -21,10 +21,8 @@ pub(crate) fn either_is_readable(
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         // Rounded up, so that the time is over when the call says so.
-        let millis = left
-            .map_or(-1, |left| left.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(i32::MAX));
-        let mut polls =
-            [fd.as_raw_fd(), other].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        let millis = left.map_or(-1, |left| left.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(i32::MAX));
+        let mut polls = [fd.as_raw_fd(), other].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
         // SAFETY: that many structures.
         match unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, millis) } {
             0 if left == Some(Duration::ZERO) => return Ok(false),

@@ -49,8 +49,8 @@ pub struct RqConfig {
 }
 
 impl RqConfig {
-    /// Describes a queue of `max_wr` outstanding receives of one buffer each. The driver may round up; on the direct path an
-    /// mlx5 queue has a power of two of slots, with at least 64 bytes in all: `RqConfig::new(1)` creates four.
+    /// Describes a queue of `max_wr` outstanding receives of one buffer each. The driver may round up; on the direct
+    /// path an mlx5 queue has a power of two of slots, with at least 64 bytes in all: `RqConfig::new(1)` creates four.
     /// [`Receiver::capacity`](crate::Receiver::capacity) returns how many can be posted.
     pub const fn new(max_wr: u32) -> Self {
         Self { max_wr, max_sge: 1 }

@@ -75,8 +75,8 @@ impl Srq {
     }
 
     /// An SRQ for tag matching (`ibv_create_srq_ex(3)`): `max_wr` receives for messages that match nothing, and
-    /// a list of `max_tags`, for which `max_ops` operations may be outstanding. All complete on `cq`, which is alive and of the
-    /// extended form.
+    /// a list of `max_tags`, for which `max_ops` operations may be outstanding. All complete on `cq`, which is alive
+    /// and of the extended form.
     pub(crate) fn create_tagged(
         pd: &ProtectionDomain,
         cq: *mut sys::ibv_cq,

@@ -59,8 +59,8 @@ statuses! {
     LOC_ACCESS_ERR = IBV_WC_LOC_ACCESS_ERR,
     /// The responder rejected the message as invalid, for example because it is longer than the receive.
     REM_INV_REQ_ERR = IBV_WC_REM_INV_REQ_ERR,
-    /// A protection error at the responder: a wrong key, range or permission. Both queue pairs have failed; the responder
-    /// gets [`AsyncEvent::QpAccessError`](crate::AsyncEvent::QpAccessError).
+    /// A protection error at the responder: a wrong key, range or permission. Both queue pairs have failed; the
+    /// responder gets [`AsyncEvent::QpAccessError`](crate::AsyncEvent::QpAccessError).
     REM_ACCESS_ERR = IBV_WC_REM_ACCESS_ERR,
     /// The responder could not complete the operation.
     REM_OP_ERR = IBV_WC_REM_OP_ERR,

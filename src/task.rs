@@ -19,9 +19,9 @@ use crate::tags::{TagEvent, TagMatchingSrq};
 /// A [`Receiver`](crate::Receiver), [`Sender`](crate::Sender), [`FrameReceiver`](crate::frames::FrameReceiver) or
 /// [`TagMatchingSrq`] that a tokio task waits for. It dereferences to that object. Needs the feature `tokio`.
 ///
-/// A task does not wake when a buffer returns to an empty pool of [`keep_filled`](crate::Receiver::keep_filled), or when a
-/// taken frame is dropped. A receiver's buffers return through a [`shared_poster`](crate::Receiver::shared_poster), which
-/// wakes it; otherwise wait with a time-out.
+/// A task does not wake when a buffer returns to an empty pool of [`keep_filled`](crate::Receiver::keep_filled), or
+/// when a taken frame is dropped. A receiver's buffers return through a
+/// [`shared_poster`](crate::Receiver::shared_poster), which wakes it; otherwise wait with a time-out.
 ///
 /// ```no_run
 /// use doorbell::Async;
@@ -76,7 +76,8 @@ impl<T: Completions> Async<T> {
     /// Registers the object with the runtime of the task that calls.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if its CQ has no completion channel; [`Error::Io`] if the process has no descriptors left.
+    /// [`Error::Unsupported`] if its CQ has no completion channel; [`Error::Io`] if the process has no descriptors
+    /// left.
     ///
     /// # Panics
     /// Outside of a runtime of tokio, or in one without I/O.
@@ -158,7 +159,8 @@ fn poll_readable(fds: &[Option<&AsyncFd<OwnedFd>>], cx: &mut Context<'_>) -> Pol
     readable
 }
 
-/// The asynchronous events of a device as a stream. The stream ends when the device was removed. Needs the feature `tokio`.
+/// The asynchronous events of a device as a stream. The stream ends when the device was removed. Needs the feature
+/// `tokio`.
 ///
 /// ```no_run
 /// use std::future::poll_fn;

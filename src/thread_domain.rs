@@ -31,8 +31,7 @@ impl ThreadDomain {
                 trace_event!(device = context.name(), "no register of the sender's own");
                 return None;
             }
-            let mut attr =
-                sys::ibv_parent_domain_init_attr { pd: pd.as_raw(), td, ..Default::default() };
+            let mut attr = sys::ibv_parent_domain_init_attr { pd: pd.as_raw(), td, ..Default::default() };
             let parent = sys::ibv_alloc_parent_domain(context.as_raw(), &mut attr);
             if parent.is_null() {
                 context.destroyed("ibv_dealloc_td", sys::ibv_dealloc_td(td));

@@ -227,8 +227,7 @@ impl Adapter {
         for (array, lens) in lens.chunks(MINI_CQES_PER_ARRAY).enumerate() {
             let mut bytes = [0; Cqe64::SIZE];
             for (mini, &len) in bytes.chunks_exact_mut(ChecksumMiniCqe::SIZE).zip(lens) {
-                let checksum =
-                    ChecksumMiniCqe { byte_cnt: Be32::new(len), ..ChecksumMiniCqe::zeroed() };
+                let checksum = ChecksumMiniCqe { byte_cnt: Be32::new(len), ..ChecksumMiniCqe::zeroed() };
                 mini.copy_from_slice(&checksum.to_bytes());
             }
             let place = array_of((array * MINI_CQES_PER_ARRAY) as u32);
@@ -275,8 +274,7 @@ impl Complete for Adapter {
         }
         let wqes = std::mem::take(&mut self.wqes);
         let mut sum = Sum::default();
-        let follow =
-            |a: &Taken, b: &Taken| a.qp == b.qp && a.wqe_counter.wrapping_add(1) == b.wqe_counter;
+        let follow = |a: &Taken, b: &Taken| a.qp == b.qp && a.wqe_counter.wrapping_add(1) == b.wqe_counter;
         for run in wqes.chunk_by(follow) {
             let block = if form == Form::Compressed { BLOCK } else { 1 };
             for block in run.chunks(block) {

@@ -28,14 +28,7 @@ impl Case {
     pub const fn new(kind: Kind, what: What, doorbell: Name) -> Self {
         let shape = Shape::new(kind, SLOTS);
         Self {
-            operation: Operation {
-                what,
-                shape,
-                order: Order::Posted,
-                form: Form::Plain,
-                held: false,
-                batch: BATCH,
-            },
+            operation: Operation { what, shape, order: Order::Posted, form: Form::Plain, held: false, batch: BATCH },
             doorbell,
             reference: Name::Libmlx5(Locks::Off),
         }
@@ -43,10 +36,7 @@ impl Case {
 
     /// A tag list: batches of 16, against libmlx5 without locks.
     pub const fn tags(what: What) -> Self {
-        Self::new(Kind::Tags, what, Name::Ring)
-            .slots(ENTRIES)
-            .batch(16)
-            .against(Name::Libmlx5SrqOps(Locks::Off))
+        Self::new(Kind::Tags, what, Name::Ring).slots(ENTRIES).batch(16).against(Name::Libmlx5SrqOps(Locks::Off))
     }
 
     /// Buffers that threads give back one by one, against a mutex.
@@ -361,8 +351,7 @@ fn drop_in() -> Vec<Case> {
         }
     }
     for (doorbell, reference) in sends {
-        let cycle =
-            |request| Case::new(Kind::Sends(request), What::Cycle, doorbell).against(reference);
+        let cycle = |request| Case::new(Kind::Sends(request), What::Cycle, doorbell).against(reference);
         cases.extend([
             cycle(Request::Send),
             cycle(Request::Send).batch(1),
@@ -381,11 +370,8 @@ fn drop_in() -> Vec<Case> {
 
 /// Labels of the cases whose times are in the documentation.
 pub fn documented() -> Vec<String> {
-    let mut labels: Vec<_> = [safe(), sends(Name::Ring), sends(Name::Sender), frames()]
-        .concat()
-        .iter()
-        .map(Case::label)
-        .collect();
+    let mut labels: Vec<_> =
+        [safe(), sends(Name::Ring), sends(Name::Sender), frames()].concat().iter().map(Case::label).collect();
     labels.dedup();
     labels
 }
@@ -393,14 +379,10 @@ pub fn documented() -> Vec<String> {
 /// The cases that are timed.
 pub fn timed() -> Vec<(Case, Lines)> {
     let mut cases = Vec::new();
-    for case in
-        [safe(), rings(), tags(), sends(Name::Ring), sends(Name::Sender), frames(), drop_in()]
-            .concat()
-    {
+    for case in [safe(), rings(), tags(), sends(Name::Ring), sends(Name::Sender), frames(), drop_in()].concat() {
         let Operation { what, shape, .. } = case.operation;
         // The other two touch no lines of the device, and the device itself writes frames.
-        let touched = !matches!(what, What::Nothing | What::Arm)
-            && !matches!(shape.kind, Kind::Frames { .. });
+        let touched = !matches!(what, What::Nothing | What::Arm) && !matches!(shape.kind, Kind::Frames { .. });
         let places = if touched { &EVERYWHERE[..] } else { &[Lines::Warm] };
         cases.extend(places.iter().map(|&lines| (case.clone(), lines)));
     }
@@ -412,15 +394,5 @@ pub fn timed() -> Vec<(Case, Lines)> {
 
 /// The cases with counted instructions.
 pub fn counted() -> Vec<Case> {
-    [
-        safe(),
-        rings(),
-        tags(),
-        sends(Name::Ring),
-        sends(Name::Sender),
-        many_queue_pairs(),
-        frames(),
-        drop_in(),
-    ]
-    .concat()
+    [safe(), rings(), tags(), sends(Name::Ring), sends(Name::Sender), many_queue_pairs(), frames(), drop_in()].concat()
 }

@@ -45,10 +45,7 @@ impl Feed {
         let pd = context.and_then(|context| context.alloc_pd()).expect("a domain");
         let with = CqConfig::new(4096).path(Path::Direct);
         let mut sender = Sender::new(&pd, &with).expect("a sender");
-        let config = FrameConfig::new()
-            .plain(4, BUFFER)
-            .cq(CqConfig::new(1).path(Path::Direct))
-            .sends(2 * BURST);
+        let config = FrameConfig::new().plain(4, BUFFER).cq(CqConfig::new(1).path(Path::Direct)).sends(2 * BURST);
         let queue = FrameReceiver::with_sender(&pd, &config, &mut sender).expect("a queue pair");
         let pool = BufferPool::new(&pd, &PoolConfig::new(BURST, BUFFER)).expect("a pool");
         Self { device: Arc::clone(&world.device), sender, queue, pool, mac, addresses, sent: 0 }
@@ -111,12 +108,7 @@ pub fn receiver(world: &World, shape: Shape, striding: bool) -> (FrameReceiver, 
 
 /// Makes the queue of libmlx5, with a rule that stays: a raw packet queue pair, or a work queue as the reference of a
 /// striding queue.
-pub fn objects(
-    world: &World,
-    shape: Shape,
-    locks: Locks,
-    striding: bool,
-) -> (world::Objects, Feed) {
+pub fn objects(world: &World, shape: Shape, locks: Locks, striding: bool) -> (world::Objects, Feed) {
     let mac = fresh_mac();
     let cq = world.cq(shape.receives(), 64, locks);
     // SAFETY: live objects and initialised structures; the specification follows the attributes.
@@ -128,8 +120,7 @@ pub fn objects(
         let mut rule = Rule::default();
         rule.attr.size = size_of::<Rule>() as u16;
         (rule.attr.num_of_specs, rule.attr.port) = (1, 1);
-        (rule.eth.type_, rule.eth.size) =
-            (IBV_FLOW_SPEC_ETH, size_of::<ibv_flow_spec_eth>() as u16);
+        (rule.eth.type_, rule.eth.size) = (IBV_FLOW_SPEC_ETH, size_of::<ibv_flow_spec_eth>() as u16);
         (rule.eth.val.dst_mac, rule.eth.mask.dst_mac) = (mac, [0xff; 6]);
         made(ibv_create_flow(qp, (&raw mut rule).cast()));
         world::Objects { wq, ..world.describe(cq, Vec::new(), vec![qp], shape) }
@@ -163,12 +154,7 @@ unsafe fn raw_qp(world: &World, shape: Shape, cq: *mut ibv_cq_ex, locks: Locks) 
 ///
 /// # Safety
 /// A live CQ of the world.
-unsafe fn work_queue(
-    world: &World,
-    shape: Shape,
-    cq: *mut ibv_cq_ex,
-    locks: Locks,
-) -> (*mut ibv_qp, *mut ibv_wq) {
+unsafe fn work_queue(world: &World, shape: Shape, cq: *mut ibv_cq_ex, locks: Locks) -> (*mut ibv_qp, *mut ibv_wq) {
     let context = world.pd.context().as_raw();
     let pd = world.domain(locks);
     let mut init = ibv_wq_init_attr {
@@ -187,8 +173,7 @@ unsafe fn work_queue(
         let wq = made(ibv_create_wq(context, &mut init));
         assert_eq!(ibv_modify_wq(wq, &mut ready), 0);
         let mut wqs = [wq];
-        let mut init =
-            ibv_rwq_ind_table_init_attr { ind_tbl: wqs.as_mut_ptr(), ..Default::default() };
+        let mut init = ibv_rwq_ind_table_init_attr { ind_tbl: wqs.as_mut_ptr(), ..Default::default() };
         let rwq_ind_tbl = made(ibv_create_rwq_ind_table(context, &mut init));
         let mut init = ibv_qp_init_attr_ex {
             qp_type: IBV_QPT_RAW_PACKET,

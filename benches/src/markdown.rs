@@ -8,7 +8,8 @@ use std::path::Path;
 use crate::lines::EVERYWHERE;
 use crate::report::Row;
 
-/// A row for each label: nanoseconds with warm lines, and the ratios to the faster reference for each state of the lines.
+/// A row for each label: nanoseconds with warm lines, and the ratios to the faster reference for each state of the
+/// lines.
 pub fn times(rows: &[Row], labels: &[String]) -> String {
     let mut table = String::from(
         "| operation | doorbell, warm | reference, warm | ratio | flushed | other core |\n\
@@ -42,8 +43,7 @@ pub fn times(rows: &[Row], labels: &[String]) -> String {
 pub fn insert(file: &Path, name: &str, text: &str) -> io::Result<()> {
     let content = fs::read_to_string(file)?;
     let (start, end) = (format!("<!-- {name} -->"), format!("<!-- end of {name} -->"));
-    let missing =
-        || io::Error::new(io::ErrorKind::NotFound, format!("{start} in {}", file.display()));
+    let missing = || io::Error::new(io::ErrorKind::NotFound, format!("{start} in {}", file.display()));
     let (before, rest) = content.split_once(&start).ok_or_else(missing)?;
     let (_, after) = rest.split_once(&end).ok_or_else(missing)?;
     fs::write(file, format!("{before}{start}\n{}\n{end}{after}", text.trim_end()))

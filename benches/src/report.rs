@@ -31,10 +31,7 @@ impl Row {
 
 /// Prints rows as a table.
 pub fn print(rows: &[Row]) {
-    println!(
-        "{:<50} {:>20} {:>14} {:>14} {:>6}  compared with",
-        "operation", "unit", "doorbell", "libmlx5", "ratio"
-    );
+    println!("{:<50} {:>20} {:>14} {:>14} {:>6}  compared with", "operation", "unit", "doorbell", "libmlx5", "ratio");
     for row in rows {
         let [doorbell, reference] = [0, 1].map(|i| {
             let figure = [row.doorbell, row.reference][i];

@@ -40,8 +40,7 @@ impl Rig {
             return Self { operation, adapter, subject, shared, form };
         }
         if let Kind::Frames { striding } = shape.kind {
-            let (adapter, subject) =
-                subject::make_of_frames(world.ethernet(), shape, striding, name);
+            let (adapter, subject) = subject::make_of_frames(world.ethernet(), shape, striding, name);
             return Self { operation, adapter, subject, shared: Shared::default(), form };
         }
         let form = if form == Form::Compressed && !name.is_doorbell() { Form::Plain } else { form };
@@ -52,11 +51,7 @@ impl Rig {
         // One by one, so that laps do not begin where batches do.
         subject.cycle(greetings, 1);
         if held {
-            assert_eq!(
-                (shape.kind, what),
-                (Kind::Srq, What::Cycle),
-                "a receive queue stands still"
-            );
+            assert_eq!((shape.kind, what), (Kind::Srq, What::Cycle), "a receive queue stands still");
             adapter.complete(1, Order::Posted, Form::Plain);
             subject.hold();
         }

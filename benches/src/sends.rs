@@ -203,13 +203,7 @@ impl Complete for Completer {
 
 impl World {
     /// A queue pair for libmlx5, connected to itself.
-    fn sending_qp(
-        &self,
-        locks: crate::world::Locks,
-        cq: *mut ibv_cq,
-        cap: ibv_qp_cap,
-        datagrams: bool,
-    ) -> *mut ibv_qp {
+    fn sending_qp(&self, locks: crate::world::Locks, cq: *mut ibv_cq, cap: ibv_qp_cap, datagrams: bool) -> *mut ibv_qp {
         let mut init = ibv_qp_init_attr_ex {
             send_cq: cq,
             recv_cq: cq,
@@ -237,13 +231,7 @@ impl World {
 
     /// Has the device complete one request without bytes as CQE `index` of the CQ; returns the user index of the queue
     /// pair.
-    fn greet_sender(
-        &self,
-        qp: *mut ibv_qp,
-        cq: *mut ibv_cq,
-        layout: &cq::Layout,
-        index: usize,
-    ) -> u32 {
+    fn greet_sender(&self, qp: *mut ibv_qp, cq: *mut ibv_cq, layout: &cq::Layout, index: usize) -> u32 {
         // SAFETY: a live queue pair that was connected to itself, a live CQ; the CQE was written.
         unsafe {
             let mut wr = ibv_send_wr { send_flags: IBV_SEND_SIGNALED, ..Default::default() };

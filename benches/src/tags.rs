@@ -52,10 +52,7 @@ impl Objects {
         let numbers = || world.device.queues().qps.iter().map(|qp| qp.number).collect::<Vec<_>>();
         let before = numbers();
         let mut attr = ibv_srq_init_attr_ex {
-            comp_mask: IBV_SRQ_INIT_ATTR_TYPE
-                | IBV_SRQ_INIT_ATTR_PD
-                | IBV_SRQ_INIT_ATTR_CQ
-                | IBV_SRQ_INIT_ATTR_TM,
+            comp_mask: IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM,
             srq_type: IBV_SRQT_TM,
             pd,
             cq: cq.cast(),
@@ -97,8 +94,7 @@ impl Objects {
             _ => (command.buf, command.wqe_cnt as usize * SEND_WQE_BB),
         };
         let cq_layout = world.cq_layout(cq).0;
-        let objects =
-            Self { cq, cq_layout, srq, command, operations, memory, shape, sender, send_cq };
+        let objects = Self { cq, cq_layout, srq, command, operations, memory, shape, sender, send_cq };
         objects.post_untagged();
         objects
     }

@@ -172,8 +172,7 @@ impl World {
         // SAFETY: an open context, a live domain, initialised structures.
         let parent_domain = unsafe {
             let td = made(ibv_alloc_td(context, &mut ibv_td_init_attr::default()));
-            let mut attr =
-                ibv_parent_domain_init_attr { pd: pd.as_raw(), td, ..Default::default() };
+            let mut attr = ibv_parent_domain_init_attr { pd: pd.as_raw(), td, ..Default::default() };
             made(ibv_alloc_parent_domain(context, &mut attr))
         };
         let mlx5dv = Mlx5dv::get().expect("libmlx5");
@@ -192,12 +191,8 @@ impl World {
                 Kind::Rq => Vec::new(),
                 Kind::Tags | Kind::Sends(_) | Kind::Frames { .. } => unreachable!("made elsewhere"),
             };
-            let mut init = ibv_qp_init_attr {
-                send_cq,
-                recv_cq: ibv_cq_ex_to_cq(cq),
-                qp_type: IBV_QPT_RC,
-                ..Default::default()
-            };
+            let mut init =
+                ibv_qp_init_attr { send_cq, recv_cq: ibv_cq_ex_to_cq(cq), qp_type: IBV_QPT_RC, ..Default::default() };
             (init.cap.max_send_wr, init.cap.max_send_sge) = (1, 1);
             if shape.kind == Kind::Rq {
                 (init.cap.max_recv_wr, init.cap.max_recv_sge) = (shape.slots, shape.sges);
@@ -257,20 +252,13 @@ impl World {
 
     /// A CQ for both ways to poll.
     pub(crate) fn cq(&self, cqe: u32, cqe_size: u16, locks: Locks) -> *mut ibv_cq_ex {
-        let mut attr = ibv_cq_init_attr_ex {
-            cqe,
-            wc_flags: IBV_WC_EX_WITH_BYTE_LEN.into(),
-            ..Default::default()
-        };
+        let mut attr = ibv_cq_init_attr_ex { cqe, wc_flags: IBV_WC_EX_WITH_BYTE_LEN.into(), ..Default::default() };
         if locks == Locks::Off {
             attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
             attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
         }
-        let mut mlx5 = mlx5dv_cq_init_attr {
-            comp_mask: MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE.into(),
-            cqe_size,
-            ..Default::default()
-        };
+        let mut mlx5 =
+            mlx5dv_cq_init_attr { comp_mask: MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE.into(), cqe_size, ..Default::default() };
         let context = self.pd.context().as_raw();
         if cqe_size == 64 {
             // SAFETY: an open context, an initialised structure.
@@ -292,9 +280,7 @@ impl World {
         let len = buffers as usize * BUFFER as usize;
         let start = Box::leak(vec![0u8; len].into_boxed_slice()).as_mut_ptr();
         // SAFETY: memory that stays.
-        let mr = unsafe {
-            made(ibv_reg_mr(self.pd.as_raw(), start.cast(), len, IBV_ACCESS_LOCAL_WRITE))
-        };
+        let mr = unsafe { made(ibv_reg_mr(self.pd.as_raw(), start.cast(), len, IBV_ACCESS_LOCAL_WRITE)) };
         // SAFETY: a live region.
         Memory { start: start.expose_provenance() as u64, lkey: unsafe { (*mr).lkey } }
     }
@@ -395,12 +381,7 @@ impl World {
         let Memory { start, lkey } = objects.memory;
         for (index, &qp) in objects.qps.iter().enumerate() {
             let mut sge = ibv_sge { addr: start, length: GREETING, lkey };
-            let mut wr = ibv_send_wr {
-                sg_list: &mut sge,
-                num_sge: 1,
-                opcode: IBV_WR_SEND,
-                ..Default::default()
-            };
+            let mut wr = ibv_send_wr { sg_list: &mut sge, num_sge: 1, opcode: IBV_WR_SEND, ..Default::default() };
             // SAFETY: a live QP, and memory that stays.
             let errno = unsafe { ibv_post_send(qp, &mut wr, &mut ptr::null_mut()) };
             assert_eq!(errno, 0);

@@ -29,24 +29,25 @@ pub enum Command {
     /// Explain CQEs, WQEs and error reports of mlx5 adapters in pasted text
     ///
     /// Reads what libmlx5, the kernel, UCX, NCCL, SPDK, perftest, DPDK or DOCA print, and bare hexadecimal bytes in any
-    /// grouping, among other lines. For each it says what it is, field by field, what failed, where to look, and how sure that
-    /// is. Exits with 1 if there is an error in the text.
+    /// grouping, among other lines. For each it says what it is, field by field, what failed, where to look, and how
+    /// sure that is. Exits with 1 if there is an error in the text.
     Decode(DecodeArgs),
     /// Find what keeps queue pairs from connecting, or messages from arriving
     ///
-    /// Looks at limits, permissions, ports, MTU, GIDs, partitions and counters, sends a message from the port to itself through
-    /// each GID, and looks at the counters again. Changes nothing on the machine.
+    /// Looks at limits, permissions, ports, MTU, GIDs, partitions and counters, sends a message from the port to itself
+    /// through each GID, and looks at the counters again. Changes nothing on the machine.
     Doctor(DoctorArgs),
     /// Check that a device does what doorbell relies on
     ///
-    /// Some fifty checks, each beside stock libmlx5 where that can be: layouts, receives, CQEs and their signatures, errors that
-    /// are provoked, events, barriers, tag matching, speed. Needs no second machine and no root, and changes nothing but its own
-    /// objects. Writes a report without names and addresses of the machine, which can be sent to others.
+    /// Some fifty checks, each beside stock libmlx5 where that can be: layouts, receives, CQEs and their signatures,
+    /// errors that are provoked, events, barriers, tag matching, speed. Needs no second machine and no root, and
+    /// changes nothing but its own objects. Writes a report without names and addresses of the machine, which can be
+    /// sent to others.
     Selftest(SelftestArgs),
     /// Run a verbs program on doorbell's data path
     ///
-    /// Preloads the drop-in library: what the program posts and polls on mlx5 devices goes through doorbell's rings, as far as
-    /// they cover the objects that it makes. DOORBELL_LOG=1 lists these objects, and counts posts and polls;
+    /// Preloads the drop-in library: what the program posts and polls on mlx5 devices goes through doorbell's rings, as
+    /// far as they cover the objects that it makes. DOORBELL_LOG=1 lists these objects, and counts posts and polls;
     /// DOORBELL_PATH=libmlx5 leaves all to libmlx5.
     Run(RunArgs),
     /// Print the completion script for a shell
@@ -119,12 +120,7 @@ pub struct SelftestArgs {
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// The command and its arguments
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "COMMAND"
-    )]
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 

@@ -40,9 +40,7 @@ impl Process {
         if here != node {
             Some(format!("the device is on NUMA node {node}, and this process on {here}: {run}"))
         } else if elsewhere {
-            Some(format!(
-                "this process may be moved away from NUMA node {node} of the device: {run}"
-            ))
+            Some(format!("this process may be moved away from NUMA node {node} of the device: {run}"))
         } else {
             None
         }

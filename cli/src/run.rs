@@ -73,8 +73,7 @@ fn is_static(path: &Path) -> bool {
         };
         (0..count).map(kind).collect::<Option<Vec<_>>>()
     };
-    file.starts_with(b"\x7fELF\x02\x01")
-        && headers().is_some_and(|kinds| !kinds.contains(&PT_INTERP))
+    file.starts_with(b"\x7fELF\x02\x01") && headers().is_some_and(|kinds| !kinds.contains(&PT_INTERP))
 }
 
 /// Returns the library: beside the program, where cargo puts it, or the one that an installed program carries.
@@ -86,9 +85,8 @@ fn library() -> Result<OsString, Box<dyn Error>> {
     let path = match candidates.into_iter().filter(|path| path.is_file()).max_by_key(age) {
         Some(path) => path,
         None => {
-            let bytes = CARRIED.ok_or_else(|| {
-                format!("{LIBRARY} is not beside the program in {}", folder.display())
-            })?;
+            let bytes =
+                CARRIED.ok_or_else(|| format!("{LIBRARY} is not beside the program in {}", folder.display()))?;
             unpack(bytes).map_err(|error| format!("cannot unpack {LIBRARY}: {error}"))?
         }
     };
@@ -99,8 +97,8 @@ fn library() -> Result<OsString, Box<dyn Error>> {
     Ok(path.into())
 }
 
-/// Writes the library to a folder of this user's, once for each build of the program: the process becomes the command, and
-/// cannot tidy up after it.
+/// Writes the library to a folder of this user's, once for each build of the program: the process becomes the command,
+/// and cannot tidy up after it.
 fn unpack(bytes: &[u8]) -> io::Result<PathBuf> {
     // SAFETY: the call has no precondition.
     let user = unsafe { libc::getuid() };
@@ -126,7 +124,5 @@ fn unpack(bytes: &[u8]) -> io::Result<PathBuf> {
 
 /// Returns a number that differs from build to build.
 fn fingerprint(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }

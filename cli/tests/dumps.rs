@@ -6,9 +6,7 @@ use mlx5_wire::syndrome::Syndrome;
 
 fn words(bytes: &[u8], group: usize, in_row: usize, before: &str) -> String {
     let hex = |group: &[u8]| group.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let row = |row: &[u8]| {
-        format!("{before}{}\n", row.chunks(group).map(hex).collect::<Vec<_>>().join(" "))
-    };
+    let row = |row: &[u8]| format!("{before}{}\n", row.chunks(group).map(hex).collect::<Vec<_>>().join(" "));
     bytes.chunks(in_row).map(row).collect()
 }
 
@@ -31,8 +29,7 @@ fn printed(bytes: &[u8]) -> Vec<(&'static str, Option<&'static str>, String)> {
     let blank_between = libmlx5.replace('\n', "\n\n");
     let kernel_rows = rows(bytes, "[  408.380187] ", kernel_offset, "");
     let kernel = format!("infiniband mlx5_0: dump_cqe:272:(pid 0): dump error cqe\n{kernel_rows}");
-    let old_kernel =
-        format!("mlx5_0:dump_cqe:253:(pid 4): dump error cqe\n{}", words(bytes, 4, 16, ""));
+    let old_kernel = format!("mlx5_0:dump_cqe:253:(pid 4): dump error cqe\n{}", words(bytes, 4, 16, ""));
     let quoted: String = kernel.lines().map(|line| format!("> > >> {line}\n")).collect();
     let mail = kernel.replace('\n', "=0A=\n");
     let dpdk = format!(
@@ -46,8 +43,7 @@ fn printed(bytes: &[u8]) -> Vec<(&'static str, Option<&'static str>, String)> {
         .chunks(16)
         .enumerate()
         .map(|(number, row)| {
-            let word =
-                |word: &[u8]| format!("0x{:08x}", u32::from_le_bytes(word.try_into().unwrap()));
+            let word = |word: &[u8]| format!("0x{:08x}", u32::from_le_bytes(word.try_into().unwrap()));
             let words: Vec<String> = row.chunks(4).map(word).collect();
             format!("0x7ffff7fa{:04x}:\t{}\n", 0x1000 + 16 * number, words.join("\t"))
         })
@@ -79,14 +75,12 @@ fn printed(bytes: &[u8]) -> Vec<(&'static str, Option<&'static str>, String)> {
 }
 
 fn field<'a>(finding: &'a Finding, name: &str) -> (&'a str, &'a str) {
-    let field =
-        finding.fields.iter().find(|field| field.name == name).unwrap_or_else(|| panic!("{name}"));
+    let field = finding.fields.iter().find(|field| field.name == name).unwrap_or_else(|| panic!("{name}"));
     (&field.value, field.meaning.as_deref().unwrap_or_default())
 }
 
 fn compare(finding: &Finding, fields: &Fields, what: &str) {
-    let number =
-        |value: &str| u32::from_str_radix(value.strip_prefix("0x").expect(value), 16).unwrap();
+    let number = |value: &str| u32::from_str_radix(value.strip_prefix("0x").expect(value), 16).unwrap();
     let expected = [
         ("hw_err_synd", fields.hw_err_synd.into()),
         ("hw_synd_type", fields.hw_synd_type.into()),
@@ -115,8 +109,7 @@ fn each_dump_in_each_form_decodes_to_what_its_report_says() {
         for (form, printer, text) in printed(&dump.bytes) {
             let what = format!("{} as {form}:\n{text}", dump.name);
             // The output of a program alone, and in the middle of a log.
-            let inside =
-                format!("first line\nsecond, 12 34\n{text}\nthe end: 0x1234 00:11:22:33:44:55\n");
+            let inside = format!("first line\nsecond, 12 34\n{text}\nthe end: 0x1234 00:11:22:33:44:55\n");
             for text in [&text, &inside] {
                 let report = decode(text.as_bytes());
                 assert_eq!(report.findings.len(), 1, "{what}: {:#?}", report.findings);
@@ -184,19 +177,10 @@ fn the_last_row_alone_says_what_failed() {
         ] {
             let report = decode(text.as_bytes());
             let finding = &report.findings[0];
-            assert_eq!(
-                (report.findings.len(), finding.kind),
-                (1, Kind::PartOfErrorCqe),
-                "{}: {text}",
-                dump.name
-            );
+            assert_eq!((report.findings.len(), finding.kind), (1, Kind::PartOfErrorCqe), "{}: {text}", dump.name);
             compare(finding, dump.fields.as_ref().unwrap(), &dump.name);
             assert!(finding.signature.is_none(), "it covers all 64 bytes");
-            assert!(
-                finding.notes.iter().any(|note| note.contains("0x30 to 0x3f")),
-                "{:?}",
-                finding.notes
-            );
+            assert!(finding.notes.iter().any(|note| note.contains("0x30 to 0x3f")), "{:?}", finding.notes);
         }
     }
 }
@@ -211,13 +195,8 @@ fn wqes_decode_and_find_their_cqe() {
     ] {
         let cqe = cqes().find(|dump| dump.name == cqe).unwrap();
         let wqe = wqe(wqe_name);
-        let head = format!(
-            "WQE DUMP: WQ size 1024 WQ cur size 0, WQE index 0xf, len: {}\n",
-            wqe.bytes.len()
-        );
-        let text = rows(&cqe.bytes, "", kernel_offset, "")
-            + &head
-            + &rows(&wqe.bytes, "", kernel_offset, "");
+        let head = format!("WQE DUMP: WQ size 1024 WQ cur size 0, WQE index 0xf, len: {}\n", wqe.bytes.len());
+        let text = rows(&cqe.bytes, "", kernel_offset, "") + &head + &rows(&wqe.bytes, "", kernel_offset, "");
         let report = decode(text.as_bytes());
         let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
         assert_eq!(kinds, [Kind::ErrorCqe, Kind::Wqe], "{wqe_name}");
@@ -228,10 +207,7 @@ fn wqes_decode_and_find_their_cqe() {
     let report = decode(words(&wqe("W1").bytes, 4, 32, "").as_bytes());
     let finding = &report.findings[0];
     assert_eq!((report.findings.len(), finding.kind), (1, Kind::Wqe));
-    assert_eq!(
-        field(finding, "data segment").0,
-        "byte_count 0x2b, lkey 0x80000, address 0x59ee30800"
-    );
+    assert_eq!(field(finding, "data segment").0, "byte_count 0x2b, lkey 0x80000, address 0x59ee30800");
     assert_eq!(field(finding, "opcode").1, "SEND");
     assert!(!finding.is_error());
 }
@@ -257,17 +233,11 @@ fn the_index_that_the_kernel_prints_is_checked() {
 fn what_is_not_known_is_said_to_be_unknown() {
     let mut bytes = cqes().find(|dump| dump.name == "A7").unwrap().cqe();
     bytes[54] = 0xe7;
-    let explanation =
-        decode(words(&bytes, 4, 16, "").as_bytes()).findings.remove(0).explanation.unwrap();
+    let explanation = decode(words(&bytes, 4, 16, "").as_bytes()).findings.remove(0).explanation.unwrap();
     assert!(explanation.sure.contains("0xe7 is unknown"), "{}", explanation.sure);
     bytes[54] = 0x88;
-    let explanation =
-        decode(words(&bytes, 4, 16, "").as_bytes()).findings.remove(0).explanation.unwrap();
-    assert!(
-        explanation.sure.contains("unknown with this syndrome (seen with 0x13)"),
-        "{}",
-        explanation.sure
-    );
+    let explanation = decode(words(&bytes, 4, 16, "").as_bytes()).findings.remove(0).explanation.unwrap();
+    assert!(explanation.sure.contains("unknown with this syndrome (seen with 0x13)"), "{}", explanation.sure);
     // A syndrome without a name: only the words before it say that it is an error.
     bytes[55] = 0x77;
     let bare = decode(words(&bytes, 4, 16, "").as_bytes()).findings.remove(0);
@@ -290,10 +260,7 @@ fn all_vendor_syndromes_are_explained_with_their_sources() {
         assert_eq!(report.findings.len(), 1, "{text}");
         let explanation = report.findings[0].explanation.as_ref().unwrap();
         for source in known.sources {
-            assert!(
-                explanation.sources.iter().any(|known| known.place == *source),
-                "{text}: {source}"
-            );
+            assert!(explanation.sources.iter().any(|known| known.place == *source), "{text}: {source}");
         }
         assert!(!explanation.checks.is_empty() && !explanation.sure.contains("unknown"), "{text}");
     }

@@ -15,8 +15,7 @@ fn case(name: &str) -> Report {
 fn told(report: &Report) -> Vec<String> {
     let text = |finding: &Finding| {
         let fields = finding.fields.iter().filter(|field| field.offset.is_none_or(|at| at != 62));
-        let fields: Vec<_> =
-            fields.map(|field| format!("{}={}", field.name, field.value)).collect();
+        let fields: Vec<_> = fields.map(|field| format!("{}={}", field.name, field.value)).collect();
         format!("{} {}", finding.printer.unwrap_or("-"), fields.join(" "))
     };
     report.findings.iter().map(text).collect()
@@ -27,10 +26,7 @@ fn the_reported_cases() {
     let cases: [(&str, &[&str]); 12] = [
         ("a01-cq-overrun-dmesg.txt", &["mlx5_core CQ number=0x40a syndrome of the CQ=0x01"]),
         ("a07-ompi-openib.txt", &["Open MPI status=10 syndrome=0x13 vendor_err_synd=0x88"]),
-        (
-            "a08-mooncake-async.txt",
-            &["Mooncake event=IBV_EVENT_QP_ACCESS_ERR", "Mooncake event=IBV_EVENT_QP_FATAL"],
-        ),
+        ("a08-mooncake-async.txt", &["Mooncake event=IBV_EVENT_QP_ACCESS_ERR", "Mooncake event=IBV_EVENT_QP_FATAL"]),
         (
             "a14-deepep-321.txt",
             &[
@@ -42,38 +38,28 @@ fn the_reported_cases() {
         ("a15-nbs-2690.txt", &["- status=12 syndrome=0x15", "- call=ibv_post_recv errno=12"]),
         (
             "b01-doca-verbs-raw.txt",
-            &[
-                "DOCA syndrome=0x04 vendor_err_synd=0x53 hw_err_synd=0x9d hw_synd_type=0x00 QP number=0x11b \
-               wqe_counter=0x0008 opcode of the WQE=0x08",
-            ],
+            &["DOCA syndrome=0x04 vendor_err_synd=0x53 hw_err_synd=0x9d hw_synd_type=0x00 QP number=0x11b \
+               wqe_counter=0x0008 opcode of the WQE=0x08"],
         ),
         (
             "b03-nvshmem-ibgda.txt",
-            &[
-                "NVSHMEM syndrome=0x13 vendor_err_synd=0x88 hw_err_synd=0x00 hw_synd_type=0x00 QP number=0x113 \
-               wqe_counter=0x0747 opcode of the WQE=0x08",
-            ],
+            &["NVSHMEM syndrome=0x13 vendor_err_synd=0x88 hw_err_synd=0x00 hw_synd_type=0x00 QP number=0x113 \
+               wqe_counter=0x0747 opcode of the WQE=0x08"],
         ),
         (
             "c02-retry-83-ucx-style.txt",
-            &[
-                "UCX syndrome=0x15 vendor_err_synd=0x83 hw_err_synd=0x00 hw_synd_type=0x00 QP number=0x2f1a \
-               wqe_counter=0x04b7 opcode of the WQE=0x08",
-            ],
+            &["UCX syndrome=0x15 vendor_err_synd=0x83 hw_err_synd=0x00 hw_synd_type=0x00 QP number=0x2f1a \
+               wqe_counter=0x04b7 opcode of the WQE=0x08"],
         ),
         ("c05-nccl-229.txt", &["NCCL status=10 syndrome=0x13 vendor_err_synd=0x88"]),
         (
             "d01-dpdk-crypto.txt",
-            &[
-                "DPDK syndrome=0x04 vendor_err_synd=0x51 QP number=0x1a2 wqe_counter=0x0010 opcode of the WQE=0x2f",
-            ],
+            &["DPDK syndrome=0x04 vendor_err_synd=0x51 QP number=0x1a2 wqe_counter=0x0010 opcode of the WQE=0x2f"],
         ),
         (
             "d13-rust-debug.txt",
-            &[
-                "- srqn_uidx=0x000000 hw_err_synd=0x00 hw_synd_type=0x00 vendor_err_synd=0x88 syndrome=0x13 \
-               opcode of the WQE=0x08 QP number=0x113 wqe_counter=0x0747 op_own=0xd2",
-            ],
+            &["- srqn_uidx=0x000000 hw_err_synd=0x00 hw_synd_type=0x00 vendor_err_synd=0x88 syndrome=0x13 \
+               opcode of the WQE=0x08 QP number=0x113 wqe_counter=0x0747 op_own=0xd2"],
         ),
         (
             "d18-interleaved-srqn.txt",
@@ -98,10 +84,7 @@ fn a_status_is_no_syndrome() {
     let sure = |name| case(name).findings[0].explanation.as_ref().unwrap().sure.clone();
     for name in ["a07-ompi-openib.txt", "a15-nbs-2690.txt", "c05-nccl-229.txt"] {
         let sure = sure(name);
-        assert!(
-            sure.starts_with("the status is certain") && sure.contains("not printed"),
-            "{sure}"
-        );
+        assert!(sure.starts_with("the status is certain") && sure.contains("not printed"), "{sure}");
     }
     assert!(sure("c02-retry-83-ucx-style.txt").starts_with("the syndrome is certain"));
 }
@@ -199,14 +182,8 @@ fn the_queue_of_one_error_is_never_that_of_another() {
                 [n1:2:0:2] ib_mlx5_log.c:177  RC QP 0x22 wqe[2]: SEND s-e [va 0x1 len 8 lkey 0x9]\n\
                 [n1:1:0:1] ib_mlx5_log.c:177  RC QP 0x11 wqe[1]: RDMA_WRITE s-e [rva 0x1 rkey 0x9]\n";
     let told_of = told(&decode(text.as_bytes()));
-    assert!(
-        told_of[0].contains("syndrome=0x13") && told_of[0].contains("QP number=0x11 "),
-        "{told_of:?}"
-    );
-    assert!(
-        told_of[1].contains("syndrome=0x04") && told_of[1].contains("QP number=0x22 "),
-        "{told_of:?}"
-    );
+    assert!(told_of[0].contains("syndrome=0x13") && told_of[0].contains("QP number=0x11 "), "{told_of:?}");
+    assert!(told_of[1].contains("syndrome=0x04") && told_of[1].contains("QP number=0x22 "), "{told_of:?}");
     // A line about another queue.
     let text = "completion failed: status 12, vendor_err 0x81\nQP 0x77 was created\n";
     assert_eq!(told(&decode(text.as_bytes())), ["- status=12 syndrome=0x15 vendor_err_synd=0x81"]);
@@ -228,10 +205,7 @@ fn the_queue_of_one_error_is_never_that_of_another() {
         let report = decode(text.as_bytes());
         let told = told(&report);
         assert_eq!(told.len(), 2, "{text}{told:?}");
-        assert!(
-            told[0].contains("QP number=0x113") && told[1].contains("QP number=0x1e9"),
-            "{told:?}"
-        );
+        assert!(told[0].contains("QP number=0x113") && told[1].contains("QP number=0x1e9"), "{told:?}");
         assert!(told.iter().all(|told| !told.contains("srqn_uidx")), "{told:?}");
         let notes = report.findings.iter().flat_map(|finding| &finding.notes);
         assert!(notes.into_iter().any(|note| note.contains("mixed")), "{report:?}");
@@ -279,8 +253,7 @@ fn errors_of_doorbell() {
     // Statuses as Debug prints them.
     for raw in 1..=13 {
         let status = doorbell::WcStatus::from_raw(raw);
-        let report =
-            decode(format!("Completion {{ status: {status:?}, vendor_err: 129 }}").as_bytes());
+        let report = decode(format!("Completion {{ status: {status:?}, vendor_err: 129 }}").as_bytes());
         assert!(told(&report)[0].contains(&format!("status={raw}")), "{status:?}: {report:?}");
     }
 }

@@ -44,12 +44,7 @@ fn reports_of_programs_are_read() {
         (
             "UCX  FATAL Error on QP 0x1590d wqe[43850]: Local QP operation (synd 0x2 vend 0x68) opcode MASKED_COMPARE_SWAP\n",
             Some("UCX"),
-            &[
-                ("syndrome", "0x02"),
-                ("QP number", "0x1590d"),
-                ("wqe_counter", "0xab4a"),
-                ("opcode of the WQE", "0x14"),
-            ],
+            &[("syndrome", "0x02"), ("QP number", "0x1590d"), ("wqe_counter", "0xab4a"), ("opcode of the WQE", "0x14")],
         ),
         (
             "mlx5_core 0000:3b:00.1 eth1: Error cqe on cqn 0x817, ci 0x8, sqn 0x1dbb, opcode 0xd, syndrome 0x1, vendor syndrome 0x68\n",
@@ -70,12 +65,7 @@ fn reports_of_programs_are_read() {
         (
             "[Wed Jul 29 14:40:27 2026] mlx5_bond_0/1: QP 51291 error: local length error (0x8e 0x0 0x0)\n",
             Some("mlx5_ib"),
-            &[
-                ("syndrome", "0x01"),
-                ("vendor_err_synd", "0x8e"),
-                ("hw_err_synd", "0x00"),
-                ("QP number", "0xc85b"),
-            ],
+            &[("syndrome", "0x01"), ("vendor_err_synd", "0x8e"), ("hw_err_synd", "0x00"), ("QP number", "0xc85b")],
         ),
         (
             "Unexpected CQE error syndrome 0x04 CQN = 128 SQN = 14688 wqe_counter = 1 wq_ci = 2 cq_ci = 0\n",
@@ -85,12 +75,7 @@ fn reports_of_programs_are_read() {
         (
             "got completion with err: syndrome=0x4, vendor_err_synd=0x53, hw_err_synd=0x9d, hw_synd_type=0, wqe_counter=3 wqe_qpn=1f\n",
             Some("DOCA"),
-            &[
-                ("syndrome", "0x04"),
-                ("vendor_err_synd", "0x53"),
-                ("hw_err_synd", "0x9d"),
-                ("wqe_counter", "0x0003"),
-            ],
+            &[("syndrome", "0x04"), ("vendor_err_synd", "0x53"), ("hw_err_synd", "0x9d"), ("wqe_counter", "0x0003")],
         ),
         (
             "n1:3468:3905 [4] ib_plugin.c:1615 NCCL WARN NET/IB : Got completion from peer 10.0.0.1<54862> with status=12 opcode=32616 \
@@ -148,13 +133,8 @@ fn reports_of_programs_are_read() {
 
 #[test]
 fn decimal_and_hexadecimal_vendor_syndromes_differ() {
-    let finding =
-        only("NCCL WARN NET/IB : Got completion with error 4, opcode 1, len 2, vendor err 81\n");
-    assert!(
-        finding.notes.iter().any(|note| note.contains("it is 0x51, not 0x81")),
-        "{:?}",
-        finding.notes
-    );
+    let finding = only("NCCL WARN NET/IB : Got completion with error 4, opcode 1, len 2, vendor err 81\n");
+    assert!(finding.notes.iter().any(|note| note.contains("it is 0x51, not 0x81")), "{:?}", finding.notes);
 }
 
 #[test]
@@ -196,8 +176,5 @@ fn dumps_of_older_adapters_are_named_and_not_decoded() {
     let command = "mlx5_core 0000:04:00.0: mlx5_cmd_check:795:(pid 9993): RTR2RTS_QP(0x504) op_mod(0x0) failed, status bad parameter(0x3), \
                    syndrome (0x4bb88f)\n";
     let report = decode(command.as_bytes());
-    assert!(
-        numbers(&report.findings[0]).contains(&("syndrome of the command", "0x4bb88f")),
-        "{report:?}"
-    );
+    assert!(numbers(&report.findings[0]).contains(&("syndrome of the command", "0x4bb88f")), "{report:?}");
 }

@@ -43,10 +43,7 @@ fn a_file_is_read_like_standard_input() {
     let from_file = doorbell(&["decode", path.to_str().unwrap()], "");
     std::fs::remove_file(&path).unwrap();
     assert_eq!(from_file.stdout, doorbell(&["decode"], ERROR).stdout);
-    assert!(
-        text(&from_file.stdout).contains("refused the access of an RDMA_WRITE"),
-        "{from_file:?}"
-    );
+    assert!(text(&from_file.stdout).contains("refused the access of an RDMA_WRITE"), "{from_file:?}");
 }
 
 #[test]
@@ -57,12 +54,7 @@ fn json_says_the_same() {
     assert_eq!(finding["kind"], "part_of_error_cqe");
     assert_eq!(finding["bytes"], "000000000000881308000113074767d2");
     assert_eq!(finding["explanation"]["blame"], "both_ends");
-    let syndrome = finding["fields"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|field| field["name"] == "syndrome")
-        .unwrap();
+    let syndrome = finding["fields"].as_array().unwrap().iter().find(|field| field["name"] == "syndrome").unwrap();
     assert_eq!((&syndrome["value"], &syndrome["offset"]), (&"0x13".into(), &55.into()));
     assert_eq!(output.status.code(), Some(1));
 }
@@ -78,8 +70,7 @@ fn completion_scripts_and_the_manual_page() {
     assert!(page.starts_with(".ie") || page.contains(".TH doorbell 1"), "{page}");
     for command in ["info", "decode"] {
         assert!(
-            page.contains(&format!(".TH doorbell\\-{command} 1"))
-                || page.contains(&format!("doorbell\\-{command}")),
+            page.contains(&format!(".TH doorbell\\-{command} 1")) || page.contains(&format!("doorbell\\-{command}")),
             "{command}"
         );
     }

@@ -8,10 +8,8 @@ use doorbell_silicon::cqes;
 
 fn libmlx5(bytes: &[u8]) -> String {
     let rows = bytes.chunks(16).map(|row| {
-        let words: Vec<String> = row
-            .chunks(4)
-            .map(|word| word.iter().map(|byte| format!("{byte:02x}")).collect())
-            .collect();
+        let words: Vec<String> =
+            row.chunks(4).map(|word| word.iter().map(|byte| format!("{byte:02x}")).collect()).collect();
         words.join(" ") + "\n"
     });
     format!("mlx5: n1: got completion with error:\n{}", rows.collect::<String>())
@@ -21,8 +19,7 @@ fn libmlx5(bytes: &[u8]) -> String {
 fn noise(seed: u64) -> impl Iterator<Item = u8> {
     let mut state = seed;
     std::iter::repeat_with(move || {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 56) as u8
     })
 }
@@ -35,11 +32,7 @@ fn dumps_that_are_cut_anywhere() {
         assert!(report.findings.len() <= 1, "{end}");
         // Without its end the failure is not known.
         let whole = end >= text.trim_end().len();
-        assert_eq!(
-            report.findings.first().is_some_and(|f| f.kind == Kind::ErrorCqe),
-            whole,
-            "{end}"
-        );
+        assert_eq!(report.findings.first().is_some_and(|f| f.kind == Kind::ErrorCqe), whole, "{end}");
     }
     for start in 0..text.len() {
         decode(&text.as_bytes()[start..]);
@@ -52,16 +45,12 @@ fn two_programs_that_print_at_once() {
     let mixed = text.replace("\n00000002", "\nanother program says something\n00000002");
     let report = decode(mixed.as_bytes());
     assert_eq!(report.findings.len(), 1);
-    assert!(
-        report.findings[0].notes.iter().any(|note| note.contains("other lines stand between")),
-        "{report:?}"
-    );
+    assert!(report.findings[0].notes.iter().any(|note| note.contains("other lines stand between")), "{report:?}");
 }
 
 #[test]
 fn a_whole_log_of_dumps() {
-    let all: String =
-        cqes().map(|dump| format!("{}something in between\n", libmlx5(&dump.bytes))).collect();
+    let all: String = cqes().map(|dump| format!("{}something in between\n", libmlx5(&dump.bytes))).collect();
     let report = decode(all.as_bytes());
     assert_eq!((report.findings.len(), report.left_out), (28, 0));
     let report = decode(all.repeat(200).as_bytes());
@@ -81,36 +70,18 @@ fn megabytes_of_anything() {
     const MEGABYTE: usize = 1 << 20;
     let dump = libmlx5(&cqes().next().unwrap().bytes);
     let binary: Vec<u8> = noise(1).take(MEGABYTE).collect();
-    let digits: Vec<u8> =
-        noise(2).map(|byte| b"0123456789abcdef"[usize::from(byte % 16)]).take(MEGABYTE).collect();
-    let rows: Vec<u8> = noise(3)
-        .map(|byte| b"0123456789abcdef \n:"[usize::from(byte % 19)])
-        .take(MEGABYTE)
-        .collect();
-    let signs =
-        "(synd 0x error: vendor_err Got completion ): syndrome ".repeat(MEGABYTE / 50).into_bytes();
+    let digits: Vec<u8> = noise(2).map(|byte| b"0123456789abcdef"[usize::from(byte % 16)]).take(MEGABYTE).collect();
+    let rows: Vec<u8> = noise(3).map(|byte| b"0123456789abcdef \n:"[usize::from(byte % 19)]).take(MEGABYTE).collect();
+    let signs = "(synd 0x error: vendor_err Got completion ): syndrome ".repeat(MEGABYTE / 50).into_bytes();
     let open = "\x1b[".repeat(MEGABYTE / 2).into_bytes();
-    for junk in [
-        binary,
-        digits,
-        rows,
-        signs,
-        open,
-        vec![b'0'; MEGABYTE],
-        vec![b'\n'; MEGABYTE],
-        vec![0xff; MEGABYTE],
-    ] {
+    for junk in [binary, digits, rows, signs, open, vec![b'0'; MEGABYTE], vec![b'\n'; MEGABYTE], vec![0xff; MEGABYTE]] {
         let began = processor_time();
         decode(&junk);
         let spent = processor_time() - began;
         assert!(spent < Duration::from_secs(1), "{spent:?} for {:?}", &junk[..20]);
         // A dump after the junk is found.
-        let report = decode(
-            &[&junk[..], b"\n\nend of that\nand more\nand more\nand more\n", dump.as_bytes()]
-                .concat(),
-        );
-        let found = report.left_out > 0
-            || report.findings.iter().any(|finding| finding.kind == Kind::ErrorCqe);
+        let report = decode(&[&junk[..], b"\n\nend of that\nand more\nand more\nand more\n", dump.as_bytes()].concat());
+        let found = report.left_out > 0 || report.findings.iter().any(|finding| finding.kind == Kind::ErrorCqe);
         assert!(found, "{:?}", &junk[..20]);
     }
 }
@@ -128,8 +99,7 @@ fn hashes_and_addresses_are_not_dumps() {
 #[test]
 fn changed_reports() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cases");
-    let mut files: Vec<_> =
-        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     let mut seeds: Vec<Vec<u8>> = files.iter().map(|file| fs::read(file).unwrap()).collect();
     seeds.push(libmlx5(&cqes().next().unwrap().bytes).into_bytes());
@@ -167,11 +137,7 @@ fn changed_reports() {
                 shown()
             );
             let explained = finding.explanation.as_ref();
-            assert!(
-                explained.is_none_or(|explained| !explained.failed.contains("{what}")),
-                "{}",
-                shown()
-            );
+            assert!(explained.is_none_or(|explained| !explained.failed.contains("{what}")), "{}", shown());
         }
         assert!(report.nearest.is_none() || report.findings.is_empty(), "{}", shown());
     }

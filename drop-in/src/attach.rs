@@ -19,14 +19,15 @@ static ATTACHING: Mutex<()> = Mutex::new(());
 
 /// Lets doorbell poll and arm a CQ. Those queue pairs that it has must be attached before something is posted to them.
 ///
-/// A queue pair that is created on it later is doorbell's, too. The other CQ and the SRQ of that queue pair must be attached
-/// before: otherwise its creation fails with `EOPNOTSUPP`. No object can be detached.
+/// A queue pair that is created on it later is doorbell's, too. The other CQ and the SRQ of that queue pair must be
+/// attached before: otherwise its creation fails with `EOPNOTSUPP`. No object can be detached.
 ///
-/// Returns 0, also if doorbell drives it already, or `EOPNOTSUPP`: then libmlx5 drives the CQ, and `DOORBELL_LOG=1` shows why.
+/// Returns 0, also if doorbell drives it already, or `EOPNOTSUPP`: then libmlx5 drives the CQ, and `DOORBELL_LOG=1`
+/// shows why.
 ///
 /// # Safety
-/// The CQ is of `ibv_create_cq`. It was neither polled nor resized, no event of it was taken, and no other thread uses it during the
-/// call; other threads may use, create and destroy other objects.
+/// The CQ is of `ibv_create_cq`. It was neither polled nor resized, no event of it was taken, and no other thread uses
+/// it during the call; other threads may use, create and destroy other objects.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn doorbell_attach_cq(cq: *mut ibv_cq) -> c_int {
     let _attaching = ATTACHING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,14 +47,14 @@ pub unsafe extern "C" fn doorbell_attach_cq(cq: *mut ibv_cq) -> c_int {
     }
 }
 
-/// Lets doorbell post to an SRQ. Attach all queue pairs of the SRQ, too: for a receive of another one `ibv_poll_cq` of libmlx5
-/// returns a wrong `wr_id`.
+/// Lets doorbell post to an SRQ. Attach all queue pairs of the SRQ, too: for a receive of another one `ibv_poll_cq` of
+/// libmlx5 returns a wrong `wr_id`.
 ///
 /// Returns as `doorbell_attach_cq`.
 ///
 /// # Safety
-/// The SRQ is a plain one, neither of XRC nor of tag matching. Nothing was posted to it, and no other thread uses it during
-/// the call.
+/// The SRQ is a plain one, neither of XRC nor of tag matching. Nothing was posted to it, and no other thread uses it
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn doorbell_attach_srq(srq: *mut ibv_srq) -> c_int {
     let _attaching = ATTACHING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,10 +79,10 @@ pub unsafe extern "C" fn doorbell_attach_srq(srq: *mut ibv_srq) -> c_int {
 /// Returns as `doorbell_attach_cq`. On failure the call has attached none of these objects.
 ///
 /// # Safety
-/// The queue pair is of `ibv_create_qp`, or of `ibv_create_qp_ex` without creation flags, for SEND, RDMA and atomics; not of
-/// `mlx5dv_create_qp`. Nothing was posted to it since it was in RESET, and no other thread uses it, its CQs or its SRQ during
-/// the call. For its CQs and its SRQ holds what `doorbell_attach_cq` and `doorbell_attach_srq` ask for. The program binds no memory
-/// windows with it.
+/// The queue pair is of `ibv_create_qp`, or of `ibv_create_qp_ex` without creation flags, for SEND, RDMA and atomics;
+/// not of `mlx5dv_create_qp`. Nothing was posted to it since it was in RESET, and no other thread uses it, its CQs or
+/// its SRQ during the call. For its CQs and its SRQ holds what `doorbell_attach_cq` and `doorbell_attach_srq` ask for.
+/// The program binds no memory windows with it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn doorbell_attach_qp(qp: *mut ibv_qp) -> c_int {
     let _attaching = ATTACHING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,17 +108,15 @@ pub unsafe extern "C" fn doorbell_attach_qp(qp: *mut ibv_qp) -> c_int {
     }
 }
 
-/// Returns the record of a context, whose functions are replaced if they were not; `None` if it is not libmlx5's, or if calls that
-/// modify and destroy objects do not come to this library.
+/// Returns the record of a context, whose functions are replaced if they were not; `None` if it is not libmlx5's, or if
+/// calls that modify and destroy objects do not come to this library.
 ///
 /// # Safety
 /// `ibv` is a context of libibverbs that no code closes meanwhile.
 unsafe fn context_of<'a>(ibv: *mut ibv_context) -> Option<&'a Context> {
     let ours = exports::ibv_destroy_qp as *const c_void;
     if !provider::stands_in_front(c"ibv_destroy_qp", ours) {
-        log::warn(format_args!(
-            "nothing can be attached: link the doorbell library before libibverbs"
-        ));
+        log::warn(format_args!("nothing can be attached: link the doorbell library before libibverbs"));
         return None;
     }
     // SAFETY: `ibv` is an open context.

@@ -1,6 +1,7 @@
 //! `ibv_wr_*`: a batch is a list of requests, which the end of the batch posts as `ibv_post_send` does.
 //!
-//! `ibv_wr_start` locks the list until `ibv_wr_complete` or `ibv_wr_abort`. It locks no queue, so a thread may poll meanwhile.
+//! `ibv_wr_start` locks the list until `ibv_wr_complete` or `ibv_wr_abort`. It locks no queue, so a thread may poll
+//! meanwhile.
 
 use core::ffi::{c_int, c_void};
 use core::mem::{self, zeroed};
@@ -8,17 +9,15 @@ use core::ptr;
 use core::slice;
 
 use rdma_core_sys::{
-    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
-    IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
-    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV,
-    IBV_SEND_INLINE, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ,
-    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_RDMA_READ,
+    IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
+    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_SEND_INLINE, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD,
+    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
     IBV_WR_SEND_WITH_INV, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_send_wr, ibv_sge, ibv_wr_opcode,
 };
 
 use rdma_core_sys::{
-    ibv_send_wr__bindgen_ty_2__bindgen_ty_1 as Rdma,
-    ibv_send_wr__bindgen_ty_2__bindgen_ty_2 as Atomic,
+    ibv_send_wr__bindgen_ty_2__bindgen_ty_1 as Rdma, ibv_send_wr__bindgen_ty_2__bindgen_ty_2 as Atomic,
     ibv_send_wr__bindgen_ty_2__bindgen_ty_3 as Datagram,
 };
 
@@ -153,8 +152,8 @@ impl Batch {
         }
     }
 
-    /// Has inline data be the payload of the last request. What is more than the queue takes is not read: `check` refuses the
-    /// request.
+    /// Has inline data be the payload of the last request. What is more than the queue takes is not read: `check`
+    /// refuses the request.
     ///
     /// # Safety
     /// Each piece can be read.
@@ -272,11 +271,7 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
     }
 }
 
-unsafe extern "C" fn wr_set_inline_data_list(
-    qp: *mut ibv_qp_ex,
-    count: usize,
-    list: *const ibv_data_buf,
-) {
+unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
     // SAFETY: [verbs] the program is in a batch, and the data can be read.
     unsafe {
         if let Some(batch) = batch(qp) {

@@ -93,13 +93,13 @@ impl<Q: ReceiveRing<Data = u64>> ReceiveSide<Q> {
     /// `cqe` is of this queue.
     #[inline(always)]
     unsafe fn complete(&mut self, cqe: Cqe<'_>, is_shared: bool) -> Outcome {
-        // SAFETY: `cqe` is of this queue. Verbs programs post memory of their own. `complete` returns a slot that is held, whose
-        // buffer is as it was posted.
+        // SAFETY: `cqe` is of this queue. Verbs programs post memory of their own. `complete` returns a slot that is
+        // held, whose buffer is as it was posted.
         unsafe {
             let (slot, status) = match receive::complete(&mut self.queue, cqe) {
                 Completion::Message(slot) => (slot, IBV_WC_SUCCESS),
-                // libmlx5 posts a receive of an SRQ again that has met an on-demand page fault: to the program its buffer still
-                // belongs to the device.
+                // libmlx5 posts a receive of an SRQ again that has met an on-demand page fault: to the program its
+                // buffer still belongs to the device.
                 Completion::Failed(slot) if is_shared && cqe.is_odp_page_fault() => {
                     self.queue.recycle(slot);
                     self.queue.ring_doorbell();

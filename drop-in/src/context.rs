@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::Mutex;
 
 use rdma_core_sys::{
-    ibv_context, ibv_context_ops, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_qp,
-    ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr_ex, ibv_wc, mlx5dv_obj,
+    ibv_context, ibv_context_ops, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_qp, ibv_qp_init_attr_ex, ibv_srq,
+    ibv_srq_init_attr_ex, ibv_wc, mlx5dv_obj,
 };
 
 use crate::objects::{Cq, Qp, Srq};
@@ -16,12 +16,9 @@ use crate::table::Table;
 
 pub(crate) type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 pub(crate) type InitObj = unsafe extern "C" fn(*mut mlx5dv_obj, u64) -> c_int;
-pub(crate) type CreateCqEx =
-    unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex;
-pub(crate) type CreateQpEx =
-    unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
-pub(crate) type CreateSrqEx =
-    unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq;
+pub(crate) type CreateCqEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex;
+pub(crate) type CreateQpEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
+pub(crate) type CreateSrqEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq;
 
 /// A context of libmlx5 whose functions were replaced.
 pub(crate) struct Context {
@@ -32,7 +29,8 @@ pub(crate) struct Context {
     pub(crate) create_qp_ex: Option<CreateQpEx>,
     pub(crate) create_srq_ex: Option<CreateSrqEx>,
     pub(crate) init_obj: InitObj,
-    /// Bytes from an address handle to its address vector, which is a part of it; 0 before `init_obj` has said where one is.
+    /// Bytes from an address handle to its address vector, which is a part of it; 0 before `init_obj` has said where
+    /// one is.
     pub(crate) av_offset: AtomicUsize,
     /// By number of the queue pair.
     pub(crate) qps: Table<Qp>,
@@ -55,9 +53,8 @@ struct Place {
     record: AtomicPtr<Context>,
 }
 
-static OPEN: [Place; 64] = [const {
-    Place { ibv: AtomicPtr::new(ptr::null_mut()), record: AtomicPtr::new(ptr::null_mut()) }
-}; 64];
+static OPEN: [Place; 64] =
+    [const { Place { ibv: AtomicPtr::new(ptr::null_mut()), record: AtomicPtr::new(ptr::null_mut()) } }; 64];
 
 /// Returns the record of a context, if its functions were replaced.
 ///
@@ -126,8 +123,8 @@ pub(crate) unsafe fn function(ibv: *mut ibv_context, name: &CStr) -> Option<*mut
     provider::beside(ops.poll_cq? as *const c_void, name)
 }
 
-/// Returns the function of libibverbs or libmlx5 that this library stands in front of: `real!(context, c"name" as fn(..) -> ..)`, an
-/// `Option`.
+/// Returns the function of libibverbs or libmlx5 that this library stands in front of: `real!(context, c"name" as
+/// fn(..) -> ..)`, an `Option`.
 macro_rules! real {
     ($ibv:expr, $name:literal as fn($($argument:ty),* $(,)?) -> $result:ty) => {
         $crate::context::function($ibv, $name).map(|function| {

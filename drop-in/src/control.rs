@@ -8,8 +8,8 @@ use mlx5_ring::completion::Cqe;
 use mlx5_ring::receive::ReceiveRing;
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys::{
-    IBV_QP_STATE, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS, ibv_mw, ibv_mw_bind, ibv_qp,
-    ibv_qp_attr, ibv_qp_ex, ibv_qp_state,
+    IBV_QP_STATE, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS, ibv_mw, ibv_mw_bind, ibv_qp, ibv_qp_attr, ibv_qp_ex,
+    ibv_qp_state,
 };
 
 use crate::builder;
@@ -25,16 +25,13 @@ use crate::table::Table;
 pub(crate) unsafe fn modify(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: [verbs]
     unsafe {
-        let modify = real!(
-            (*qp).context,
-            c"ibv_modify_qp" as fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int
-        );
+        let modify = real!((*qp).context, c"ibv_modify_qp" as fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int);
         modify.map_or(libc::EOPNOTSUPP, |modify| modify(qp, attr, mask))
     }
 }
 
-/// Modifies a queue pair that doorbell drives. On the way to RESET and to RTS libmlx5 stores its own `wr_complete`, which a batch of
-/// `ibv_wr_*` must not call: it returns `EBUSY` while there is one.
+/// Modifies a queue pair that doorbell drives. On the way to RESET and to RTS libmlx5 stores its own `wr_complete`,
+/// which a batch of `ibv_wr_*` must not call: it returns `EBUSY` while there is one.
 ///
 /// # Safety
 /// [verbs]; `record` is that of the queue pair.
@@ -148,11 +145,7 @@ fn give_back(record: &Qp, cqe: Cqe<'_>) {
 ///
 /// # Safety
 /// [verbs]; `record` is that of `qp`.
-pub(crate) unsafe fn destroy_qp(
-    context: &Context,
-    record: &Qp,
-    destroy: impl FnOnce() -> c_int,
-) -> c_int {
+pub(crate) unsafe fn destroy_qp(context: &Context, record: &Qp, destroy: impl FnOnce() -> c_int) -> c_int {
     // Once it is destroyed, a new queue pair may have its number, and its WQEs are gone.
     // SAFETY: [verbs]; integers, which may be 0.
     let is_reset = unsafe {
@@ -160,8 +153,8 @@ pub(crate) unsafe fn destroy_qp(
         change(record, &mut attr, IBV_QP_STATE as c_int) == 0
     };
     without_record(&context.qps, record.qpn, destroy, |record| {
-        // Else the device is gone, and completes nothing more. A child that inherited the queue pair destroys nothing, and may lack the
-        // memory of its CQs.
+        // Else the device is gone, and completes nothing more. A child that inherited the queue pair destroys nothing,
+        // and may lack the memory of its CQs.
         if !is_reset {
             remove_completions(record);
         }
@@ -184,14 +177,9 @@ pub(crate) fn destroyed<T>(
     without_record(records, number, destroy, |_| {})
 }
 
-/// Destroys an object whose record nothing finds meanwhile: a new object may have its number at once. Calls `end` with the record if it
-/// was destroyed.
-fn without_record<T>(
-    records: &Table<T>,
-    number: u32,
-    destroy: impl FnOnce() -> c_int,
-    end: impl FnOnce(&T),
-) -> c_int {
+/// Destroys an object whose record nothing finds meanwhile: a new object may have its number at once. Calls `end` with
+/// the record if it was destroyed.
+fn without_record<T>(records: &Table<T>, number: u32, destroy: impl FnOnce() -> c_int, end: impl FnOnce(&T)) -> c_int {
     let record = records.take(number);
     let error = destroy();
     match record {
@@ -203,11 +191,7 @@ fn without_record<T>(
 }
 
 /// Stands in the place of libmlx5's function in a context.
-pub(crate) unsafe extern "C" fn bind_mw(
-    qp: *mut ibv_qp,
-    mw: *mut ibv_mw,
-    bind: *mut ibv_mw_bind,
-) -> c_int {
+pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
         let context = context::of((*qp).context);

@@ -1,13 +1,14 @@
-//! Creation of objects, which libmlx5 does: CQs and SRQs that doorbell may drive get a record, and queue pairs that it drives.
+//! Creation of objects, which libmlx5 does: CQs and SRQs that doorbell may drive get a record, and queue pairs that it
+//! drives.
 
 use core::ffi::c_int;
 use core::ptr;
 use core::sync::atomic::AtomicU32;
 
 use rdma_core_sys::{
-    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
-    ibv_qp, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr_ex,
+    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_SRQ_INIT_ATTR_TYPE,
+    IBV_SRQT_BASIC, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_qp, ibv_qp_init_attr_ex, ibv_srq,
+    ibv_srq_init_attr_ex,
 };
 
 use crate::builder;
@@ -48,25 +49,17 @@ pub(crate) unsafe fn record_cq(context: &Context, cq: *mut ibv_cq, is_extended: 
 /// # Safety
 /// `srq` is an SRQ of `context` that no code uses meanwhile.
 pub(crate) unsafe fn record_srq(context: &Context, srq: *mut ibv_srq) {
-    let record = Srq {
-        ibv: srq,
-        status: Status::undecided(),
-        side: Lock::new(None),
-        users: AtomicU32::new(0),
-    };
+    let record = Srq { ibv: srq, status: Status::undecided(), side: Lock::new(None), users: AtomicU32::new(0) };
     // SAFETY: `srq` is an SRQ. One whose handle has too many bits has no record.
     let _ = context.srqs.insert(unsafe { (*srq).handle }, Box::new(record));
 }
 
-/// Decides for a new queue pair. Returns null if it cannot share its CQs or its SRQ with doorbell; then it is destroyed.
+/// Decides for a new queue pair. Returns null if it cannot share its CQs or its SRQ with doorbell; then it is
+/// destroyed.
 ///
 /// # Safety
 /// `qp` was created just now in `context`, or is null.
-pub(crate) unsafe fn joined(
-    context: &Context,
-    qp: *mut ibv_qp,
-    uncovered: Option<&'static str>,
-) -> *mut ibv_qp {
+pub(crate) unsafe fn joined(context: &Context, qp: *mut ibv_qp, uncovered: Option<&'static str>) -> *mut ibv_qp {
     // SAFETY: `qp` was created just now, so no other code uses it. One for RSS has no CQs.
     unsafe {
         if qp.is_null() || ((*qp).send_cq.is_null() && (*qp).recv_cq.is_null()) {
@@ -86,10 +79,7 @@ pub(crate) unsafe fn joined(
 }
 
 /// Stands in the place of libibverbs' function in a context.
-pub(crate) unsafe extern "C" fn create_cq_ex(
-    ibv: *mut ibv_context,
-    attr: *mut ibv_cq_init_attr_ex,
-) -> *mut ibv_cq_ex {
+pub(crate) unsafe extern "C" fn create_cq_ex(ibv: *mut ibv_context, attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
     // SAFETY: [verbs]; no other code has the new CQ.
     unsafe {
         let context = context::of(ibv);
@@ -106,17 +96,13 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 }
 
 /// Stands in the place of libibverbs' function in a context.
-pub(crate) unsafe extern "C" fn create_srq_ex(
-    ibv: *mut ibv_context,
-    attr: *mut ibv_srq_init_attr_ex,
-) -> *mut ibv_srq {
+pub(crate) unsafe extern "C" fn create_srq_ex(ibv: *mut ibv_context, attr: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq {
     // SAFETY: [verbs]; no other code has the new SRQ.
     unsafe {
         let context = context::of(ibv);
         let Some(create) = context.create_srq_ex else { return ptr::null_mut() };
         let srq = create(ibv, attr);
-        let is_basic =
-            (*attr).comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || (*attr).srq_type == IBV_SRQT_BASIC;
+        let is_basic = (*attr).comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || (*attr).srq_type == IBV_SRQT_BASIC;
         if !srq.is_null() {
             match uncovered_by_environment() {
                 None if is_basic => record_srq(context, srq),
@@ -132,12 +118,8 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 }
 
 /// Stands in the place of libibverbs' function in a context.
-pub(crate) unsafe extern "C" fn create_qp_ex(
-    ibv: *mut ibv_context,
-    attr: *mut ibv_qp_init_attr_ex,
-) -> *mut ibv_qp {
-    const COVERED: u32 =
-        IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+pub(crate) unsafe extern "C" fn create_qp_ex(ibv: *mut ibv_context, attr: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
+    const COVERED: u32 = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     // SAFETY: [verbs]; no other code has the new queue pair.
     unsafe {
         let context = context::of(ibv);

@@ -1,4 +1,5 @@
-//! Which path an object takes: decided when a queue pair is created, for it and for the CQs and the SRQ that it is created on.
+//! Which path an object takes: decided when a queue pair is created, for it and for the CQs and the SRQ that it is
+//! created on.
 
 use core::ptr::NonNull;
 use std::sync::PoisonError;
@@ -34,15 +35,12 @@ pub(crate) fn uncovered_by_environment() -> Option<Why> {
         .then_some("WQEs with signatures (MLX5_QP_SIGNATURE, MLX5_SRQ_SIGNATURE)")
 }
 
-/// Decides for a new queue pair, for those of its CQs and its SRQ that are undecided, and gives it a record if doorbell drives it.
+/// Decides for a new queue pair, for those of its CQs and its SRQ that are undecided, and gives it a record if doorbell
+/// drives it.
 ///
 /// # Safety
 /// `qp` is a queue pair of `context` that no code uses meanwhile.
-pub(crate) unsafe fn join(
-    context: &Context,
-    qp: *mut ibv_qp,
-    uncovered: Option<Why>,
-) -> Result<(), Refusal> {
+pub(crate) unsafe fn join(context: &Context, qp: *mut ibv_qp, uncovered: Option<Why>) -> Result<(), Refusal> {
     let _deciding = context.deciding.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: `qp` is a queue pair, and so its CQs and its SRQ exist. [record-lives]
     let (made, cqs, srq) = unsafe {
@@ -66,9 +64,7 @@ pub(crate) unsafe fn join(
     });
     let joined = match (why, cqs) {
         // SAFETY: no code uses `qp`, which has these CQs and this SRQ.
-        (None, [Some(send_cq), Some(recv_cq)]) => unsafe {
-            adopt(context, qp, send_cq, recv_cq, srq)
-        },
+        (None, [Some(send_cq), Some(recv_cq)]) => unsafe { adopt(context, qp, send_cq, recv_cq, srq) },
         (why, _) => Err(why.unwrap_or_default()),
     };
     let Err(why) = joined else {
@@ -94,13 +90,7 @@ pub(crate) unsafe fn join(
 ///
 /// # Safety
 /// `qp` is a queue pair of `context` with these CQs and this SRQ that no code uses, and this thread decides.
-unsafe fn adopt(
-    context: &Context,
-    qp: *mut ibv_qp,
-    send_cq: &Cq,
-    recv_cq: &Cq,
-    srq: Option<&Srq>,
-) -> Result<(), Why> {
+unsafe fn adopt(context: &Context, qp: *mut ibv_qp, send_cq: &Cq, recv_cq: &Cq, srq: Option<&Srq>) -> Result<(), Why> {
     // SAFETY: no code uses `qp`. A queue pair has functions of `ibv_wr_*` if libibverbs says so.
     let (sides, ex) = unsafe {
         let ex = real!(context.ibv, c"ibv_qp_to_qp_ex" as fn(*mut ibv_qp) -> *mut ibv_qp_ex);

@@ -1,11 +1,12 @@
-//! The functions of libibverbs and libmlx5 that this library stands in front of: a program that is linked to them calls these.
+//! The functions of libibverbs and libmlx5 that this library stands in front of: a program that is linked to them calls
+//! these.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
 
 use rdma_core_sys::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr, mlx5dv_qp_init_attr,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq,
+    ibv_srq_init_attr, mlx5dv_qp_init_attr,
 };
 
 use crate::context::{self, Context, real};
@@ -67,14 +68,7 @@ pub unsafe extern "C" fn ibv_create_cq(
     unsafe {
         let create = real!(
             ibv,
-            c"ibv_create_cq"
-                as fn(
-                    *mut ibv_context,
-                    c_int,
-                    *mut c_void,
-                    *mut ibv_comp_channel,
-                    c_int,
-                ) -> *mut ibv_cq
+            c"ibv_create_cq" as fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq
         );
         let Some(create) = create else { return absent() };
         let cq = create(ibv, cqe, cq_context, channel, vector);
@@ -129,11 +123,8 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     // SAFETY: [verbs], [record-lives].
     unsafe {
         let ibv = (*channel).context;
-        let get = real!(
-            ibv,
-            c"ibv_get_cq_event"
-                as fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int
-        );
+        let get =
+            real!(ibv, c"ibv_get_cq_event" as fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int);
         let error = get.map_or(-1, |get| get(channel, cq, cq_context));
         if error == 0 {
             let context = context::find(ibv);
@@ -167,17 +158,11 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 /// # Safety
 /// As libibverbs asks for.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_create_srq(
-    pd: *mut ibv_pd,
-    attr: *mut ibv_srq_init_attr,
-) -> *mut ibv_srq {
+pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     // SAFETY: [verbs]; no other code has the new SRQ.
     unsafe {
         let ibv = (*pd).context;
-        let create = real!(
-            ibv,
-            c"ibv_create_srq" as fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq
-        );
+        let create = real!(ibv, c"ibv_create_srq" as fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq);
         let Some(create) = create else { return absent() };
         let srq = create(pd, attr);
         if let (false, Some(context)) = (srq.is_null(), covered(ibv)) {
@@ -207,15 +192,11 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
 /// # Safety
 /// As libibverbs asks for.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_create_qp(
-    pd: *mut ibv_pd,
-    attr: *mut ibv_qp_init_attr,
-) -> *mut ibv_qp {
+pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: [verbs]; no other code has the new queue pair.
     unsafe {
         let ibv = (*pd).context;
-        let create =
-            real!(ibv, c"ibv_create_qp" as fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp);
+        let create = real!(ibv, c"ibv_create_qp" as fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp);
         let Some(create) = create else { return absent() };
         let qp = create(pd, attr);
         context::find(ibv).map_or(qp, |context| create::joined(context, qp, None))
@@ -237,11 +218,7 @@ pub unsafe extern "C" fn mlx5dv_create_qp(
         let create = real!(
             ibv,
             c"mlx5dv_create_qp"
-                as fn(
-                    *mut ibv_context,
-                    *mut ibv_qp_init_attr_ex,
-                    *mut mlx5dv_qp_init_attr,
-                ) -> *mut ibv_qp
+                as fn(*mut ibv_context, *mut ibv_qp_init_attr_ex, *mut mlx5dv_qp_init_attr) -> *mut ibv_qp
         );
         let Some(create) = create else { return absent() };
         let qp = create(ibv, attr, mlx5_attr);
@@ -255,11 +232,7 @@ pub unsafe extern "C" fn mlx5dv_create_qp(
 /// # Safety
 /// As libibverbs asks for.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_modify_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
-    mask: c_int,
-) -> c_int {
+pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
         let context = context::find((*qp).context);

@@ -49,8 +49,8 @@ pub(crate) fn replace(cq: &mut ibv_cq_ex) {
 pub(crate) fn leave(record: &Cq) {
     record.status.set(Path::Libmlx5);
     let Some(original) = &record.original else { return };
-    // SAFETY: [record-lives] an extended CQ. Another thread may call the functions of either library: all of them find an empty
-    // CQ.
+    // SAFETY: [record-lives] an extended CQ. Another thread may call the functions of either library: all of them find
+    // an empty CQ.
     let cq = unsafe { &mut *record.ibv.cast::<ibv_cq_ex>() };
     macro_rules! restore {
         ($($name:ident),*) => { $(cq.$name = original.$name;)* };
@@ -188,7 +188,8 @@ impl CqSide {
 /// [verbs] The program is in a poll.
 #[inline(always)]
 unsafe fn current(cq: *mut ibv_cq_ex) -> Option<Cqe<'static>> {
-    // SAFETY: [verbs] the program is in a poll, so this thread holds the lock, and the CQE was taken and is not published.
+    // SAFETY: [verbs] the program is in a poll, so this thread holds the lock, and the CQE was taken and is not
+    // published.
     unsafe { record_of(cq)?.1.side.held().as_ref()?.current }
 }
 

@@ -1,5 +1,5 @@
-//! Putting the library's functions in the place of libmlx5's, in the tables of a context that libibverbs publishes: those of
-//! `struct ibv_context` for what posts and polls, and those of `struct verbs_context` for extended objects.
+//! Putting the library's functions in the place of libmlx5's, in the tables of a context that libibverbs publishes:
+//! those of `struct ibv_context` for what posts and polls, and those of `struct verbs_context` for extended objects.
 
 use core::ffi::c_int;
 use core::mem::offset_of;
@@ -12,7 +12,8 @@ use crate::context::{self, Context, real};
 use crate::table::Table;
 use crate::{control, create, log, poll, receive, send};
 
-/// Returns `true` if doorbell drives all objects that are covered, as `doorbell run` asks for: else those that are attached.
+/// Returns `true` if doorbell drives all objects that are covered, as `doorbell run` asks for: else those that are
+/// attached.
 pub(crate) fn drives_all() -> bool {
     static ALL: OnceLock<bool> = OnceLock::new();
     *ALL.get_or_init(|| std::env::var_os("DOORBELL_DROP_IN").is_some_and(|value| value == "all"))
@@ -25,7 +26,8 @@ pub(crate) fn drives_all() -> bool {
 pub(crate) unsafe fn install<'a>(ibv: *mut ibv_context) -> Option<&'a Context> {
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: `ibv` is a context of libibverbs, of libmlx5 if it says so; all functions have the types of libibverbs and libmlx5.
+    // SAFETY: `ibv` is a context of libibverbs, of libmlx5 if it says so; all functions have the types of libibverbs
+    // and libmlx5.
     unsafe {
         let ours: context::PollCq = poll::poll_cq;
         if (*ibv).ops.poll_cq.is_some_and(|poll_cq| poll_cq as usize == ours as usize) {
@@ -38,8 +40,7 @@ pub(crate) unsafe fn install<'a>(ibv: *mut ibv_context) -> Option<&'a Context> {
         if !is_mlx5((*ibv).device) {
             return None;
         }
-        let extended =
-            &mut *ibv.byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
+        let extended = &mut *ibv.byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
         let record = Context {
             ibv,
             ops: (*ibv).ops,

@@ -36,8 +36,8 @@ impl<T> Lock<T> {
         (!was_held).then(|| Guard { lock: self })
     }
 
-    /// Waits for the lock. The kernel may have suspended the thread that holds the lock, for this one if its priority is higher:
-    /// then only sleeping lets the other run.
+    /// Waits for the lock. The kernel may have suspended the thread that holds the lock, for this one if its priority
+    /// is higher: then only sleeping lets the other run.
     #[cold]
     fn wait(&self) {
         let mut rounds = 0_u32;

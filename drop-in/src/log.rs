@@ -36,12 +36,7 @@ impl Counts {
 ///
 /// # Safety
 /// `wr` is a list of which libmlx5 has posted all, or those before `bad_wr` if there is an error.
-pub(crate) unsafe fn count_posts<T>(
-    wr: *mut T,
-    bad_wr: *mut *mut T,
-    error: c_int,
-    next: impl Fn(&T) -> *mut T,
-) {
+pub(crate) unsafe fn count_posts<T>(wr: *mut T, bad_wr: *mut *mut T, error: c_int, next: impl Fn(&T) -> *mut T) {
     if !is_on() {
         return;
     }

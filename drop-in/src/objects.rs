@@ -148,8 +148,8 @@ pub(crate) struct SendSide {
     pub(crate) _records: Box<[MaybeUninit<Record<Request>>]>,
 }
 
-/// A batch of `ibv_wr_*`: a list of requests as `ibv_post_send` takes it. Until the batch ends, `sg_list` is an index into `sges`, and the
-/// address of inline data an index into `bytes`.
+/// A batch of `ibv_wr_*`: a list of requests as `ibv_post_send` takes it. Until the batch ends, `sg_list` is an index
+/// into `sges`, and the address of inline data an index into `bytes`.
 #[derive(Default)]
 pub(crate) struct Batch {
     pub(crate) requests: Vec<ibv_send_wr>,

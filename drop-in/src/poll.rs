@@ -32,13 +32,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
 /// # Safety
 /// [verbs]; `record` and `side` are those of the CQ, and this thread holds the lock.
 #[inline(always)]
-unsafe fn poll(
-    side: &mut CqSide,
-    context: &Context,
-    record: &Cq,
-    count: c_int,
-    wc: *mut ibv_wc,
-) -> c_int {
+unsafe fn poll(side: &mut CqSide, context: &Context, record: &Cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     let mut taken = 0;
     while taken < count {
         let Some(cqe) = side.ring.peek() else { break };
@@ -73,7 +67,8 @@ unsafe fn poll(
     taken
 }
 
-/// Takes a completion that is not a message outside of its CQE. Returns whether the program sees it; `None` if it is stray.
+/// Takes a completion that is not a message outside of its CQE. Returns whether the program sees it; `None` if it is
+/// stray.
 ///
 /// # Safety
 /// [polled]
@@ -125,8 +120,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     unsafe {
         let context = context::of((*cq).context);
         // The lock keeps another thread from deciding for doorbell while libmlx5 arms.
-        let mut guard =
-            context.cqs.get((*cq).handle).map(|record| (record, record.doorbell.lock()));
+        let mut guard = context.cqs.get((*cq).handle).map(|record| (record, record.doorbell.lock()));
         if let Some((record, guard)) = &mut guard {
             if let Some(doorbell) = &mut **guard {
                 doorbell.arm(record.consumer_index.load(Ordering::Relaxed), solicited_only != 0);

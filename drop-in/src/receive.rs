@@ -66,8 +66,8 @@ unsafe fn refuse(wr: *mut ibv_recv_wr, bad_wr: *mut *mut ibv_recv_wr) -> c_int {
 }
 
 impl<Q: ReceiveRing<Data = u64>> ReceiveSide<Q> {
-    /// Posts a list, and rings the doorbell. Returns the errno, which is `full_and_too_many` for a request that has too many SGEs and
-    /// finds the queue full.
+    /// Posts a list, and rings the doorbell. Returns the errno, which is `full_and_too_many` for a request that has too
+    /// many SGEs and finds the queue full.
     ///
     /// # Safety
     /// [verbs]
@@ -79,7 +79,8 @@ impl<Q: ReceiveRing<Data = u64>> ReceiveSide<Q> {
         full_and_too_many: c_int,
     ) -> c_int {
         let (before, mut error) = (self.queue.posted(), 0);
-        // SAFETY: [verbs] the list can be read, and its buffers belong to the device until the WQEs complete; `bad_wr` is writable.
+        // SAFETY: [verbs] the list can be read, and its buffers belong to the device until the WQEs complete; `bad_wr`
+        // is writable.
         unsafe {
             if !self.is_ready {
                 return refuse(wr, bad_wr);

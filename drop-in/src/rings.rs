@@ -11,10 +11,9 @@ use mlx5_ring::sq::{self, BlueFlame, Config, Record, SendQueue};
 use mlx5_ring::srq::{self, SharedReceiveQueue};
 use mlx5_wire::be::Be32;
 use rdma_core_sys::{
-    IBV_ATOMIC_NONE, IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET,
-    IBV_QPS_RTR, MLX5DV_OBJ_CQ, MLX5DV_OBJ_QP, MLX5DV_OBJ_SRQ, ibv_context, ibv_cq,
-    ibv_device_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_srq, mlx5dv_cq, mlx5dv_obj,
-    mlx5dv_qp, mlx5dv_srq,
+    IBV_ATOMIC_NONE, IBV_QP_CAP, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, MLX5DV_OBJ_CQ,
+    MLX5DV_OBJ_QP, MLX5DV_OBJ_SRQ, ibv_context, ibv_cq, ibv_device_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
+    ibv_srq, mlx5dv_cq, mlx5dv_obj, mlx5dv_qp, mlx5dv_srq,
 };
 
 use crate::context::{Context, real};
@@ -70,8 +69,7 @@ pub(crate) unsafe fn cq(context: &Context, cq: *mut ibv_cq) -> Result<(CqSide, C
     // SAFETY: `cq` is a CQ of `context`.
     unsafe { init(context, &mut obj, MLX5DV_OBJ_CQ) }?;
     let dbrec: NonNull<Be32> = pointer(out.dbrec)?;
-    let layout =
-        cq::Layout { buf: pointer(out.buf)?, dbrec, cqe_cnt: out.cqe_cnt, cqe_size: out.cqe_size };
+    let layout = cq::Layout { buf: pointer(out.buf)?, dbrec, cqe_cnt: out.cqe_cnt, cqe_size: out.cqe_size };
     let place = Place { dbrec, uar: pointer(out.cq_uar)?, cqn: out.cqn };
     // SAFETY: no code uses the CQ but this library; the second word arms it, which the program may have done.
     unsafe {
@@ -119,7 +117,8 @@ pub(crate) struct QpSides {
 /// # Safety
 /// `qp` is a queue pair of `context` to which no code posts from now on, but by the rings.
 pub(crate) unsafe fn qp(context: &Context, qp: *mut ibv_qp) -> Result<QpSides, Why> {
-    // SAFETY: all are integers and pointers, which may be 0. `qp` is a queue pair of `context`, and the results are writable.
+    // SAFETY: all are integers and pointers, which may be 0. `qp` is a queue pair of `context`, and the results are
+    // writable.
     let (out, attr, made) = unsafe {
         let (mut out, mut obj) = (zeroed::<mlx5dv_qp>(), zeroed::<mlx5dv_obj>());
         (obj.qp.in_, obj.qp.out) = (qp, &raw mut out);
@@ -127,10 +126,8 @@ pub(crate) unsafe fn qp(context: &Context, qp: *mut ibv_qp) -> Result<QpSides, W
         check_unused(pointer(out.dbrec)?, 2)?;
         let (mut attr, mut made) = (zeroed::<ibv_qp_attr>(), zeroed::<ibv_qp_init_attr>());
         let mask = (IBV_QP_STATE | IBV_QP_CAP) as i32;
-        let query = real!(
-            context.ibv,
-            c"ibv_query_qp" as fn(*mut ibv_qp, *mut ibv_qp_attr, i32, *mut ibv_qp_init_attr) -> i32
-        );
+        let query =
+            real!(context.ibv, c"ibv_query_qp" as fn(*mut ibv_qp, *mut ibv_qp_attr, i32, *mut ibv_qp_init_attr) -> i32);
         if query.is_none_or(|query| query(qp, &mut attr, mask, &mut made) != 0) {
             return Err("ibv_query_qp fails");
         }
@@ -175,8 +172,8 @@ pub(crate) unsafe fn qp(context: &Context, qp: *mut ibv_qp) -> Result<QpSides, W
     let config = Config { max_wqe_blocks: layout.wqe_cnt, blue_flame: BlueFlame::Never };
     let mut records = memory(layout.wqe_cnt, MaybeUninit::<Record<Request>>::uninit)?;
     let storage = NonNull::from(&mut *records).cast();
-    // SAFETY: [exclusive] all posts come to this library; there is a record for each block, and they stay. `scatter_inline` copies
-    // data that comes in CQEs. [register] no WQE is copied to it.
+    // SAFETY: [exclusive] all posts come to this library; there is a record for each block, and they stay.
+    // `scatter_inline` copies data that comes in CQEs. [register] no WQE is copied to it.
     let queue = unsafe { SendQueue::new(layout, config, storage) }.map_err(|_| NOT_RINGS)?;
     let limits = SendLimits {
         requests: made.cap.max_send_wr,
@@ -200,8 +197,7 @@ fn has_atomics(ibv: *mut ibv_context) -> bool {
     // SAFETY: the attributes are integers, which may be 0; the context is open.
     unsafe {
         let mut attr = zeroed::<ibv_device_attr>();
-        let query =
-            real!(ibv, c"ibv_query_device" as fn(*mut ibv_context, *mut ibv_device_attr) -> i32);
+        let query = real!(ibv, c"ibv_query_device" as fn(*mut ibv_context, *mut ibv_device_attr) -> i32);
         query.is_some_and(|query| query(ibv, &mut attr) == 0) && attr.atomic_cap != IBV_ATOMIC_NONE
     }
 }

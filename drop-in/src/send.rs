@@ -13,9 +13,9 @@ use mlx5_wire::datagram::DatagramSegment;
 use mlx5_wire::inline::INLINE_SEG;
 use rdma_core_sys::{
     IBV_QPT_RC, IBV_QPT_UD, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
-    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_DRIVER1, IBV_WR_RDMA_READ,
-    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
-    IBV_WR_SEND_WITH_INV, MLX5DV_OBJ_AH, ibv_ah, ibv_qp, ibv_send_wr, mlx5dv_ah, mlx5dv_obj,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_DRIVER1, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, MLX5DV_OBJ_AH, ibv_ah, ibv_qp,
+    ibv_send_wr, mlx5dv_ah, mlx5dv_obj,
 };
 
 use crate::context::{self, Context};
@@ -94,7 +94,8 @@ impl SendSide {
     }
 }
 
-/// Returns the errno of a request that is refused, in the order of libmlx5; 0 if it can be posted. There is room for `room` requests.
+/// Returns the errno of a request that is refused, in the order of libmlx5; 0 if it can be posted. There is room for
+/// `room` requests.
 ///
 /// # Safety
 /// [verbs]
@@ -147,9 +148,7 @@ unsafe fn post_one(
     unsafe {
         let list = sges(wr.sg_list, wr.num_sge);
         match list {
-            _ if wr.send_flags & IBV_SEND_INLINE == 0 => {
-                put(context, qp, posting, wr, Payload::gather(list), data)
-            }
+            _ if wr.send_flags & IBV_SEND_INLINE == 0 => put(context, qp, posting, wr, Payload::gather(list), data),
             [] => put(context, qp, posting, wr, Payload::gather(&[]), data),
             [sge] => {
                 let (inline, inline_len) = (iter::once(bytes(sge)), sge.length);
@@ -177,7 +176,8 @@ unsafe fn put<I: Pieces>(
     data: Request,
 ) -> c_int {
     let flags = flags_of(wr.send_flags, qp.signal_all);
-    // SAFETY: [verbs] the program keeps [memory]; the caller's [ready]. Fields of unions are those that the opcode names, or integers.
+    // SAFETY: [verbs] the program keeps [memory]; the caller's [ready]. Fields of unions are those that the opcode
+    // names, or integers.
     let posted = unsafe {
         let imm = u32::from_be(wr.__bindgen_anon_1.imm_data);
         if qp.transport == IBV_QPT_UD {
@@ -196,9 +196,7 @@ unsafe fn put<I: Pieces>(
                     posting.send(payload, Immediate::Invalidate(rkey), flags, data)
                 }
                 IBV_WR_RDMA_WRITE => posting.write(remote, payload, None, flags, data),
-                IBV_WR_RDMA_WRITE_WITH_IMM => {
-                    posting.write(remote, payload, Some(imm), flags, data)
-                }
+                IBV_WR_RDMA_WRITE_WITH_IMM => posting.write(remote, payload, Some(imm), flags, data),
                 IBV_WR_RDMA_READ => posting.read(remote, payload.sges, flags, data),
                 _ => return atomic(posting, wr, payload.sges, flags, data),
             }
@@ -271,11 +269,9 @@ unsafe fn av_offset(context: &Context, ah: *mut ibv_ah) -> Option<usize> {
 #[inline(always)]
 fn flags_of(send_flags: u32, signal_all: bool) -> Flags {
     let mut flags = if signal_all { Flags::SIGNALED } else { Flags::NONE };
-    for (bit, flag) in [
-        (IBV_SEND_FENCE, Flags::FENCE),
-        (IBV_SEND_SIGNALED, Flags::SIGNALED),
-        (IBV_SEND_SOLICITED, Flags::SOLICITED),
-    ] {
+    for (bit, flag) in
+        [(IBV_SEND_FENCE, Flags::FENCE), (IBV_SEND_SIGNALED, Flags::SIGNALED), (IBV_SEND_SOLICITED, Flags::SOLICITED)]
+    {
         if send_flags & bit != 0 {
             flags = flags | flag;
         }

@@ -8,8 +8,8 @@ const COUNT: usize = 1 << BITS;
 
 type Page<T> = [AtomicPtr<T>; COUNT];
 
-/// Records by a number of 24 bits: that of a queue pair, or the kernel's handle of an object. Any thread may look up a record, while
-/// others insert and take some: it is the caller who knows that no thread uses a record that it drops.
+/// Records by a number of 24 bits: that of a queue pair, or the kernel's handle of an object. Any thread may look up a
+/// record, while others insert and take some: it is the caller who knows that no thread uses a record that it drops.
 pub(crate) struct Table<T> {
     pages: Box<Page<Page<T>>>,
 }
@@ -82,8 +82,7 @@ unsafe fn drop_box<T>(value: *mut T) {
 
 impl<T> Drop for Table<T> {
     fn drop(&mut self) {
-        for page in self.pages.iter_mut().map(|page| *page.get_mut()).filter(|page| !page.is_null())
-        {
+        for page in self.pages.iter_mut().map(|page| *page.get_mut()).filter(|page| !page.is_null()) {
             // SAFETY: pages and records came from boxes, and no other code has the table.
             unsafe { Box::from_raw(page).iter_mut().for_each(|record| drop_box(*record.get_mut())) }
         }

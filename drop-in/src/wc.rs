@@ -3,9 +3,9 @@
 use mlx5_ring::completion::Cqe;
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 use rdma_core_sys::{
-    IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_GRH, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE,
-    IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
-    IBV_WC_WITH_INV, ibv_wc, ibv_wc_opcode, ibv_wc_status,
+    IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_GRH, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV,
+    IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_SUCCESS, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_wc, ibv_wc_opcode,
+    ibv_wc_status,
 };
 
 /// Bytes that an atomic brings.
@@ -59,7 +59,8 @@ fn fill_received(wc: &mut ibv_wc, cqe: Cqe<'_>) {
     }
 }
 
-/// Writes what differs from a SEND if a write with immediate data was completed, or a SEND has brought a key to invalidate.
+/// Writes what differs from a SEND if a write with immediate data was completed, or a SEND has brought a key to
+/// invalidate.
 #[cold]
 fn fill_write_or_key(wc: &mut ibv_wc, cqe: Cqe<'_>) {
     if cqe.opcode() == CqeOpcode::ResponderSendInv {

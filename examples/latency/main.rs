@@ -21,8 +21,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, value_parser};
 use doorbell::{
-    Buffer, BufferPool, Completions, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver,
-    RqConfig, Sender, SqId,
+    Buffer, BufferPool, Completions, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender, SqId,
 };
 use hdrhistogram::Histogram;
 
@@ -172,10 +171,8 @@ impl Side {
         let mut receiver = Receiver::new(&pd, &config)?;
         let mut sender = Sender::new(&pd, &CqConfig::new(16).path(args.path))?;
         let config = QpConfig::rc().sends(1);
-        let mut qp = QueuePair::builder(&config)
-            .receive(&mut receiver, RqConfig::new(RECEIVES))
-            .send(&mut sender)
-            .build()?;
+        let mut qp =
+            QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(RECEIVES)).send(&mut sender).build()?;
         let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
         receiver.fill(qp.receive_queue().ok_or("the queue pair has no receive queue")?, &pool)?;
         qp.connect_over(stream)?;

@@ -6,8 +6,7 @@ use std::fmt::Write;
 use hdrhistogram::Histogram;
 
 /// Quantiles that are printed and marked, as far as there are enough messages.
-const QUANTILES: [(&str, f64); 5] =
-    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999)];
+const QUANTILES: [(&str, f64); 5] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999)];
 
 /// Messages that must be slower than a quantile for it to be shown: with fewer it is chance.
 const TAIL: f64 = 10.0;
@@ -84,10 +83,7 @@ fn ticks(least: f64, most: f64) -> Vec<f64> {
 }
 
 fn line(svg: &mut String, [x1, y1, x2, y2]: [f64; 4]) {
-    let _ = writeln!(
-        svg,
-        "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"#ddd\"/>"
-    );
+    let _ = writeln!(svg, "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"#ddd\"/>");
 }
 
 fn text(svg: &mut String, x: f64, y: f64, anchor: &str, text: &str) {

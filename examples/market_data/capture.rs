@@ -63,8 +63,7 @@ impl Capture {
             if number < *next {
                 wrong = Some(format!("update {number} of feed {feed} comes after {}", *next - 1));
             } else if frame.len() > *SIZES.end() {
-                wrong =
-                    Some(format!("a frame of {} bytes, more than {}", frame.len(), SIZES.end()));
+                wrong = Some(format!("a frame of {} bytes, more than {}", frame.len(), SIZES.end()));
             }
             gaps.extend((*next..number).map(|missing| (feed, missing)));
             *next = number + 1;

@@ -1,5 +1,5 @@
-//! Market data: a publisher sends one sequence of updates twice, on an A and a B feed; a subscriber takes whichever copy
-//! comes first, and finds what is missing.
+//! Market data: a publisher sends one sequence of updates twice, on an A and a B feed; a subscriber takes whichever
+//! copy comes first, and finds what is missing.
 //!
 //! ```text
 //! market_data subscribe --svg latency.svg    wait for a publisher, and receive from it
@@ -7,8 +7,9 @@
 //! market_data publish 127.0.0.1 --capture f  send the updates of a capture file
 //! ```
 //!
-//! The updates are UDP multicast in Ethernet frames. Beside them the two talk over TCP: the subscriber says how far it is,
-//! so that the publisher does not overrun it, and the publisher says at the end which frames it left out on purpose.
+//! The updates are UDP multicast in Ethernet frames. Beside them the two talk over TCP: the subscriber says how far it
+//! is, so that the publisher does not overrun it, and the publisher says at the end which frames it left out on
+//! purpose.
 
 mod capture;
 mod feed;
@@ -79,9 +80,7 @@ enum Role {
 fn main() -> ExitCode {
     let args = Args::parse();
     let done = match &args.role {
-        Role::Subscribe { plain, join_on, svg } => {
-            subscribe::run(&args, *plain, *join_on, svg.as_deref())
-        }
+        Role::Subscribe { plain, join_on, svg } => subscribe::run(&args, *plain, *join_on, svg.as_deref()),
         Role::Publish { host, capture: Some(file), .. } => {
             publish::Source::of_capture(file).and_then(|source| publish::run(&args, host, source))
         }

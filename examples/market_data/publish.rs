@@ -157,12 +157,7 @@ pub fn run(args: &Args, host: &str, mut source: Source) -> Result<()> {
 }
 
 /// Posts up to a batch of frames with one doorbell; returns how many, and `false` if there are no more.
-fn post(
-    sender: &mut Sender,
-    queue: SqId,
-    pool: &BufferPool,
-    source: &mut Source,
-) -> Result<(u64, bool)> {
+fn post(sender: &mut Sender, queue: SqId, pool: &BufferPool, source: &mut Source) -> Result<(u64, bool)> {
     // Captured frames have their checksums.
     let checksums = matches!(source, Source::Feed(_));
     let mut posting = sender.post_many(queue)?;

@@ -130,18 +130,8 @@ fn age(clock: &Clock, frame: &doorbell::frames::Frame<'_>) -> u64 {
     then.map_or(0, |then| now.saturating_sub(then))
 }
 
-fn report(
-    receiver: &FrameReceiver,
-    feeds: &Feeds,
-    latency: &Histogram<u64>,
-    svg: Option<&Path>,
-) -> Result<()> {
-    let title = format!(
-        "{} frames on {}, path {}",
-        latency.len(),
-        receiver.pd().context().name(),
-        receiver.path()
-    );
+fn report(receiver: &FrameReceiver, feeds: &Feeds, latency: &Histogram<u64>, svg: Option<&Path>) -> Result<()> {
+    let title = format!("{} frames on {}, path {}", latency.len(), receiver.pd().context().name(), receiver.path());
     println!("{title}: from the adapter to the program, in µs");
     for (name, quantile) in plot::quantiles(latency.len()) {
         println!("{name} {:.3}", latency.value_at_quantile(quantile) as f64 / 1000.0);
@@ -174,9 +164,7 @@ fn verdict(frames: u64, made: &Gaps, found: &Gaps, dropped: u64, bad: u64) -> Re
         found.len() - right
     );
     if made != found || dropped > 0 || bad > 0 {
-        println!(
-            "demo-frames: FAILED: {counts}, {dropped} dropped by the device, {bad} bad checksums"
-        );
+        println!("demo-frames: FAILED: {counts}, {dropped} dropped by the device, {bad} bad checksums");
         return Err("not every gap was found, or one was invented".into());
     }
     println!("demo-frames: ok: {counts}");

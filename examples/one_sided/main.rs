@@ -2,8 +2,8 @@
 //!
 //! `slot.rs` has the layout of a slot.
 //!
-//! - A reader reads the whole slot. A writer may have been at work meanwhile: then the check sum is wrong, and the reader
-//!   reads again.
+//! - A reader reads the whole slot. A writer may have been at work meanwhile: then the check sum is wrong, and the
+//!   reader reads again.
 //! - A writer takes the lock with COMPARE_SWAP and a version from a counter with FETCH_ADD, writes, and gives the lock
 //!   back with a second WRITE, under the same doorbell.
 //!
@@ -21,9 +21,8 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 
 use doorbell::{
-    Buffer, BufferPool, Completions, CqConfig, Mtu, NotSent, Path, PoolConfig, Posting,
-    ProtectionDomain, QpConfig, QueuePair, Receiver, Refused, RemoteAccess, RemoteMemory,
-    RemoteRegion, RqConfig, Sender, SqId,
+    Buffer, BufferPool, Completions, CqConfig, Mtu, NotSent, Path, PoolConfig, Posting, ProtectionDomain, QpConfig,
+    QueuePair, Receiver, Refused, RemoteAccess, RemoteMemory, RemoteRegion, RqConfig, Sender, SqId,
 };
 
 use slot::{SLOT, content};
@@ -59,8 +58,7 @@ fn main() -> Result<()> {
                 true => readers.push(scope.spawn(move || connect()?.read_all())),
                 false => writers.push(scope.spawn(move || connect()?.write_all(id))),
             }
-            let mut qp =
-                QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).build()?;
+            let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).build()?;
             qp.connect_over(&mut here)?;
             here.write_all(&table.region().to_bytes())?;
             ends.push((qp, here));
@@ -102,28 +100,19 @@ impl Client {
         let mut receiver = Receiver::new(pd, &CqConfig::new(4096).path(path))?;
         let mut sender = Sender::new(pd, &CqConfig::new(64).path(path))?;
         let config = QpConfig::rc().sends(4).max_inline(8).mtu(Mtu::Mtu1024);
-        let mut qp = QueuePair::builder(&config)
-            .receive(&mut receiver, RqConfig::new(1))
-            .send(&mut sender)
-            .build()?;
+        let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build()?;
         let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
         qp.connect_over(&mut stream)?;
         let mut bytes = [0; RemoteRegion::BYTES];
         stream.read_exact(&mut bytes)?;
-        let (pool, table) = (
-            BufferPool::new(pd, &PoolConfig::new(4, SLOT as u32))?,
-            RemoteRegion::from_bytes(&bytes),
-        );
+        let (pool, table) = (BufferPool::new(pd, &PoolConfig::new(4, SLOT as u32))?, RemoteRegion::from_bytes(&bytes));
         Ok(Self { _qp: qp, _receiver: receiver, sender, queue, pool, table })
     }
 
     /// Posts requests with one doorbell, and waits for all; returns the buffer of the last request that has a buffer.
     fn execute(
         &mut self,
-        requests: impl FnOnce(
-            &mut Posting<'_>,
-            Buffer,
-        ) -> std::result::Result<(), Refused<Buffer, NotSent>>,
+        requests: impl FnOnce(&mut Posting<'_>, Buffer) -> std::result::Result<(), Refused<Buffer, NotSent>>,
     ) -> Result<Buffer> {
         let buffer = self.pool.take().ok_or("no buffer")?;
         requests(&mut self.sender.post_many(self.queue)?, buffer)?;
@@ -171,8 +160,7 @@ impl Client {
         for round in 0..ROUNDS {
             let key = (round.wrapping_mul(5) + id) as usize % SLOTS;
             let lock = self.table.slice(key * SLOT, 8)?;
-            let cas =
-                |posting: &mut Posting<'_>, buffer| posting.compare_swap(buffer, &lock, 0, id);
+            let cas = |posting: &mut Posting<'_>, buffer| posting.compare_swap(buffer, &lock, 0, id);
             while self.execute(cas)?[..] != [0; 8] {
                 waited += 1;
             }

@@ -13,8 +13,7 @@ const HEADER: usize = 24;
 
 /// Returns the bytes of a slot after its lock: each value follows from key and version.
 pub fn content(key: usize, version: u64) -> Vec<u8> {
-    let value: Vec<u8> =
-        (HEADER..SLOT).map(|at| (version.wrapping_mul(31) as usize + key * 7 + at) as u8).collect();
+    let value: Vec<u8> = (HEADER..SLOT).map(|at| (version.wrapping_mul(31) as usize + key * 7 + at) as u8).collect();
     [&version.to_be_bytes()[..], &sum(version, &value).to_be_bytes(), &value].concat()
 }
 

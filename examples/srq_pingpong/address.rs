@@ -21,12 +21,7 @@ type Connect<'a> = dyn FnMut(&[QpAddress]) -> doorbell::Result<()> + 'a;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Is the client.
-pub fn call(
-    host: &str,
-    port: u16,
-    here: &[QpAddress],
-    connect: &mut Connect<'_>,
-) -> Result<Vec<QpAddress>> {
+pub fn call(host: &str, port: u16, here: &[QpAddress], connect: &mut Connect<'_>) -> Result<Vec<QpAddress>> {
     let stream = TcpStream::connect((host, port));
     let mut stream = stream.map_err(|error| format!("connection to {host}:{port}: {error}"))?;
     write(&mut stream, here)?;
@@ -38,8 +33,7 @@ pub fn call(
 
 /// Is the server.
 pub fn serve(port: u16, here: &[QpAddress], connect: &mut Connect<'_>) -> Result<Vec<QpAddress>> {
-    let listener =
-        TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
+    let listener = TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
     let listener = listener.map_err(|error| format!("port {port}: {error}"))?;
     let (mut stream, _) = listener.accept()?;
     let there = read(&mut stream, here)?;
@@ -74,8 +68,7 @@ fn read(stream: &mut TcpStream, here: &[QpAddress]) -> Result<Vec<QpAddress>> {
     let addresses = text.chunks(LEN).zip(here);
     addresses
         .map(|(text, here)| {
-            parse(text, here.mtu)
-                .ok_or_else(|| format!("\"{}\" is no address", text.escape_ascii()).into())
+            parse(text, here.mtu).ok_or_else(|| format!("\"{}\" is no address", text.escape_ascii()).into())
         })
         .collect()
 }
@@ -83,16 +76,9 @@ fn read(stream: &mut TcpStream, here: &[QpAddress]) -> Result<Vec<QpAddress>> {
 fn parse(text: &[u8], mtu: Mtu) -> Option<QpAddress> {
     let text = str::from_utf8(text).ok()?.strip_suffix('\0')?;
     let mut fields = text.split(':');
-    let mut number =
-        |digits| u128::from_str_radix(fields.next().filter(|f| f.len() == digits)?, 16).ok();
+    let mut number = |digits| u128::from_str_radix(fields.next().filter(|f| f.len() == digits)?, 16).ok();
     let (lid, qpn, psn, gid) = (number(4)?, number(6)?, number(6)?, number(32)?);
-    let address = QpAddress {
-        lid: lid as u16,
-        qpn: qpn as u32,
-        psn: psn as u32,
-        gid: gid.to_be_bytes(),
-        mtu,
-    };
+    let address = QpAddress { lid: lid as u16, qpn: qpn as u32, psn: psn as u32, gid: gid.to_be_bytes(), mtu };
     fields.next().is_none().then_some(address)
 }
 

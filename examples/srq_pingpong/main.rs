@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, value_parser};
 use doorbell::{
-    Buffer, BufferPool, Completions, CqConfig, Mtu, Path, PoolConfig, QpConfig, QueuePair,
-    Receiver, Sender, SrqConfig, SrqId,
+    Buffer, BufferPool, Completions, CqConfig, Mtu, Path, PoolConfig, QpConfig, QueuePair, Receiver, Sender, SrqConfig,
+    SrqId,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -114,9 +114,7 @@ fn run(args: &Args) -> Result<()> {
         return Err("there must be at least one receive per queue pair".into());
     }
     if args.odp {
-        return Err(
-            "doorbell registers memory that stays in place: on-demand paging is not offered".into(),
-        );
+        return Err("doorbell registers memory that stays in place: on-demand paging is not offered".into());
     }
     let mut side = PingPong::new(args)?;
     side.connect()?;
@@ -150,27 +148,14 @@ impl<'a> PingPong<'a> {
         }
         let sending = CqConfig::new(4 * args.num_qp).path(args.path);
         let mut sender = Sender::new(&pd, &sending)?;
-        let create =
-            |_| QueuePair::builder(&config).receive(&mut receiver, srq).send(&mut sender).build();
+        let create = |_| QueuePair::builder(&config).receive(&mut receiver, srq).send(&mut sender).build();
         let qps = (0..args.num_qp).map(create);
         let qps = qps.collect::<doorbell::Result<Vec<_>>>()?;
 
         let answers = qps.iter().map(|_| None).collect();
         let (posted, received, sent) = (0, 0, 0);
         let on_its_way = vec![false; args.num_qp as usize];
-        let mut side = Self {
-            args,
-            qps,
-            receiver,
-            sender,
-            srq,
-            pool,
-            posted,
-            answers,
-            on_its_way,
-            received,
-            sent,
-        };
+        let mut side = Self { args, qps, receiver, sender, srq, pool, posted, answers, on_its_way, received, sent };
         side.post()?;
         Ok(side)
     }
@@ -188,9 +173,8 @@ impl<'a> PingPong<'a> {
         let here = self.qps.iter().map(QueuePair::address).collect::<doorbell::Result<Vec<_>>>()?;
         here.iter().for_each(|address| address::print("local address: ", address));
         let qps = &mut self.qps;
-        let mut connect = |there: &[doorbell::QpAddress]| {
-            there.iter().zip(&mut *qps).try_for_each(|(there, qp)| qp.connect(there))
-        };
+        let mut connect =
+            |there: &[doorbell::QpAddress]| there.iter().zip(&mut *qps).try_for_each(|(there, qp)| qp.connect(there));
         let there = match &self.args.host {
             Some(host) => address::call(host, self.args.port, &here, &mut connect)?,
             None => address::serve(self.args.port, &here, &mut connect)?,

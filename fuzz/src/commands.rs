@@ -107,8 +107,7 @@ fn target() -> &'static Target {
         let root = std::env::var("SYSFS_PATH").expect("where the device is listed");
         let class = std::fs::read_dir(format!("{root}/class/infiniband_verbs")).expect("a tree");
         let is_ours = |dir: &std::path::Path| {
-            std::fs::read_to_string(dir.join("ibdev"))
-                .is_ok_and(|name| name.trim() == device.name())
+            std::fs::read_to_string(dir.join("ibdev")).is_ok_and(|name| name.trim() == device.name())
         };
         let entry = class.flatten().find(|entry| is_ours(&entry.path())).expect("the device");
         let path = format!("/dev/infiniband/{}", entry.file_name().to_str().expect("a name"));
@@ -193,8 +192,7 @@ impl Program {
         let kind = if flags & 8 == 0 { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
         let len = pages * 4096;
         // SAFETY: a new mapping, where the kernel likes.
-        let page =
-            unsafe { libc::mmap(std::ptr::null_mut(), len, protection, kind, self.fd, offset) };
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, kind, self.fd, offset) };
         if page != libc::MAP_FAILED {
             let writable = protection & libc::PROT_WRITE != 0;
             self.pages.push(Page { start: page.cast(), len, writable });

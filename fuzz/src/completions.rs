@@ -8,8 +8,8 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use doorbell::{
-    Buffer, BufferPool, Compression, Context, CqConfig, Path, PoolConfig, ProtectionDomain,
-    QpConfig, QueueId, QueuePair, ReceiveFrom, Receiver, RqConfig, SrqConfig,
+    Buffer, BufferPool, Compression, Context, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueueId,
+    QueuePair, ReceiveFrom, Receiver, RqConfig, SrqConfig,
 };
 use rdma_core_sys as sys;
 use soft_mlx5::{Device, LinkLayer};
@@ -63,16 +63,11 @@ pub(crate) fn target(link: LinkLayer) -> &'static Target {
         let device = Device::builder().stepped().link_layer(link);
         let device = device.build().expect("a stepped device");
         let context = doorbell::open(device.name()).expect("the device");
-        let mut allocators = sys::mlx5dv_ctx_allocators {
-            alloc: Some(guarded_alloc),
-            free: Some(guarded_free),
-            data: ptr::null_mut(),
-        };
+        let mut allocators =
+            sys::mlx5dv_ctx_allocators { alloc: Some(guarded_alloc), free: Some(guarded_free), data: ptr::null_mut() };
         let set = Mlx5dv::get().expect("libmlx5").set_context_attr;
         // SAFETY: an open context; the structure is copied.
-        let errno = unsafe {
-            set(context.as_raw(), sys::MLX5DV_CTX_ATTR_BUF_ALLOCATORS, (&raw mut allocators).cast())
-        };
+        let errno = unsafe { set(context.as_raw(), sys::MLX5DV_CTX_ATTR_BUF_ALLOCATORS, (&raw mut allocators).cast()) };
         assert_eq!(errno, 0);
         let pd = context.alloc_pd().expect("a domain");
         Target { device, context, pd }
@@ -130,9 +125,7 @@ impl Subject {
             _ => {
                 let cq = made.as_ref().expect("made above").0;
                 // SAFETY: a new CQ that no other code uses, destroyed after the receiver.
-                unsafe {
-                    Receiver::from_raw_cq(&target.pd, cq, &CqConfig::new(4096).path(Path::Direct))
-                }
+                unsafe { Receiver::from_raw_cq(&target.pd, cq, &CqConfig::new(4096).path(Path::Direct)) }
             }
         }
         .expect("a receiver");
@@ -154,10 +147,7 @@ impl Subject {
             _ => vec![(rc, own)],
         };
         for (config, from) in shapes {
-            let qp = QueuePair::builder(&config)
-                .receive(&mut receiver, from)
-                .build()
-                .expect("a queue pair");
+            let qp = QueuePair::builder(&config).receive(&mut receiver, from).build().expect("a queue pair");
             queues.extend(qp.receive_queue().map(QueueId::from));
             qps.push(qp);
         }
@@ -238,8 +228,7 @@ impl Subject {
     fn stop(&mut self, target: &Target, byte: u8) {
         let index = usize::from(byte & SECOND != 0) % self.qps.len();
         if let Some(qp) = &mut self.qps[index] {
-            let _ =
-                if byte & RAW == 0 { self.receiver.reset_qp(qp).map(drop) } else { qp.to_error() };
+            let _ = if byte & RAW == 0 { self.receiver.reset_qp(qp).map(drop) } else { qp.to_error() };
         }
         target.device.step();
     }

@@ -1,5 +1,5 @@
-//! CQEs in the CQ of a receiver of frames, plain or striding: with any content safe code reads nothing outside the CQ and
-//! the buffers, does not panic, and never has a frame in memory that belongs to the device or to another frame.
+//! CQEs in the CQ of a receiver of frames, plain or striding: with any content safe code reads nothing outside the CQ
+//! and the buffers, does not panic, and never has a frame in memory that belongs to the device or to another frame.
 
 use std::ops::Range;
 
@@ -127,13 +127,11 @@ pub fn run(bytes: &[u8]) {
     let Some(kind) = input.u8() else { return };
     let config = FrameConfig::new().cq(CqConfig::new(1).path(Path::Direct));
     let striding = kind & 1 != 0;
-    let config =
-        if striding { config.striding(WQES, STRIDES, STRIDE) } else { config.plain(WQES, 256) };
+    let config = if striding { config.striding(WQES, STRIDES, STRIDE) } else { config.plain(WQES, 256) };
     let config = config.spare(u32::from(kind >> 1 & 3)).vlan_stripping(kind & 8 != 0);
     let receiver = FrameReceiver::new(&target.pd, &config).expect("a receiver");
     let cq = CqWriter::of_last(&target.device);
-    let mut subject =
-        Subject { receiver, cq, striding, next: (0, 0), last: [0; 64], taken: Vec::new() };
+    let mut subject = Subject { receiver, cq, striding, next: (0, 0), last: [0; 64], taken: Vec::new() };
     while subject.operation(&mut input).is_some() {}
     let Subject { receiver, taken, .. } = subject;
     drop(receiver);

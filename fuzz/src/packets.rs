@@ -110,12 +110,7 @@ impl Target {
         while self.socket.recv(&mut answer).is_ok() {}
     }
 
-    fn operation(
-        &self,
-        queues: &mut Queues,
-        waiting: &mut Vec<u8>,
-        input: &mut Input,
-    ) -> Option<()> {
+    fn operation(&self, queues: &mut Queues, waiting: &mut Vec<u8>, input: &mut Input) -> Option<()> {
         let byte = input.u8()?;
         let index = usize::from(byte / SECOND % 4) % queues.qps.len();
         let qp = &mut queues.qps[index];

@@ -1,5 +1,5 @@
-//! CQEs in the CQ of a sender: with any content safe code reads nothing outside the CQ, does not panic, and no buffer has
-//! two owners or is lost.
+//! CQEs in the CQ of a sender: with any content safe code reads nothing outside the CQ, does not panic, and no buffer
+//! has two owners or is lost.
 //!
 //! The queues lie in memory with an inaccessible page on either side. The device executes nothing: the fuzzer completes
 //! the requests.
@@ -7,8 +7,7 @@
 use std::collections::HashSet;
 
 use doorbell::{
-    Buffer, BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, RemoteRegion,
-    RqConfig, Sender,
+    Buffer, BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, RemoteRegion, RqConfig, Sender,
 };
 use soft_mlx5::LinkLayer;
 
@@ -20,8 +19,8 @@ use crate::input::Input;
 pub mod op {
     /// `kind: u8, count: u8`: requests with one doorbell; the upper bits of `kind` are flags of them.
     pub const POST: u8 = 0;
-    /// `delta: i8`, then 64 bytes: a CQE at the producer index. Unless [`RAW`](super::RAW), owner, opcode and queue pair
-    /// are put right, and the CQE names the block `delta` after the last that was posted.
+    /// `delta: i8`, then 64 bytes: a CQE at the producer index. Unless [`RAW`](super::RAW), owner, opcode and queue
+    /// pair are put right, and the CQE names the block `delta` after the last that was posted.
     pub const CQE: u8 = 1;
     /// The last CQE again.
     pub const AGAIN: u8 = 2;
@@ -116,9 +115,8 @@ impl Subject {
             let queues = target.device.queues();
             let qp = queues.qps.iter().find(|qp| qp.number == number);
             // SAFETY: the record of a live queue pair.
-            let posted = qp.map_or(0, |qp| unsafe {
-                u32::from_be((qp.attr.dbrec as *const u32).add(1).read_volatile()) as u16
-            });
+            let posted =
+                qp.map_or(0, |qp| unsafe { u32::from_be((qp.attr.dbrec as *const u32).add(1).read_volatile()) as u16 });
             let block = posted.wrapping_sub(1).wrapping_add_signed(delta.into());
             cqe[57..60].copy_from_slice(&number.to_be_bytes()[1..]);
             cqe[60..62].copy_from_slice(&block.to_be_bytes());

@@ -17,10 +17,8 @@ const QKEY: u32 = 0x1111;
 const WRS: u32 = 16;
 const TAGS: u32 = 4;
 
-const ACCESS: u32 = IBV_ACCESS_LOCAL_WRITE
-    | IBV_ACCESS_REMOTE_WRITE
-    | IBV_ACCESS_REMOTE_READ
-    | IBV_ACCESS_REMOTE_ATOMIC;
+const ACCESS: u32 =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
 /// Kind of the queues of a program.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,9 +76,8 @@ impl World {
         unsafe {
             let list = some(ibv_get_device_list(ptr::null_mut()));
             let mut devices = (0..).map(|i| *list.add(i)).take_while(|device| !device.is_null());
-            let is_ours = |found: &*mut ibv_device| {
-                CStr::from_ptr(ibv_get_device_name(*found)).to_str() == Ok(device.name())
-            };
+            let is_ours =
+                |found: &*mut ibv_device| CStr::from_ptr(ibv_get_device_name(*found)).to_str() == Ok(device.name());
             let context = some(ibv_open_device(devices.find(is_ours).expect("the device")));
             ibv_free_device_list(list);
             let pd = some(ibv_alloc_pd(context));
@@ -125,8 +122,7 @@ impl World {
 
     fn qp(&self, kind: ibv_qp_type, srq: *mut ibv_srq) -> Qp {
         let (send_cq, recv_cq) = (self.cq, self.cq);
-        let mut init =
-            ibv_qp_init_attr { send_cq, recv_cq, srq, qp_type: kind, ..Default::default() };
+        let mut init = ibv_qp_init_attr { send_cq, recv_cq, srq, qp_type: kind, ..Default::default() };
         (init.cap.max_send_wr, init.cap.max_recv_wr) = (WRS, WRS);
         (init.cap.max_send_sge, init.cap.max_recv_sge) = (4, 3);
         // SAFETY: domain, CQ and SRQ are alive; the structure that libmlx5 fills in is plain data.
@@ -262,8 +258,7 @@ impl Qp {
     pub fn write_register(&mut self, value: u64) {
         // SAFETY: the register of this queue pair: two halves of `size` bytes.
         unsafe {
-            let half =
-                self.memory.bf.reg.cast::<u8>().add((self.half * self.memory.bf.size) as usize);
+            let half = self.memory.bf.reg.cast::<u8>().add((self.half * self.memory.bf.size) as usize);
             half.cast::<u64>().write_volatile(value);
         }
         self.half ^= 1;

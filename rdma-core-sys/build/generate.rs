@@ -163,8 +163,8 @@ const TYPES: &[&str] = &[
     "mlx5_ib_uapi_query_port.*",
 ];
 
-/// Verbs that are used only as entries of `verbs_context`. doorbell does not use flow counters or encryption, so the types
-/// of their arguments stay opaque.
+/// Verbs that are used only as entries of `verbs_context`. doorbell does not use flow counters or encryption, so the
+/// types of their arguments stay opaque.
 const OPAQUE: &[&str] = &["ibv_flow_action_esp_attr", "ibv_counter_attach_attr"];
 
 /// Tells bindgen which of the types that come from libc may be copied. A mutex may not.
@@ -172,11 +172,7 @@ const OPAQUE: &[&str] = &["ibv_flow_action_esp_attr", "ibv_counter_attach_attr"]
 struct LibcTypes;
 
 impl ParseCallbacks for LibcTypes {
-    fn blocklisted_type_implements_trait(
-        &self,
-        name: &str,
-        derive: DeriveTrait,
-    ) -> Option<ImplementsTrait> {
+    fn blocklisted_type_implements_trait(&self, name: &str, derive: DeriveTrait) -> Option<ImplementsTrait> {
         let plain = matches!(name, "off_t" | "timespec" | "struct timespec");
         (plain && derive == DeriveTrait::Copy).then_some(ImplementsTrait::Yes)
     }
@@ -272,8 +268,5 @@ fn bindings() -> Result<Builder, String> {
 }
 
 fn declarations(host: &str) -> Result<Builder, String> {
-    Ok(builder()?
-        .clang_arg(format!("--target={host}"))
-        .allowlist_function(LOADED)
-        .allowlist_recursively(false))
+    Ok(builder()?.clang_arg(format!("--target={host}")).allowlist_function(LOADED).allowlist_recursively(false))
 }

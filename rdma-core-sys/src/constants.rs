@@ -1,10 +1,9 @@
 //! Names that the headers define as macros over the names of the kernel's headers.
 
 use crate::{
-    IB_UVERBS_ACCESS_OPTIONAL_RANGE, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH,
-    IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE,
-    IB_UVERBS_QPF_GRH_REQUIRED, MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF, MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC,
-    ib_uverbs_advise_mr_advice,
+    IB_UVERBS_ACCESS_OPTIONAL_RANGE, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
+    IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE, IB_UVERBS_QPF_GRH_REQUIRED, MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF,
+    MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC, ib_uverbs_advise_mr_advice,
 };
 use core::ffi::{c_uint, c_void};
 
@@ -13,11 +12,9 @@ pub const IBV_ACCESS_OPTIONAL_RANGE: c_uint = IB_UVERBS_ACCESS_OPTIONAL_RANGE;
 /// In `ibv_port_attr::flags`: every address on this port needs a GRH.
 pub const IBV_QPF_GRH_REQUIRED: u8 = IB_UVERBS_QPF_GRH_REQUIRED as u8;
 /// Advice: the range will be read.
-pub const IBV_ADVISE_MR_ADVICE_PREFETCH: ib_uverbs_advise_mr_advice =
-    IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH;
+pub const IBV_ADVISE_MR_ADVICE_PREFETCH: ib_uverbs_advise_mr_advice = IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH;
 /// Advice: the range will be written.
-pub const IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE: ib_uverbs_advise_mr_advice =
-    IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+pub const IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE: ib_uverbs_advise_mr_advice = IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE;
 /// Advice: the range will be read, but pages that are not there stay away.
 pub const IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: ib_uverbs_advise_mr_advice =
     IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT;

@@ -55,11 +55,7 @@ pub(crate) unsafe fn entry_at<F>(
 /// [`entry_at`] by name.
 macro_rules! entry {
     ($ctx:expr, $name:ident) => {
-        $crate::context::entry_at(
-            $ctx,
-            core::mem::offset_of!($crate::verbs_context, $name),
-            |extended| extended.$name,
-        )
+        $crate::context::entry_at($ctx, core::mem::offset_of!($crate::verbs_context, $name), |extended| extended.$name)
     };
 }
 pub(crate) use entry;

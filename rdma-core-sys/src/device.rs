@@ -2,8 +2,8 @@
 
 use crate::context::{UNSUPPORTED, entry};
 use crate::{
-    ibv_context, ibv_device_attr_ex, ibv_gid_entry, ibv_port_attr, ibv_qp_type,
-    ibv_query_device_ex_input, ibv_values_ex,
+    ibv_context, ibv_device_attr_ex, ibv_gid_entry, ibv_port_attr, ibv_qp_type, ibv_query_device_ex_input,
+    ibv_values_ex,
 };
 use core::ffi::c_int;
 use core::mem::size_of;
@@ -14,11 +14,7 @@ mod linked {
 
     unsafe extern "C" {
         /// Writes only the fields that existed before the extended call.
-        pub(super) fn ibv_query_port(
-            context: *mut ibv_context,
-            port_num: u8,
-            port_attr: *mut ibv_port_attr,
-        ) -> c_int;
+        pub(super) fn ibv_query_port(context: *mut ibv_context, port_num: u8, port_attr: *mut ibv_port_attr) -> c_int;
     }
 }
 
@@ -27,18 +23,12 @@ mod linked {
 /// # Safety
 /// `context` is open; `port_attr` can be written.
 #[inline]
-pub unsafe fn ibv_query_port(
-    context: *mut ibv_context,
-    port_num: u8,
-    port_attr: *mut ibv_port_attr,
-) -> c_int {
+pub unsafe fn ibv_query_port(context: *mut ibv_context, port_num: u8, port_attr: *mut ibv_port_attr) -> c_int {
     // SAFETY: `context` is open, and `port_attr` can be written. The old entry point fills a prefix of the
     // structure, so the rest is cleared first.
     unsafe {
         match entry!(context, query_port) {
-            Some(query_port) => {
-                query_port(context, port_num, port_attr, size_of::<ibv_port_attr>())
-            }
+            Some(query_port) => query_port(context, port_num, port_attr, size_of::<ibv_port_attr>()),
             None => {
                 port_attr.write_bytes(0, 1);
                 linked::ibv_query_port(context, port_num, port_attr)
@@ -86,16 +76,7 @@ pub unsafe fn ibv_query_gid_ex(
     flags: u32,
 ) -> c_int {
     // SAFETY: `context` is open, and `entry` can be written.
-    unsafe {
-        crate::_ibv_query_gid_ex(
-            context,
-            port_num,
-            gid_index,
-            entry,
-            flags,
-            size_of::<ibv_gid_entry>(),
-        )
-    }
+    unsafe { crate::_ibv_query_gid_ex(context, port_num, gid_index, entry, flags, size_of::<ibv_gid_entry>()) }
 }
 
 /// Reads all valid GIDs of all ports. Returns their number or a negative errno.
@@ -110,15 +91,7 @@ pub unsafe fn ibv_query_gid_table(
     flags: u32,
 ) -> isize {
     // SAFETY: `context` is open, and `entries` has room for `max_entries`.
-    unsafe {
-        crate::_ibv_query_gid_table(
-            context,
-            entries,
-            max_entries,
-            flags,
-            size_of::<ibv_gid_entry>(),
-        )
-    }
+    unsafe { crate::_ibv_query_gid_table(context, entries, max_entries, flags, size_of::<ibv_gid_entry>()) }
 }
 
 /// Reads the values asked for in `values.comp_mask`, such as the device's clock. Returns 0 or an
@@ -127,10 +100,7 @@ pub unsafe fn ibv_query_gid_table(
 /// # Safety
 /// `context` is open; `values` can be read and written.
 #[inline]
-pub unsafe fn ibv_query_rt_values_ex(
-    context: *mut ibv_context,
-    values: *mut ibv_values_ex,
-) -> c_int {
+pub unsafe fn ibv_query_rt_values_ex(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
     // SAFETY: `context` is open, and `values` can be read and written.
     unsafe {
         match entry!(context, query_rt_values) {

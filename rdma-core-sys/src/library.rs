@@ -64,8 +64,7 @@ impl Library {
     /// The code that the library runs at load time is sound to run now.
     pub(crate) unsafe fn open(&self) -> Result<Handle, LoadError> {
         // SAFETY: the name ends with a zero, and code of the library is sound to run now.
-        let handle =
-            unsafe { libc::dlopen(self.soname.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let handle = unsafe { libc::dlopen(self.soname.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if !handle.is_null() {
             return Ok(Handle { handle, name: self.name });
         }

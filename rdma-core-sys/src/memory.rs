@@ -2,9 +2,8 @@
 
 use crate::context::{UNSUPPORTED, entry, unsupported};
 use crate::{
-    IBV_ACCESS_OPTIONAL_RANGE, ib_uverbs_advise_mr_advice, ibv_context, ibv_mr,
-    ibv_parent_domain_init_attr, ibv_pd, ibv_sge, ibv_td, ibv_td_init_attr, ibv_xrcd,
-    ibv_xrcd_init_attr,
+    IBV_ACCESS_OPTIONAL_RANGE, ib_uverbs_advise_mr_advice, ibv_context, ibv_mr, ibv_parent_domain_init_attr, ibv_pd,
+    ibv_sge, ibv_td, ibv_td_init_attr, ibv_xrcd, ibv_xrcd_init_attr,
 };
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -13,12 +12,7 @@ mod linked {
     use core::ffi::{c_int, c_void};
 
     unsafe extern "C" {
-        pub(super) fn ibv_reg_mr(
-            pd: *mut ibv_pd,
-            addr: *mut c_void,
-            length: usize,
-            access: c_int,
-        ) -> *mut ibv_mr;
+        pub(super) fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr;
         pub(super) fn ibv_reg_mr_iova(
             pd: *mut ibv_pd,
             addr: *mut c_void,
@@ -37,12 +31,7 @@ mod linked {
 /// `pd` is valid; `addr` and `length` name memory that stays mapped while the region exists; only the
 /// device touches the parts that the device may write.
 #[inline]
-pub unsafe fn ibv_reg_mr(
-    pd: *mut ibv_pd,
-    addr: *mut c_void,
-    length: usize,
-    access: c_uint,
-) -> *mut ibv_mr {
+pub unsafe fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_uint) -> *mut ibv_mr {
     // SAFETY: `pd` is valid, and the memory stays mapped and untouched as `ibv_reg_mr` requires.
     unsafe {
         if access & IBV_ACCESS_OPTIONAL_RANGE == 0 {
@@ -103,10 +92,7 @@ pub unsafe fn ibv_advise_mr(
 /// # Safety
 /// `context` is open; `init_attr` can be read.
 #[inline]
-pub unsafe fn ibv_alloc_td(
-    context: *mut ibv_context,
-    init_attr: *mut ibv_td_init_attr,
-) -> *mut ibv_td {
+pub unsafe fn ibv_alloc_td(context: *mut ibv_context, init_attr: *mut ibv_td_init_attr) -> *mut ibv_td {
     // SAFETY: `context` is open, and `init_attr` can be read.
     unsafe {
         match entry!(context, alloc_td) {
@@ -155,10 +141,7 @@ pub unsafe fn ibv_alloc_parent_domain(
 /// # Safety
 /// `context` is open; `attr` can be read.
 #[inline]
-pub unsafe fn ibv_open_xrcd(
-    context: *mut ibv_context,
-    attr: *mut ibv_xrcd_init_attr,
-) -> *mut ibv_xrcd {
+pub unsafe fn ibv_open_xrcd(context: *mut ibv_context, attr: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd {
     // SAFETY: `context` is open, and `attr` can be read.
     unsafe {
         match entry!(context, open_xrcd) {

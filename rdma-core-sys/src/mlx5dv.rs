@@ -1,10 +1,9 @@
 //! libmlx5, found at run time.
 
 use crate::{
-    ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_qp, ibv_qp_init_attr_ex, ibv_wq,
-    ibv_wq_init_attr, mlx5_ib_uapi_query_port, mlx5dv_clock_info, mlx5dv_context,
-    mlx5dv_context_attr, mlx5dv_cq_init_attr, mlx5dv_devx_uar, mlx5dv_obj, mlx5dv_qp_init_attr,
-    mlx5dv_set_ctx_attr_type, mlx5dv_wq_init_attr,
+    ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_qp, ibv_qp_init_attr_ex, ibv_wq, ibv_wq_init_attr,
+    mlx5_ib_uapi_query_port, mlx5dv_clock_info, mlx5dv_context, mlx5dv_context_attr, mlx5dv_cq_init_attr,
+    mlx5dv_devx_uar, mlx5dv_obj, mlx5dv_qp_init_attr, mlx5dv_set_ctx_attr_type, mlx5dv_wq_init_attr,
 };
 use core::ffi::{c_int, c_void};
 

@@ -2,8 +2,8 @@
 
 use crate::context::{UNSUPPORTED, entry, unsupported};
 use crate::{
-    __be32, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_modify_cq_attr,
-    ibv_poll_cq_attr, ibv_wc, ibv_wc_opcode, ibv_wc_tm_info,
+    __be32, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_poll_cq_attr, ibv_wc,
+    ibv_wc_opcode, ibv_wc_tm_info,
 };
 use core::ffi::{c_int, c_uint};
 
@@ -12,10 +12,7 @@ use core::ffi::{c_int, c_uint};
 /// # Safety
 /// `context` is open; `cq_attr` can be read and names valid objects.
 #[inline]
-pub unsafe fn ibv_create_cq_ex(
-    context: *mut ibv_context,
-    cq_attr: *mut ibv_cq_init_attr_ex,
-) -> *mut ibv_cq_ex {
+pub unsafe fn ibv_create_cq_ex(context: *mut ibv_context, cq_attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
     // SAFETY: `context` is open, and `cq_attr` can be read and names valid objects.
     unsafe {
         match entry!(context, create_cq_ex) {

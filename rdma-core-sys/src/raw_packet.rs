@@ -2,8 +2,8 @@
 
 use crate::context::{UNSUPPORTED, entry, unsupported};
 use crate::{
-    ibv_context, ibv_flow, ibv_flow_attr, ibv_qp, ibv_recv_wr, ibv_rwq_ind_table,
-    ibv_rwq_ind_table_init_attr, ibv_wq, ibv_wq_attr, ibv_wq_init_attr,
+    ibv_context, ibv_flow, ibv_flow_attr, ibv_qp, ibv_recv_wr, ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_wq,
+    ibv_wq_attr, ibv_wq_init_attr,
 };
 use core::ffi::c_int;
 
@@ -64,11 +64,7 @@ pub unsafe fn ibv_destroy_wq(wq: *mut ibv_wq) -> c_int {
 /// # Safety
 /// As for [`ibv_post_recv`](crate::ibv_post_recv), with `wq` in the place of the queue pair.
 #[inline]
-pub unsafe fn ibv_post_wq_recv(
-    wq: *mut ibv_wq,
-    wr: *mut ibv_recv_wr,
-    bad_wr: *mut *mut ibv_recv_wr,
-) -> c_int {
+pub unsafe fn ibv_post_wq_recv(wq: *mut ibv_wq, wr: *mut ibv_recv_wr, bad_wr: *mut *mut ibv_recv_wr) -> c_int {
     // SAFETY: `wq` is valid, the list can be read, the buffers are the device's, and `bad_wr` can be written. The
     // provider fills the entry.
     unsafe { (*wq).post_recv.unwrap_unchecked()(wq, wr, bad_wr) }

@@ -1,8 +1,5 @@
 //! librdmacm, loaded at run time: the functions that connect a queue pair that librdmacm did not make.
-#![expect(
-    non_camel_case_types,
-    reason = "the names of the C header, whose man pages document them"
-)]
+#![expect(non_camel_case_types, reason = "the names of the C header, whose man pages document them")]
 
 use core::ffi::{c_char, c_int, c_void};
 

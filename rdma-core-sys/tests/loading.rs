@@ -13,8 +13,7 @@ fn child(test: &str, adjust: impl FnOnce(&mut Command)) -> Output {
     command.args(["--ignored", "--exact", "--nocapture", test]);
     adjust(&mut command);
     let output = command.output().unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned()
-        + &String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{test}: {printed}");
     assert!(printed.contains("1 passed"), "{test}: {printed}");
     output

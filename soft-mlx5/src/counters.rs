@@ -202,8 +202,7 @@ impl Injected {
             (faults.port_flap.is_some(), format!("port down {} times", self.port_downs)),
             (faults.remove_after.is_some(), format!("{} devices removed", self.removals)),
         ];
-        let said: Vec<_> =
-            parts.into_iter().filter(|(asked, _)| *asked).map(|(_, text)| text).collect();
+        let said: Vec<_> = parts.into_iter().filter(|(asked, _)| *asked).map(|(_, text)| text).collect();
         (!said.is_empty()).then(|| said.join(", "))
     }
 }
@@ -214,8 +213,7 @@ mod tests {
 
     #[test]
     fn the_summary_names_what_was_asked_for() {
-        let injected =
-            Injected { packets: 612, lost: 31, rnr: 12, sends: 1, ..Injected::default() };
+        let injected = Injected { packets: 612, lost: 31, rnr: 12, sends: 1, ..Injected::default() };
         let line = |faults: Faults| injected.summary(&faults);
         assert_eq!(line(Faults::default()), None);
         assert_eq!(line(Faults { shuffle_completions: true, ..Faults::default() }), None);

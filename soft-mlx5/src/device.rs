@@ -134,8 +134,8 @@ impl Builder {
         self
     }
 
-    /// Lets the frames of a capture file (pcap) arrive at the port once there is a flow: at the times of the capture, or
-    /// `rate` frames in a second.
+    /// Lets the frames of a capture file (pcap) arrive at the port once there is a flow: at the times of the capture,
+    /// or `rate` frames in a second.
     pub fn frames(mut self, path: impl Into<PathBuf>, rate: Option<f64>) -> Self {
         (self.config.frames, self.config.frames_rate) = (Some(path.into()), rate);
         self
@@ -168,8 +168,8 @@ impl Builder {
         self
     }
 
-    /// Does the same as [`stepped`](Self::stepped), in small steps: each takes one packet, and lets one queue pair execute one
-    /// WQE or send one packet. So a message can arrive between two WQEs of one doorbell.
+    /// Does the same as [`stepped`](Self::stepped), in small steps: each takes one packet, and lets one queue pair
+    /// execute one WQE or send one packet. So a message can arrive between two WQEs of one doorbell.
     pub fn small_steps(mut self) -> Self {
         self.config.small_steps = true;
         self.stepped()

@@ -24,8 +24,8 @@ const DORMANT: Duration = Duration::from_micros(500);
 const DORMANT_AFTER: Duration = Duration::from_millis(500);
 /// Longest sleep of a device without queue pairs: a command comes before its first doorbell.
 const UNUSED: Duration = Duration::from_millis(10);
-/// Idle time after which sysfs shows the counters, and the longest time that a busy device lets pass: other processes read
-/// the files. A look of the process itself sees the present counters.
+/// Idle time after which sysfs shows the counters, and the longest time that a busy device lets pass: other processes
+/// read the files. A look of the process itself sees the present counters.
 const SHOW_IDLE: Duration = Duration::from_millis(20);
 const SHOW_BUSY: Duration = Duration::from_millis(500);
 
@@ -69,8 +69,7 @@ pub fn spawn(device: Arc<Shared>) -> io::Result<JoinHandle<()>> {
 // unblocks the faults that the device handles.
 fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: an all-zero set is a valid value to be filled.
-    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
-        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
     // SAFETY: both sets are valid and outlive the calls.
     unsafe {
         libc::sigfillset(&mut all);
@@ -112,8 +111,7 @@ fn run(device: &Shared) {
 /// Sleeps until the time, which is below a second, is over or one of the descriptors is readable.
 pub fn pause<const N: usize>(time: Duration, fds: [Option<RawFd>; N]) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
-    let poll =
-        |fd: Option<RawFd>| libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
+    let poll = |fd: Option<RawFd>| libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
     let mut polls = fds.map(poll);
     // SAFETY: valid entries, of which those with a negative descriptor are ignored, and a valid time.
     unsafe { libc::ppoll(polls.as_mut_ptr(), N as libc::nfds_t, &time, std::ptr::null()) };
@@ -135,11 +133,7 @@ pub fn prefer_latency() {
         deadline: u64,
         period: u64,
     }
-    let attributes = Attributes {
-        size: size_of::<Attributes>() as u32,
-        runtime: 100_000,
-        ..Attributes::default()
-    };
+    let attributes = Attributes { size: size_of::<Attributes>() as u32, runtime: 100_000, ..Attributes::default() };
     // SAFETY: changes only the precision of this thread's sleeps.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000) };
     // SAFETY: the structure has the size it names and outlives the call, which changes this thread

@@ -143,9 +143,7 @@ impl Faults {
             "qp-fatal" => ordinal(value).map(|n| self.qp_fatal = Some(n)),
             "fail-destroy" => self.fail_destroy.set(value),
             "port-flap" => port_flap(value).map(|flap| self.port_flap = Some(flap)),
-            "remove-after" => {
-                number(value).map(|ms| self.remove_after = Some(Duration::from_millis(ms)))
-            }
+            "remove-after" => number(value).map(|ms| self.remove_after = Some(Duration::from_millis(ms))),
             "slow" => ordinal(value).map(|us| self.slow = Some(Duration::from_micros(us))),
             "fault" => {
                 let found = Defect::ALL.iter().find(|defect| defect.name() == value);
@@ -165,8 +163,7 @@ impl Faults {
     /// Returns the options of which [`Self::set`] makes the same faults.
     pub fn options(&self) -> Vec<(&'static str, String)> {
         let mut options = Vec::new();
-        let mut add =
-            |name, value: Option<String>| options.extend(value.map(|value| (name, value)));
+        let mut add = |name, value: Option<String>| options.extend(value.map(|value| (name, value)));
         let probability = |p: f64| (p > 0.0).then(|| p.to_string());
         add("loss", probability(self.loss));
         add("duplicate", probability(self.duplication));

@@ -1,8 +1,9 @@
 //! A software mlx5 device: the other side of the queues.
 //!
 //! `kernel` plays the uverbs character device and the mlx5 driver, [`nic`] plays the
-//! adapter, [`firmware`] the command interface of a PCI function, [`bus`] brings it to virtual machines, `fabric` is the wire between devices. The stock libibverbs and libmlx5 of the system
-//! open the result like a ConnectX-5 and drive it with their own code.
+//! adapter, [`firmware`] the command interface of a PCI function, [`bus`] brings it to virtual machines, `fabric` is
+//! the wire between devices. The stock libibverbs and libmlx5 of the system open the result like a ConnectX-5 and drive
+//! it with their own code.
 //!
 //! A test makes a [`Device`]; the program `soft-mlx5` ([`runner`]) gives one to each
 //! process of any command.

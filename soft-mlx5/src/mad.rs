@@ -1,9 +1,9 @@
-//! Agents that answer management datagrams: of a port, and of the switch and subnet administrator that each device plays
-//! for itself.
+//! Agents that answer management datagrams: of a port, and of the switch and subnet administrator that each device
+//! plays for itself.
 //!
 //! A fabric is one switch to which each device is connected: the device with LID 5 at its port 5. Switch and subnet
-//! manager have no process. Everything about them follows from the LIDs on the fabric, so a device answers for them when its
-//! own program asks.
+//! manager have no process. Everything about them follows from the LIDs on the fabric, so a device answers for them
+//! when its own program asks.
 
 mod bytes;
 pub mod pma;

@@ -74,10 +74,7 @@ fn argument(option: &DeviceOption) -> Arg {
     }
 }
 
-fn set_options(
-    matches: &ArgMatches,
-    mut set: impl FnMut(&str, &OsStr) -> Result<(), String>,
-) -> Result<(), String> {
+fn set_options(matches: &ArgMatches, mut set: impl FnMut(&str, &OsStr) -> Result<(), String>) -> Result<(), String> {
     for option in runner::options().into_iter().flatten() {
         if option.value.is_none() {
             if matches.get_flag(option.name) {
@@ -95,9 +92,7 @@ fn set_options(
 fn main() -> ExitCode {
     let matches = match cli().try_get_matches() {
         Ok(matches) => matches,
-        Err(error)
-            if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
-        {
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             print!("{error}");
             return ExitCode::SUCCESS;
         }

@@ -1,8 +1,8 @@
 //! The network interface of an Ethernet port.
 //!
 //! The device has none. Programs ask the kernel for the interface that sysfs names, and UCX asks whether the interface
-//! has a route to a peer. So sysfs names the interface that the port is connected to (`--netdev`), or that of the default
-//! route, or else the loopback interface.
+//! has a route to a peer. So sysfs names the interface that the port is connected to (`--netdev`), or that of the
+//! default route, or else the loopback interface.
 
 use std::ffi::CString;
 use std::fs;
@@ -29,9 +29,7 @@ pub fn index(joined: Option<&str>) -> u32 {
 fn of_default_route(routes: &str) -> Option<&str> {
     let mut lines = routes.lines().skip(1).map(str::split_whitespace);
     lines
-        .find_map(|mut words| {
-            Some((words.next()?, words.next()?)).filter(|(_, to)| *to == "00000000")
-        })
+        .find_map(|mut words| Some((words.next()?, words.next()?)).filter(|(_, to)| *to == "00000000"))
         .map(|(interface, _)| interface)
 }
 
@@ -43,10 +41,7 @@ mod tests {
     fn the_interface_of_the_default_route() {
         let head = "Iface\tDestination\tGateway\n";
         let lan = "eth1\t0000A8C0\t00000000\n";
-        assert_eq!(
-            of_default_route(&format!("{head}{lan}eth0\t00000000\t0100A8C0\n")),
-            Some("eth0")
-        );
+        assert_eq!(of_default_route(&format!("{head}{lan}eth0\t00000000\t0100A8C0\n")), Some("eth0"));
         assert_eq!(of_default_route(&format!("{head}{lan}")), None);
         assert_eq!(of_default_route(""), None);
         assert!(index(None) > 0, "{}", name(None));

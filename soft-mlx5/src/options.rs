@@ -72,8 +72,7 @@ impl NicConfig {
             "pcap" => self.pcap = Some(value.into()),
             "frames" => self.frames = Some(value.into()),
             "frames-rate" => {
-                let rate =
-                    text()?.parse().ok().filter(|rate: &f64| *rate > 0.0 && rate.is_finite());
+                let rate = text()?.parse().ok().filter(|rate: &f64| *rate > 0.0 && rate.is_finite());
                 self.frames_rate = Some(rate.ok_or_else(|| refused("must be a number above 0"))?);
             }
             "netdev" => self.netdev = Some(text()?.into()),
@@ -144,8 +143,7 @@ impl Options {
     /// Returns the options in the form for the environment.
     pub fn encode(&self) -> String {
         let options = self.config.options().into_iter();
-        let words: String =
-            options.map(|(name, value)| format!("{name}={},", escape(&value))).collect();
+        let words: String = options.map(|(name, value)| format!("{name}={},", escape(&value))).collect();
         // The directory is last: it may hold commas.
         format!("{words}dir={}", self.dir.display())
     }
@@ -203,8 +201,7 @@ mod tests {
         let mut count = 0;
         for option in all().into_iter().flatten() {
             let fits = |value: &&&str| {
-                value.is_empty() == option.value.is_none()
-                    && config.clone().set(option.name, OsStr::new(value)).is_ok()
+                value.is_empty() == option.value.is_none() && config.clone().set(option.name, OsStr::new(value)).is_ok()
             };
             let Some(value) = values.iter().rev().find(fits) else {
                 // Names that only the list of defects has.
@@ -225,9 +222,7 @@ mod tests {
 
     #[test]
     fn foreign_text_is_not_parsed_as_options() {
-        for text in
-            ["", "loss=0.1", "loss=x,dir=/x", "color=red,dir=/x", "strict,dir=/x", "seed=%7,dir=/x"]
-        {
+        for text in ["", "loss=0.1", "loss=x,dir=/x", "color=red,dir=/x", "strict,dir=/x", "seed=%7,dir=/x"] {
             assert!(Options::decode(text).is_none(), "{text}");
         }
     }

@@ -53,15 +53,9 @@ pub fn replay(text: &str) -> Replay {
             "end" => {
                 ended = true;
                 let right = rest == format!("{digest:016x}");
-                if right {
-                    Ok(())
-                } else {
-                    Err("the digest is not that of the lines before".into())
-                }
+                if right { Ok(()) } else { Err("the digest is not that of the lines before".into()) }
             }
-            _ if number == 1 && content != "doorbell-bundle 1" => {
-                Err("no bundle that this version reads".into())
-            }
+            _ if number == 1 && content != "doorbell-bundle 1" => Err("no bundle that this version reads".into()),
             "doorbell-bundle" if number == 1 => Ok(()),
             "vendor" | "check" => Ok(()),
             "cqe" => cqe(rest).map(|difference| {
@@ -83,9 +77,7 @@ pub fn replay(text: &str) -> Replay {
 
 impl fmt::Display for Replay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (what, all) in
-            [("wrong", &self.failures), ("differs from the model", &self.differences)]
-        {
+        for (what, all) in [("wrong", &self.failures), ("differs from the model", &self.differences)] {
             for (line, text) in all {
                 writeln!(f, "line {line}: {what}: {text}")?;
             }
@@ -93,10 +85,7 @@ impl fmt::Display for Replay {
         let Self { cqes, wqes, .. } = self;
         let differences = self.differences.len();
         match self.failures.len() {
-            0 => write!(
-                f,
-                "replay: ok: {cqes} CQEs, {wqes} WQEs, {differences} differences from the model"
-            ),
+            0 => write!(f, "replay: ok: {cqes} CQEs, {wqes} WQEs, {differences} differences from the model"),
             failures => write!(f, "replay: FAILED: {failures} lines are wrong"),
         }
     }
@@ -110,9 +99,7 @@ fn fnv(start: u64, bytes: &[u8]) -> u64 {
 
 fn unhex(text: &str) -> Result<Vec<u8>, String> {
     let digits = text.as_bytes();
-    if digits.len() % 2 != 0
-        || !digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
-    {
+    if digits.len() % 2 != 0 || !digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
         return Err("no hexadecimal bytes".into());
     }
     let value = |digit: u8| if digit <= b'9' { digit - b'0' } else { digit - b'a' + 10 };
@@ -154,9 +141,7 @@ fn block(line: &str) -> Result<(), String> {
         return Err("not the words of a block".into());
     };
     number(cqn)?;
-    let cqe = |text: &str| {
-        <[u8; 64]>::try_from(unhex(text)?).map_err(|_| String::from("a CQE has 64 bytes"))
-    };
+    let cqe = |text: &str| <[u8; 64]>::try_from(unhex(text)?).map_err(|_| String::from("a CQE has 64 bytes"));
     let (index, title) = (number(index)?, cqe(title)?);
     arrays.iter().try_for_each(|array| cqe(array).map(drop))?;
     if !is_signed(&title, index) {
@@ -179,10 +164,9 @@ fn error_difference(bytes: &[u8; 64]) -> Option<String> {
     let known = failures().any(|failure| failure == code);
     let reserved = bytes[..32].iter().chain(&bytes[36..52]).any(|byte| *byte != 0);
     match (known, reserved) {
-        (false, _) => Some(format!(
-            "syndrome {:02x}, vendor {:02x}, hw {:02x}/{:02x}",
-            code[0], code[1], code[2], code[3]
-        )),
+        (false, _) => {
+            Some(format!("syndrome {:02x}, vendor {:02x}, hw {:02x}/{:02x}", code[0], code[1], code[2], code[3]))
+        }
         (_, true) => Some("bytes that are reserved in the CQE of an error".into()),
         _ => None,
     }
@@ -199,10 +183,7 @@ fn other_bytes(bytes: &[u8; 64]) -> Option<String> {
         32..=39 | 44..=63 => true,
         _ => cqe.app != 0,
     };
-    let others: Vec<_> = (0..64)
-        .filter(|at| bytes[*at] != 0 && !written(*at))
-        .map(|at| format!("{at:#x}"))
-        .collect();
+    let others: Vec<_> = (0..64).filter(|at| bytes[*at] != 0 && !written(*at)).map(|at| format!("{at:#x}")).collect();
     (!others.is_empty()).then(|| format!("bytes {} are not 0", others.join(", ")))
 }
 
@@ -235,18 +216,12 @@ fn wqe(line: &str, bases: &mut Bases) -> Result<(), String> {
             return Err(format!("key {:#x} in a queue with key {key:#x}", other.lkey.get()));
         }
         let place = |addr: u64| addr.wrapping_sub(start);
-        let places: Vec<_> = segments
-            .iter()
-            .map(|segment| (place(segment.addr.get()), segment.byte_count.get()))
-            .collect();
+        let places: Vec<_> =
+            segments.iter().map(|segment| (place(segment.addr.get()), segment.byte_count.get())).collect();
         let rest = bytes[lead + DataSegment::SIZE * segments.len()..].to_vec();
         read.push((link.to_vec(), places, rest));
     }
-    if read[0] == read[1] {
-        Ok(())
-    } else {
-        Err("doorbell and libmlx5 wrote different WQEs".into())
-    }
+    if read[0] == read[1] { Ok(()) } else { Err("doorbell and libmlx5 wrote different WQEs".into()) }
 }
 
 #[cfg(test)]

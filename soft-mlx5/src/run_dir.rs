@@ -102,14 +102,12 @@ fn base() -> io::Result<PathBuf> {
 
 // Returns `None` if another process holds the lock or has just removed the file.
 fn take_lock(path: &Path) -> io::Result<Option<File>> {
-    let file =
-        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
     // SAFETY: plain lock on an open descriptor.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
         return Ok(None);
     }
-    let current = fs::metadata(path)
-        .is_ok_and(|found| file.metadata().is_ok_and(|ours| ours.ino() == found.ino()));
+    let current = fs::metadata(path).is_ok_and(|found| file.metadata().is_ok_and(|ours| ours.ino() == found.ino()));
     Ok(current.then_some(file))
 }
 

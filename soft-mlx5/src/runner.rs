@@ -50,9 +50,10 @@ impl Runner {
 
     /// Runs the command to its end. Signals sent to this process meanwhile go to the command.
     pub fn run(&self) -> io::Result<ExitStatus> {
-        let (program, arguments) = self.command.split_first().ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidInput, "there is no command to run")
-        })?;
+        let (program, arguments) = self
+            .command
+            .split_first()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "there is no command to run"))?;
         let dir = RunDir::create(fresh_path("run"))?;
         let library = library(dir.path())?;
         let mut config = self.config.clone();
@@ -91,15 +92,10 @@ impl Runner {
 }
 
 // Makes a file for all processes of the command, whatever their working directory.
-fn fresh(
-    path: &Option<PathBuf>,
-    create: impl Fn(&Path) -> io::Result<()>,
-) -> io::Result<Option<PathBuf>> {
+fn fresh(path: &Option<PathBuf>, create: impl Fn(&Path) -> io::Result<()>) -> io::Result<Option<PathBuf>> {
     let Some(path) = path else { return Ok(None) };
     let made = create(path).and_then(|()| fs::canonicalize(path));
-    made.map(Some).map_err(|error| {
-        io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display()))
-    })
+    made.map(Some).map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display())))
 }
 
 /// Returns the exit code of a command as a shell reports it: 128 and the number of the signal that ended it.
@@ -128,8 +124,7 @@ fn start(parent: u32, awaited: &libc::sigset_t) -> io::Result<()> {
 fn library(run: &Path) -> io::Result<PathBuf> {
     let program = std::env::current_exe()?;
     let dir = program.parent().unwrap_or(Path::new("/"));
-    let candidates =
-        [dir.join(LIBRARY), dir.join("deps").join(LIBRARY), dir.join("..").join(LIBRARY)];
+    let candidates = [dir.join(LIBRARY), dir.join("deps").join(LIBRARY), dir.join("..").join(LIBRARY)];
     let age = |path: &PathBuf| fs::metadata(path).and_then(|found| found.modified()).ok();
     let newest = candidates.into_iter().filter(|path| path.is_file()).max_by_key(age);
     if let Some(path) = newest.and_then(|path| fs::canonicalize(path).ok()) {

@@ -22,8 +22,7 @@ const REAL: &str = "/sys";
 const EMPTY_GID: &str = "0000:0000:0000:0000:0000:0000:0000:0000\n";
 const EMPTY_PKEY: &str = "0x0000\n";
 /// Classes that list devices, below the root.
-pub const CLASSES: [&str; 3] =
-    ["class/infiniband", "class/infiniband_verbs", "class/infiniband_mad"];
+pub const CLASSES: [&str; 3] = ["class/infiniband", "class/infiniband_verbs", "class/infiniband_mad"];
 /// Version of the interface that each class of character devices has.
 const VERSIONS: [(&str, &str); 2] = [(CLASSES[1], "6"), (CLASSES[2], "5")];
 
@@ -105,9 +104,7 @@ impl Tree {
 
     /// Returns names that no device has yet, or the wanted one.
     pub fn free_names(&self, wanted: Option<&str>) -> io::Result<Names> {
-        let taken = |class: &str, name: &str| {
-            fs::symlink_metadata(self.root.join(class).join(name)).is_ok()
-        };
+        let taken = |class: &str, name: &str| fs::symlink_metadata(self.root.join(class).join(name)).is_ok();
         let free = |class: &'static str, stem: &'static str| {
             (0..).find(move |n| !taken(class, &format!("{stem}{n}"))).expect("numbers do not end")
         };
@@ -193,8 +190,7 @@ impl Tree {
     /// Returns the GUID that libibverbs reads for a device.
     pub fn node_guid(&self, names: &Names) -> Option<u64> {
         let file = self.root.join(CLASSES[0]).join(&names.ibdev).join("node_guid");
-        let digits: String =
-            fs::read_to_string(file).ok()?.chars().filter(char::is_ascii_hexdigit).collect();
+        let digits: String = fs::read_to_string(file).ok()?.chars().filter(char::is_ascii_hexdigit).collect();
         u64::from_str_radix(&digits, 16).ok()
     }
 
@@ -206,18 +202,13 @@ impl Tree {
             // A concurrent reader finds the old state or the new one. A device that was just removed has no directory
             // for the state.
             let draft = pci.join("draft");
-            let _ = fs::write(&draft, format!("{value}\n"))
-                .and_then(|()| fs::rename(&draft, port.join(name)));
+            let _ = fs::write(&draft, format!("{value}\n")).and_then(|()| fs::rename(&draft, port.join(name)));
         }
     }
 
     /// Shows the counters of the port that have changed since `before`.
     pub fn show_counters(&self, names: &Names, before: &Counters, now: &Counters) {
-        port::show(
-            &self.pci(names).join("infiniband").join(&names.ibdev).join("ports/1"),
-            before,
-            now,
-        );
+        port::show(&self.pci(names).join("infiniband").join(&names.ibdev).join("ports/1"), before, now);
     }
 
     /// Takes a device out again.
@@ -239,10 +230,8 @@ impl Tree {
 impl Names {
     /// Returns the classes and names of its character devices. Only InfiniBand has a subnet manager.
     fn files(&self, link: LinkLayer) -> Vec<(&'static str, String)> {
-        let mut files = vec![
-            (CLASSES[1], format!("uverbs{}", self.uverbs)),
-            (CLASSES[2], format!("umad{}", self.umad)),
-        ];
+        let mut files =
+            vec![(CLASSES[1], format!("uverbs{}", self.uverbs)), (CLASSES[2], format!("umad{}", self.umad))];
         if link == LinkLayer::InfiniBand {
             files.push((CLASSES[2], format!("issm{}", self.umad)));
         }

@@ -140,14 +140,9 @@ impl EventFile {
         Ok(())
     }
 
-    /// Waits until a queue pair on an SRQ has reported its last WQE. Returns `false` when the time is over or the device was
-    /// removed. Other events wait for the program.
-    pub(crate) fn wait_last_wqe(
-        &self,
-        context: &Context,
-        qp_num: u32,
-        patience: Patience,
-    ) -> Result<bool> {
+    /// Waits until a queue pair on an SRQ has reported its last WQE. Returns `false` when the time is over or the
+    /// device was removed. Other events wait for the program.
+    pub(crate) fn wait_last_wqe(&self, context: &Context, qp_num: u32, patience: Patience) -> Result<bool> {
         let mut looks = 0;
         loop {
             let mut state = self.lock();
@@ -160,9 +155,7 @@ impl EventFile {
             }
             let now = Instant::now();
             let over = match patience {
-                Patience::Progress => {
-                    looks == LOOKS || state.silent || context.hides_last_wqe() && !state.reports
-                }
+                Patience::Progress => looks == LOOKS || state.silent || context.hides_last_wqe() && !state.reports,
                 Patience::Until(deadline) => deadline.is_some_and(|deadline| now >= deadline),
             };
             if over || state.ended {
@@ -206,10 +199,8 @@ impl State {
         if self.ended || !wait(context, file(context), Some(Instant::now()))? {
             return Ok(None);
         }
-        let mut event = sys::ibv_async_event {
-            element: sys::ibv_async_event__bindgen_ty_1 { port_num: 0 },
-            event_type: 0,
-        };
+        let mut event =
+            sys::ibv_async_event { element: sys::ibv_async_event__bindgen_ty_1 { port_num: 0 }, event_type: 0 };
         // A file that has ended sets no `errno`.
         // SAFETY: the variable of this thread.
         unsafe { *libc::__errno_location() = 0 };
@@ -264,11 +255,7 @@ fn file(context: &Context) -> BorrowedFd<'_> {
 }
 
 /// Waits until there is something to read. Returns `true` if there is.
-pub(crate) fn wait(
-    context: &Context,
-    fd: BorrowedFd<'_>,
-    deadline: Option<Instant>,
-) -> Result<bool> {
+pub(crate) fn wait(context: &Context, fd: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<bool> {
     poll::is_readable(fd, deadline).map_err(|source| Error::verbs("poll", context.name(), source))
 }
 
@@ -294,9 +281,7 @@ fn epoll(fds: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
     for fd in fds {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
         // SAFETY: two open descriptors and an initialised structure.
-        let added = unsafe {
-            libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event)
-        };
+        let added = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event) };
         if added != 0 {
             return Err(io::Error::last_os_error());
         }

@@ -97,15 +97,14 @@ impl Context {
     /// `context` stays open for as long as the value and everything made from it exist.
     pub unsafe fn from_raw(context: *mut sys::ibv_context) -> Result<Self> {
         // SAFETY: an open context has a device with a name.
-        let name = unsafe {
-            std::ffi::CStr::from_ptr(sys::ibv_get_device_name((*context).device)).to_string_lossy()
-        };
+        let name = unsafe { std::ffi::CStr::from_ptr(sys::ibv_get_device_name((*context).device)).to_string_lossy() };
         // SAFETY: the caller's context stays open for as long as the value.
         unsafe { Self::adopt(context, &name, false) }
     }
 
     /// # Safety
-    /// `context` stays open for as long as the value and everything made from it exist; with `closes`, no other code closes it.
+    /// `context` stays open for as long as the value and everything made from it exist; with `closes`, no other code
+    /// closes it.
     unsafe fn adopt(context: *mut sys::ibv_context, name: &str, closes: bool) -> Result<Self> {
         let mut inner = Inner {
             context,
@@ -296,8 +295,9 @@ impl Context {
         self.attr().vendor_id == VENDOR_SOFT_ROCE
     }
 
-    /// Notes that the kernel has ended everything that was made on the device, and with it all access of the device to memory.
-    /// The sign is the end of the event file after a fatal event: the file is made first on a context, and ends last.
+    /// Notes that the kernel has ended everything that was made on the device, and with it all access of the device to
+    /// memory. The sign is the end of the event file after a fatal event: the file is made first on a context, and ends
+    /// last.
     pub(crate) fn mark_removed(&self) {
         self.0.removed.store(true, Ordering::Release);
     }
@@ -334,10 +334,7 @@ fn is_set(name: &str) -> bool {
 
 /// # Safety
 /// `device` is alive.
-unsafe fn find_mlx5dv(
-    device: *mut sys::ibv_device,
-    attr: &sys::ibv_device_attr,
-) -> Result<&'static Mlx5dv, NotDirect> {
+unsafe fn find_mlx5dv(device: *mut sys::ibv_device, attr: &sys::ibv_device_attr) -> Result<&'static Mlx5dv, NotDirect> {
     // libmlx5 drives no devices of other vendors.
     if attr.vendor_id != VENDOR_MELLANOX {
         return Err(NotDirect::NotMlx5);

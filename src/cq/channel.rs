@@ -87,11 +87,7 @@ impl CompletionChannel {
     }
 
     /// Waits until there is an event, or `other` is readable; `false` when the time is over.
-    pub(crate) fn or_is_readable(
-        &self,
-        other: Option<BorrowedFd<'_>>,
-        timeout: Option<Duration>,
-    ) -> Result<bool> {
+    pub(crate) fn or_is_readable(&self, other: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<bool> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         poll::either_is_readable(self.as_fd(), other, deadline)
             .map_err(|source| Error::verbs("poll", self.context.name(), source))

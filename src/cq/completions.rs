@@ -54,11 +54,12 @@ pub trait Completions: Waiting {
     fn channel(&self) -> Option<&CompletionChannel>;
 
     /// Makes the [channel](Self::channel) readable at the next completion. Returns `true` if there is something to
-    /// [poll](Self::has_completions) already: then poll instead of sleeping. The call also consumes the events of earlier
-    /// calls, so call it before each sleep.
+    /// [poll](Self::has_completions) already: then poll instead of sleeping. The call also consumes the events of
+    /// earlier calls, so call it before each sleep.
     ///
-    /// With a sender, poll, then post, then arm. If a poll returned completions after [`NotSent::Full`](crate::NotSent::Full),
-    /// post again before you sleep: nothing may be outstanding, and then nothing ends the sleep.
+    /// With a sender, poll, then post, then arm. If a poll returned completions after
+    /// [`NotSent::Full`](crate::NotSent::Full), post again before you sleep: nothing may be outstanding, and then
+    /// nothing ends the sleep.
     ///
     /// ```no_run
     /// use std::os::fd::AsRawFd;
@@ -86,16 +87,17 @@ pub trait Completions: Waiting {
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported) without a channel; [`Error::CqFailed`](crate::Error::CqFailed)
-    /// after [`Receiver::handle_event`](crate::Receiver::handle_event) reported it; [`Error::Verbs`](crate::Error::Verbs).
+    /// after [`Receiver::handle_event`](crate::Receiver::handle_event) reported it;
+    /// [`Error::Verbs`](crate::Error::Verbs).
     fn arm(&mut self) -> Result<bool>;
 
-    /// Returns `true` if there is something to poll. For a sender also after a queue pair was reset, destroyed or dropped:
-    /// then a poll may return nothing. For tags an event: a message that matches no receive is none.
+    /// Returns `true` if there is something to poll. For a sender also after a queue pair was reset, destroyed or
+    /// dropped: then a poll may return nothing. For tags an event: a message that matches no receive is none.
     fn has_completions(&mut self) -> bool;
 
     /// Sleeps until there is [something to poll](Self::has_completions), at most for `timeout`; without a time-out,
-    /// forever. Returns `false` if the time is over. Neither a signal handler nor another thread that resets a queue pair ends
-    /// the sleep: to stop on a signal, `poll(2)` the [channel](Self::channel) and a `signalfd(2)`.
+    /// forever. Returns `false` if the time is over. Neither a signal handler nor another thread that resets a queue
+    /// pair ends the sleep: to stop on a signal, `poll(2)` the [channel](Self::channel) and a `signalfd(2)`.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -123,11 +125,7 @@ pub trait Completions: Waiting {
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             // A buffer that is dropped into a pool wakes no thread.
-            let sleep = if self.is_starving() {
-                Some(left.map_or(LOOK, |left| left.min(LOOK)))
-            } else {
-                left
-            };
+            let sleep = if self.is_starving() { Some(left.map_or(LOOK, |left| left.min(LOOK))) } else { left };
             let channel = self.channel().ok_or(NO_CHANNEL)?;
             let awake = channel.or_is_readable(self.wake_fd(), sleep);
             self.woken();

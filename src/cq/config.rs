@@ -48,10 +48,11 @@ pub enum Timestamps {
     /// Completions have no time.
     #[default]
     Off,
-    /// Ticks of the device's clock. Without a clock in the device, completions have no time, and creation does not fail.
+    /// Ticks of the device's clock. Without a clock in the device, completions have no time, and creation does not
+    /// fail.
     Ticks,
-    /// Seconds and nanoseconds of the adapter's PTP clock. The conversion to nanoseconds needs no clock reading, and the
-    /// clock does not wrap. Creation returns [`Error::Unsupported`](crate::Error::Unsupported) unless
+    /// Seconds and nanoseconds of the adapter's PTP clock. The conversion to nanoseconds needs no clock reading, and
+    /// the clock does not wrap. Creation returns [`Error::Unsupported`](crate::Error::Unsupported) unless
     /// [`TimestampCaps::real_time`](crate::caps::TimestampCaps::real_time) is set. All CQs of a queue pair must agree,
     /// because libmlx5 creates no queue pair whose two CQs have different clocks.
     RealTime,
@@ -104,18 +105,12 @@ impl Compression {
 impl CqConfig {
     /// Describes a CQ with room for `capacity` completions, without timestamps, on [`Path::Auto`].
     ///
-    /// The CQ of a [`Receiver`](crate::Receiver) needs an entry for each receive that can be outstanding on all its queues
-    /// together, that of a [`Sender`](crate::Sender) one for each request ([`Sender::capacity`](crate::Sender::capacity) of
-    /// each queue). A CQ for frames or tags is made as large as its queues need: there `capacity` is a minimum. An mlx5
-    /// device rounds up to a power of two: 501 become 512.
+    /// The CQ of a [`Receiver`](crate::Receiver) needs an entry for each receive that can be outstanding on all its
+    /// queues together, that of a [`Sender`](crate::Sender) one for each request
+    /// ([`Sender::capacity`](crate::Sender::capacity) of each queue). A CQ for frames or tags is made as large as its
+    /// queues need: there `capacity` is a minimum. An mlx5 device rounds up to a power of two: 501 become 512.
     pub const fn new(capacity: u32) -> Self {
-        Self {
-            capacity,
-            comp_vector: 0,
-            path: Path::Auto,
-            timestamps: Timestamps::Off,
-            compression: None,
-        }
+        Self { capacity, comp_vector: 0, path: Path::Auto, timestamps: Timestamps::Off, compression: None }
     }
 
     /// Sets the path of the CQ and its queues, [`Path::Auto`] by default.
@@ -125,8 +120,8 @@ impl CqConfig {
     }
 
     /// Sets the completion vector of the CQ, below [`Context::num_comp_vectors`]; 0 by default. On an adapter each
-    /// vector is an interrupt that the system can route to a CPU: give CQs whose threads sleep different vectors. A CQ that
-    /// is only polled does not use it.
+    /// vector is an interrupt that the system can route to a CPU: give CQs whose threads sleep different vectors. A CQ
+    /// that is only polled does not use it.
     pub const fn comp_vector(mut self, vector: u32) -> Self {
         self.comp_vector = vector;
         self
@@ -163,11 +158,7 @@ impl CqConfig {
     }
 
     /// Checks whether the device compresses CQEs as asked. Returns the format.
-    pub(super) fn mini_cqes(
-        &self,
-        context: &Context,
-        mlx5dv: Option<&sys::Mlx5dv>,
-    ) -> Result<Option<MiniCqeFormat>> {
+    pub(super) fn mini_cqes(&self, context: &Context, mlx5dv: Option<&sys::Mlx5dv>) -> Result<Option<MiniCqeFormat>> {
         let refused = |when| Err(Error::Unsupported { operation: "CQE compression", when });
         let Some(compression) = self.compression else { return Ok(None) };
         if self.timestamps != Timestamps::Off {

@@ -29,11 +29,7 @@ impl CqCore {
     }
 
     /// Creates a CQ whose channel other CQs may have, too.
-    pub(crate) fn create_on(
-        context: &Context,
-        config: &CqConfig,
-        channel: Arc<CompletionChannel>,
-    ) -> Result<Self> {
+    pub(crate) fn create_on(context: &Context, config: &CqConfig, channel: Arc<CompletionChannel>) -> Result<Self> {
         let mlx5dv = context.choose(config.path)?;
         let cq = Cq::create(context, config, mlx5dv, channel)?;
         Self::made(cq, mlx5dv)
@@ -48,11 +44,7 @@ impl CqCore {
     }
 
     fn made(cq: Cq, mlx5dv: Option<&'static Mlx5dv>) -> Result<Self> {
-        trace_event!(
-            device = cq.context().name(),
-            entries = cq.capacity(),
-            "completion queue created"
-        );
+        trace_event!(device = cq.context().name(), entries = cq.capacity(), "completion queue created");
         // SAFETY: a fresh CQ that no other code knows.
         unsafe { Self::of(cq, mlx5dv) }
     }
@@ -60,13 +52,9 @@ impl CqCore {
     /// A CQ that the caller made and will destroy. The capacity and the completion vector of `config` are not used.
     ///
     /// # Safety
-    /// `cq` belongs to `context`, was created with what `config` says, and lives for as long as the value, and so does its
-    /// channel. Nothing was polled from it, and no other code polls, arms or resizes it.
-    pub(crate) unsafe fn from_raw(
-        context: &Context,
-        cq: *mut sys::ibv_cq,
-        config: &CqConfig,
-    ) -> Result<Self> {
+    /// `cq` belongs to `context`, was created with what `config` says, and lives for as long as the value, and so does
+    /// its channel. Nothing was polled from it, and no other code polls, arms or resizes it.
+    pub(crate) unsafe fn from_raw(context: &Context, cq: *mut sys::ibv_cq, config: &CqConfig) -> Result<Self> {
         let mlx5dv = context.choose(config.path)?;
         // SAFETY: the caller's `cq` lives for as long as the value, and no other code polls or arms it.
         unsafe { Self::of(Cq::from_raw(context, cq, config, mlx5dv)?, mlx5dv) }
@@ -107,7 +95,8 @@ impl CqCore {
         self.object.channel().map(|channel| &**channel)
     }
 
-    /// Takes the events of this CQ from its channel, and asks for one at the next completion, or the next solicited one.
+    /// Takes the events of this CQ from its channel, and asks for one at the next completion, or the next solicited
+    /// one.
     pub(crate) fn arm(&mut self, solicited_only: bool) -> Result<()> {
         let (mut events, own) = (0, self.object.as_raw());
         let channel = self.channel().ok_or(NO_CHANNEL)?;
@@ -159,7 +148,5 @@ impl CqCore {
 }
 
 /// A CQ that the program made without a channel.
-pub(super) const NO_CHANNEL: Error = Error::Unsupported {
-    operation: "waiting",
-    when: "on a CQ without a completion channel: create the CQ with one",
-};
+pub(super) const NO_CHANNEL: Error =
+    Error::Unsupported { operation: "waiting", when: "on a CQ without a completion channel: create the CQ with one" };

@@ -56,8 +56,7 @@ pub(super) enum Form {
 }
 
 /// Fields that the CQ of a tag-matching SRQ reports.
-const TAG_FIELDS: u32 =
-    sys::IBV_WC_EX_WITH_BYTE_LEN | sys::IBV_WC_EX_WITH_QP_NUM | sys::IBV_WC_EX_WITH_TM_INFO;
+const TAG_FIELDS: u32 = sys::IBV_WC_EX_WITH_BYTE_LEN | sys::IBV_WC_EX_WITH_QP_NUM | sys::IBV_WC_EX_WITH_TM_INFO;
 
 // SAFETY: the handle is shared for creating and destroying queues only; one owner polls.
 unsafe impl Send for Cq {}
@@ -65,8 +64,8 @@ unsafe impl Send for Cq {}
 unsafe impl Sync for Cq {}
 
 impl Cq {
-    /// Creates a CQ in the form that `config` asks for. Without a clock in the device it has no timestamps; real time is
-    /// refused then.
+    /// Creates a CQ in the form that `config` asks for. Without a clock in the device it has no timestamps; real time
+    /// is refused then.
     pub(super) fn create(
         context: &Context,
         config: &CqConfig,
@@ -97,9 +96,7 @@ impl Cq {
         let entries = to_ask_for(context, config.capacity, mlx5dv.is_none()) as i32;
         let vector = config.comp_vector as i32;
         // SAFETY: an open context and a channel of it; no user pointer.
-        let cq = unsafe {
-            sys::ibv_create_cq(context.as_raw(), entries, ptr::null_mut(), channel.as_raw(), vector)
-        };
+        let cq = unsafe { sys::ibv_create_cq(context.as_raw(), entries, ptr::null_mut(), channel.as_raw(), vector) };
         if cq.is_null() {
             return Err(Error::last_os("ibv_create_cq", context.name()));
         }
@@ -140,8 +137,8 @@ impl Cq {
     /// A CQ that the caller made and will destroy. Through verbs it holds what libmlx5 says, one less than its entries.
     ///
     /// # Safety
-    /// `cq` belongs to `context`, was created with the options of `config`, and lives for as long as the value, and so does
-    /// its channel.
+    /// `cq` belongs to `context`, was created with the options of `config`, and lives for as long as the value, and so
+    /// does its channel.
     pub(super) unsafe fn from_raw(
         context: &Context,
         cq: *mut sys::ibv_cq,
@@ -213,7 +210,8 @@ impl Cq {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Asks for an event when the next completion arrives (`ibv_req_notify_cq(3)`). Not for a CQ that is driven directly.
+    /// Asks for an event when the next completion arrives (`ibv_req_notify_cq(3)`). Not for a CQ that is driven
+    /// directly.
     pub(super) fn arm(&self, solicited_only: bool) -> Result<()> {
         // SAFETY: a live CQ.
         match unsafe { sys::ibv_req_notify_cq(self.cq, i32::from(solicited_only)) } {
@@ -229,9 +227,7 @@ impl Cq {
         let is_mlx5 = self.context.mlx5dv().is_some() && (printed + 1).is_power_of_two();
         match (is_mlx5, self.through_verbs) {
             // The largest there is has no double.
-            (true, true) if self.destroys && printed < self.context.attr().max_cqe as u32 => {
-                printed.div_ceil(2)
-            }
+            (true, true) if self.destroys && printed < self.context.attr().max_cqe as u32 => printed.div_ceil(2),
             (true, false) => printed + 1,
             _ => printed,
         }
@@ -264,8 +260,7 @@ fn create_compressed(
     mlx5dv: &Mlx5dv,
 ) -> Result<*mut sys::ibv_cq> {
     let mut extended = init(context, config, Some(mlx5dv), channel, sys::IBV_WC_STANDARD_FLAGS);
-    let mask =
-        sys::MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE | sys::MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE;
+    let mask = sys::MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE | sys::MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE;
     let mut mlx5 = sys::mlx5dv_cq_init_attr {
         comp_mask: mask.into(),
         cqe_comp_res_format: format as u8,

@@ -102,8 +102,7 @@ impl VerbsCq {
     fn fetch_plain(&mut self) -> usize {
         let Self { waiting, fetched, .. } = self;
         // SAFETY: a live CQ that no other code polls, and room for as many completions.
-        let got =
-            unsafe { sys::ibv_poll_cq(self.cq.as_raw(), POLLED as i32, fetched.as_mut_ptr()) };
+        let got = unsafe { sys::ibv_poll_cq(self.cq.as_raw(), POLLED as i32, fetched.as_mut_ptr()) };
         // A negative number means that the CQ is broken; its asynchronous event says so.
         let got = usize::try_from(got).unwrap_or(0).min(POLLED);
         waiting.extend(fetched[..got].iter().map(|&wc| Wc { wc, ..Wc::default() }));
@@ -114,8 +113,8 @@ impl VerbsCq {
         // An extended CQ begins with the plain one.
         let cq: *mut sys::ibv_cq_ex = self.cq.as_raw().cast();
         let mut attr = sys::ibv_poll_cq_attr { comp_mask: 0 };
-        // SAFETY: a live extended CQ that no other code polls. After an error nothing was taken: the CQ is empty, or it is
-        // broken, which an asynchronous event reports.
+        // SAFETY: a live extended CQ that no other code polls. After an error nothing was taken: the CQ is empty, or it
+        // is broken, which an asynchronous event reports.
         if unsafe { sys::ibv_start_poll(cq, ptr::from_mut(&mut attr)) } != 0 {
             return 0;
         }
@@ -178,9 +177,7 @@ unsafe fn current(cq: *mut sys::ibv_cq_ex, form: Form) -> Wc {
         wc.dlid_path_bits = sys::ibv_wc_read_dlid_path_bits(cq);
         current.timestamp = match form {
             // libmlx5 gives it as the CQE has it, in spite of the name.
-            Form::Extended(Timestamps::RealTime) => {
-                Some(sys::ibv_wc_read_completion_wallclock_ns(cq))
-            }
+            Form::Extended(Timestamps::RealTime) => Some(sys::ibv_wc_read_completion_wallclock_ns(cq)),
             Form::Extended(Timestamps::Ticks) => Some(sys::ibv_wc_read_completion_ts(cq)),
             _ => None,
         };

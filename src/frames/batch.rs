@@ -61,11 +61,10 @@ impl FrameBatch<'_> {
     pub fn next(&mut self) -> Option<Result<Frame<'_>, Failure>> {
         self.left = self.left.checked_sub(1)?;
         let FrameReceiver { cq, queue, .. } = &mut *self.receiver;
-        if let (Poller::Direct(direct), Queue::Direct(DirectFrames { ring, .. })) =
-            (&mut cq.poller, queue)
-        {
+        if let (Poller::Direct(direct), Queue::Direct(DirectFrames { ring, .. })) = (&mut cq.poller, queue) {
             let next = direct.cq.next_frame(|cqe| {
-                // SAFETY: the frame that shows the CQE borrows the batch, which publishes the consumer index when it ends.
+                // SAFETY: the frame that shows the CQE borrows the batch, which publishes the consumer index when it
+                // ends.
                 Some((ring.frame(cqe)?, unsafe { cqe.detach() }))
             });
             if let Some((frame, cqe)) = next {
@@ -91,7 +90,8 @@ impl FrameReceiver {
         Frame { start, len, wqe, dropped, cqe, receiver: self }
     }
 
-    /// Publishes the consumer index, then rings for what the batch has read. A forgotten batch leaves both to the next call.
+    /// Publishes the consumer index, then rings for what the batch has read. A forgotten batch leaves both to the next
+    /// call.
     #[inline(never)]
     pub(super) fn end_batch(&mut self) {
         self.cq.poller.publish();
@@ -107,8 +107,8 @@ impl FrameReceiver {
         self.queue.ring_doorbell(&self.buffers);
     }
 
-    /// Gives back the held WQEs, with spare buffers in place of those of which frames were taken. When no spare buffer is left,
-    /// the WQEs with whole buffers are given back, and the others stay held.
+    /// Gives back the held WQEs, with spare buffers in place of those of which frames were taken. When no spare buffer
+    /// is left, the WQEs with whole buffers are given back, and the others stay held.
     #[cold]
     #[inline(never)]
     fn give_back_whole(&mut self) {
@@ -174,8 +174,7 @@ impl FrameReceiver {
 
     /// Takes the next completion through verbs.
     fn next_verbs(&mut self) -> Option<Result<Frame<'_>, Failure>> {
-        let (Poller::Verbs(cq), Queue::Verbs(verbs)) = (&mut self.cq.poller, &mut self.queue)
-        else {
+        let (Poller::Verbs(cq), Queue::Verbs(verbs)) = (&mut self.cq.poller, &mut self.queue) else {
             return None;
         };
         let sys::ibv_wc { wr_id, status, byte_len, vendor_err, .. } = cq.next()?.wc;
@@ -194,8 +193,8 @@ impl FrameReceiver {
 
     /// Takes note that a receive failed.
     fn fail(&mut self, status: WcStatus, vendor_err: u32) -> Failure {
-        // After a frame that was too long for its buffer the queue goes on; if it does not, the buffer comes back flushed. A
-        // queue that has failed takes no buffers.
+        // After a frame that was too long for its buffer the queue goes on; if it does not, the buffer comes back
+        // flushed. A queue that has failed takes no buffers.
         self.failed |= status != WcStatus::LOC_LEN_ERR;
         self.failure(Cause::Status(status), vendor_err)
     }

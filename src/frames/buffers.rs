@@ -14,8 +14,8 @@ use crate::pd::ProtectionDomain;
 
 /// All buffers of a receiver, by index. Each is in a WQE, or spare.
 ///
-/// `[counted]`: a buffer has one reference here, and one for each frame that was taken out of it. It is *whole* while it
-/// has no reference but that here: no code reads it, and only the receiver makes new references.
+/// `[counted]`: a buffer has one reference here, and one for each frame that was taken out of it. It is *whole* while
+/// it has no reference but that here: no code reads it, and only the receiver makes new references.
 pub(super) struct Buffers {
     all: Vec<Arc<Buffer>>,
     /// Buffers that are in no WQE; the one that was put here first is in front.
@@ -65,7 +65,8 @@ impl Buffers {
         Arc::clone(&self.all[index as usize])
     }
 
-    /// Makes a buffer that is in no WQE any more a spare one, and returns another, which is whole; `None` if there is none.
+    /// Makes a buffer that is in no WQE any more a spare one, and returns another, which is whole; `None` if there is
+    /// none.
     pub(super) fn exchange(&mut self, index: u32) -> Option<FrameBuffer> {
         let at = self.spare.iter().position(|&spare| self.is_whole(spare))?;
         let whole = self.spare.remove(at)?;

@@ -55,41 +55,42 @@ impl FrameConfig {
         }
     }
 
-    /// Sets a plain queue: `count` buffers, a power of two from 4 to the limit of the device (32,768 on soft-mlx5), for one
-    /// frame of at most `bytes` bytes each, at least 60, without FCS. The device drops frames that find no posted buffer:
-    /// `count` must cover the longest pause between polls.
+    /// Sets a plain queue: `count` buffers, a power of two from 4 to the limit of the device (32,768 on soft-mlx5), for
+    /// one frame of at most `bytes` bytes each, at least 60, without FCS. The device drops frames that find no posted
+    /// buffer: `count` must cover the longest pause between polls.
     pub const fn plain(mut self, count: u32, bytes: u32) -> Self {
         self.wqes = count;
         self.shape = Shape::Plain(bytes);
         self
     }
 
-    /// Sets a striding queue: `wqes` buffers, from 4 to the limit of the device (32,768 on soft-mlx5), of `strides` strides of
-    /// `bytes` bytes each, all powers of two. A frame takes as many strides as it needs, in one buffer. Direct path only. Use it for
-    /// frames of different lengths: short ones take little memory, and a WQE is written once for many frames.
+    /// Sets a striding queue: `wqes` buffers, from 4 to the limit of the device (32,768 on soft-mlx5), of `strides`
+    /// strides of `bytes` bytes each, all powers of two. A frame takes as many strides as it needs, in one buffer.
+    /// Direct path only. Use it for frames of different lengths: short ones take little memory, and a WQE is written
+    /// once for many frames.
     ///
     /// Adapters require at least 512 strides (8 with newer firmware), of 64 to 8,192 bytes (`striding_rq_caps` of
-    /// `mlx5dv_query_device(3)`); doorbell takes at most 8,192, because a CQE has 14 bits for their number. Strides of 64 bytes
-    /// waste the least memory. The device has room for `wqes * strides * bytes` bytes of frames, 512 KiB for
-    /// `striding(4, 2048, 64)`; a buffer is posted again as a whole, after the batch that polled its last frame. A frame is at most as long as a
-    /// buffer and at most 65,535 bytes.
+    /// `mlx5dv_query_device(3)`); doorbell takes at most 8,192, because a CQE has 14 bits for their number. Strides of
+    /// 64 bytes waste the least memory. The device has room for `wqes * strides * bytes` bytes of frames, 512 KiB for
+    /// `striding(4, 2048, 64)`; a buffer is posted again as a whole, after the batch that polled its last frame. A
+    /// frame is at most as long as a buffer and at most 65,535 bytes.
     pub const fn striding(mut self, wqes: u32, strides: u32, bytes: u32) -> Self {
         self.wqes = wqes;
         self.shape = Shape::Striding(Strides { count: strides, size: bytes });
         self
     }
 
-    /// Sets the number of spare buffers, 64 by default. When a frame is [taken](crate::frames::Frame::take), a spare buffer
-    /// takes the place of its buffer in the queue. If none is left, the queue has one buffer less until the frame is dropped.
-    /// A spare buffer is as large as a buffer of the queue: `striding(4, 2048, 64)` with 64 spare buffers registers 68 buffers of
-    /// 128 KiB.
+    /// Sets the number of spare buffers, 64 by default. When a frame is [taken](crate::frames::Frame::take), a spare
+    /// buffer takes the place of its buffer in the queue. If none is left, the queue has one buffer less until the
+    /// frame is dropped. A spare buffer is as large as a buffer of the queue: `striding(4, 2048, 64)` with 64 spare
+    /// buffers registers 68 buffers of 128 KiB.
     pub const fn spare(mut self, buffers: u32) -> Self {
         self.spare = buffers;
         self
     }
 
-    /// Sets path, completion vector and timestamps of the CQ. It is made as large as the queue needs, and at least as large
-    /// as the capacity of `config`, 1 by default. A striding queue needs the direct path. `Timestamps` set the
+    /// Sets path, completion vector and timestamps of the CQ. It is made as large as the queue needs, and at least as
+    /// large as the capacity of `config`, 1 by default. A striding queue needs the direct path. `Timestamps` set the
     /// [timestamp](crate::frames::Frame::timestamp) of each frame.
     pub fn cq(mut self, config: CqConfig) -> Self {
         self.cq = config;
@@ -160,10 +161,9 @@ impl FrameConfig {
                 "FrameConfig::striding",
                 "on the verbs path: libmlx5 does not post to striding queues, use FrameConfig::plain",
             ),
-            _ if verbs && self.vlan_stripping => refused(
-                "FrameConfig::vlan_stripping",
-                "on the verbs path: ibv_poll_cq does not report the tag",
-            ),
+            _ if verbs && self.vlan_stripping => {
+                refused("FrameConfig::vlan_stripping", "on the verbs path: ibv_poll_cq does not report the tag")
+            }
             _ => Ok(()),
         }
     }
@@ -177,13 +177,11 @@ fn check_strides(strides: Strides, caps: &sys::mlx5dv_striding_rq_caps) -> Resul
             when: "on this device, which has no striding receive queues: use FrameConfig::plain",
         });
     }
-    let [least, most] =
-        [caps.min_single_wqe_log_num_of_strides, caps.max_single_wqe_log_num_of_strides];
+    let [least, most] = [caps.min_single_wqe_log_num_of_strides, caps.max_single_wqe_log_num_of_strides];
     let what = "strides of a buffer";
     // A CQE has 14 bits for the count.
     Error::check_power_of_two(what, strides.count, 1 << least, 1 << most.min(13))?;
-    let [least, most] =
-        [caps.min_single_stride_log_num_of_bytes, caps.max_single_stride_log_num_of_bytes];
+    let [least, most] = [caps.min_single_stride_log_num_of_bytes, caps.max_single_stride_log_num_of_bytes];
     let what = "bytes of a stride";
     Error::check_power_of_two(what, strides.size, 1 << least, 1 << most.min(16))
 }

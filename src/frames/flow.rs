@@ -23,8 +23,10 @@ const MAX_TAG: u64 = 0xff_ffff;
 /// A description of frames that a receiver wants, for
 /// [`FrameReceiver::attach`](crate::frames::FrameReceiver::attach).
 ///
-/// A matching frame goes to the receivers of one rule, and not to the kernel's network stack. Among MAC rules the lowest
-/// [priority](Self::priority) number wins. Among multicast rules the kind of match that was attached first wins: attach rules with a
+/// A matching frame goes to the receivers of one rule, and not to the kernel's network stack. Among MAC rules the
+/// lowest
+/// [priority](Self::priority) number wins. Among multicast rules the kind of match that was attached first wins: attach
+/// rules with a
 /// [`source`](Self::source) first. If several receivers or programs have rules with the same match, priority and
 /// [tag](Self::tag), each gets a copy. If only their tags differ, the kernel refuses the second rule (`EEXIST`).
 ///
@@ -67,8 +69,8 @@ impl Flow {
     }
 
     /// Matches frames to this destination MAC address: normally that of the port's network interface
-    /// (`/sys/class/net/INTERFACE/address`). On soft-mlx5 any unicast address works, because a frame to an address that no port has
-    /// reaches all ports.
+    /// (`/sys/class/net/INTERFACE/address`). On soft-mlx5 any unicast address works, because a frame to an address that
+    /// no port has reaches all ports.
     pub const fn mac(address: [u8; 6]) -> Self {
         Self::of(Matches::Mac(address))
     }
@@ -95,16 +97,16 @@ impl Flow {
         self
     }
 
-    /// Sets the number, below 2^24, that matching frames return as their [`tag`](crate::frames::Frame::tag). Direct path only:
-    /// on the verbs path [`attach`](crate::frames::FrameReceiver::attach) returns
+    /// Sets the number, below 2^24, that matching frames return as their [`tag`](crate::frames::Frame::tag). Direct
+    /// path only: on the verbs path [`attach`](crate::frames::FrameReceiver::attach) returns
     /// [`Error::Unsupported`](crate::Error::Unsupported).
     pub const fn tag(mut self, tag: u32) -> Self {
         self.tag = Some(tag);
         self
     }
 
-    /// Sets the priority of a MAC rule, at most 15: the lowest number wins. 0 by default. The kernel ignores that of multicast rules
-    /// (`mlx5/fs.c` puts all of them at `MLX5_IB_FLOW_MCAST_PRIO`).
+    /// Sets the priority of a MAC rule, at most 15: the lowest number wins. 0 by default. The kernel ignores that of
+    /// multicast rules (`mlx5/fs.c` puts all of them at `MLX5_IB_FLOW_MCAST_PRIO`).
     pub const fn priority(mut self, priority: u16) -> Self {
         self.priority = priority;
         self
@@ -139,9 +141,7 @@ impl Flow {
             }
         }
         match self.tag {
-            Some(_) if verbs => {
-                refused("Flow::tag", "on the verbs path: ibv_poll_cq does not report it")
-            }
+            Some(_) if verbs => refused("Flow::tag", "on the verbs path: ibv_poll_cq does not report it"),
             Some(_) if self.matches == Matches::Unclaimed => {
                 refused("Flow::tag", "on Flow::unclaimed: the kernel takes none there")
             }
@@ -172,8 +172,7 @@ impl Flow {
                 eth.dst = [0x01, 0x00, 0x5e, a & 0x7f, b, c];
                 eth.ether_type = (IPV4, 0xffff);
                 rule.add_eth(&eth);
-                let (source, mask) =
-                    self.source.map_or(([0; 4], [0; 4]), |one| (one.octets(), [0xff; 4]));
+                let (source, mask) = self.source.map_or(([0; 4], [0; 4]), |one| (one.octets(), [0xff; 4]));
                 rule.add(
                     sys::IBV_FLOW_SPEC_IPV4,
                     size_of::<sys::ibv_flow_spec_ipv4>(),
@@ -260,8 +259,8 @@ impl Rule {
         );
     }
 
-    /// Appends a specification of `size` bytes: its header, and from `offset` on the fields of value and mask. Each kind
-    /// at most once.
+    /// Appends a specification of `size` bytes: its header, and from `offset` on the fields of value and mask. Each
+    /// kind at most once.
     fn add(&mut self, kind: sys::ibv_flow_spec_type, size: usize, offset: usize, fields: &[&[u8]]) {
         let at = usize::from(self.attr.size) - size_of::<sys::ibv_flow_attr>();
         let spec = &mut self.specs[at..at + size];
@@ -320,13 +319,7 @@ unsafe impl Send for FlowRule {}
 unsafe impl Sync for FlowRule {}
 
 impl FlowRule {
-    pub(super) fn create(
-        pd: &ProtectionDomain,
-        target: Target,
-        flow: &Flow,
-        port: u8,
-        verbs: bool,
-    ) -> Result<Self> {
+    pub(super) fn create(pd: &ProtectionDomain, target: Target, flow: &Flow, port: u8, verbs: bool) -> Result<Self> {
         flow.check(verbs)?;
         let context = pd.context().clone();
         let _membership = flow.join()?;
@@ -389,10 +382,7 @@ mod tests {
         assert_eq!(specs[22..28], [0xff; 6]);
         assert_eq!(specs[28..38], [0, 0, 0, 0, 0, 0, 0xff, 0xff, 0x0f, 0xff]);
         assert_eq!(specs[40..46], [0x30, 0, 0, 0, 24, 0]);
-        assert_eq!(
-            specs[48..64],
-            [192, 0, 2, 7, 239, 129, 2, 3, 255, 255, 255, 255, 255, 255, 255, 255]
-        );
+        assert_eq!(specs[48..64], [192, 0, 2, 7, 239, 129, 2, 3, 255, 255, 255, 255, 255, 255, 255, 255]);
         assert_eq!(specs[64..70], [0x41, 0, 0, 0, 16, 0]);
         assert_eq!(specs[70..78], [0x75, 0x31, 0, 0, 0xff, 0xff, 0, 0]);
         assert_eq!(specs[80..86], [0, 0x10, 0, 0, 12, 0]);

@@ -18,8 +18,8 @@ use crate::memory::Buffer;
 /// when the batch ends; [`take`](Self::take) keeps it.
 ///
 /// It dereferences to the bytes of the frame: byte 0 is the destination MAC address; a VLAN tag is at byte 12, unless
-/// [`FrameConfig::vlan_stripping`](super::FrameConfig::vlan_stripping) removes it; short frames keep their padding, so use
-/// the lengths in the headers of IP and UDP. Copying (`to_vec`, [`Buffer::extend_from_slice`]) is best for short
+/// [`FrameConfig::vlan_stripping`](super::FrameConfig::vlan_stripping) removes it; short frames keep their padding, so
+/// use the lengths in the headers of IP and UDP. Copying (`to_vec`, [`Buffer::extend_from_slice`]) is best for short
 /// frames that are kept for long.
 ///
 /// ```no_run
@@ -69,9 +69,10 @@ impl Frame<'_> {
         Some(self.cqe?.flow_tag())
     }
 
-    /// Returns how many frames the device dropped since the previous frame because no buffer was posted: a drop is reported by
-    /// the next frame that arrives. Use it to see that frames were dropped, and sequence numbers to count them: it is at most
-    /// 255, and no public document describes what the device reports for more. `None` on the verbs path.
+    /// Returns how many frames the device dropped since the previous frame because no buffer was posted: a drop is
+    /// reported by the next frame that arrives. Use it to see that frames were dropped, and sequence numbers to count
+    /// them: it is at most 255, and no public document describes what the device reports for more. `None` on the verbs
+    /// path.
     #[inline]
     pub fn dropped_before(&self) -> Option<u32> {
         Some(self.dropped + u32::from(self.cqe?.dropped()))
@@ -86,8 +87,8 @@ impl Frame<'_> {
     }
 
     /// Returns when the device completed the frame; [`FrameReceiver::clock`](crate::frames::FrameReceiver::clock)
-    /// converts it to nanoseconds. `None` unless the [`CqConfig`](crate::CqConfig::timestamps) requested it and the device
-    /// has a clock.
+    /// converts it to nanoseconds. `None` unless the [`CqConfig`](crate::CqConfig::timestamps) requested it and the
+    /// device has a clock.
     #[inline]
     pub fn timestamp(&self) -> Option<Timestamp> {
         let clock = self.receiver.cq.object.timestamp_clock()?;
@@ -130,15 +131,12 @@ impl Deref for Frame<'_> {
 
 impl fmt::Debug for Frame<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Frame")
-            .field("len", &self.len)
-            .field("tag", &self.tag())
-            .finish_non_exhaustive()
+        f.debug_struct("Frame").field("len", &self.len).field("tag", &self.tag()).finish_non_exhaustive()
     }
 }
 
-/// A frame that was [taken](Frame::take). It can move to another thread and outlive its receiver. Once all frames of a buffer
-/// were dropped, the next batch posts the buffer again.
+/// A frame that was [taken](Frame::take). It can move to another thread and outlive its receiver. Once all frames of a
+/// buffer were dropped, the next batch posts the buffer again.
 ///
 /// ```no_run
 /// # fn run(receiver: &mut doorbell::frames::FrameReceiver) -> Result<(), Box<dyn std::error::Error>> {

@@ -1,8 +1,8 @@
 //! Ethernet frames, for example market data. They need an Ethernet port; soft-mlx5 has one with `--link roce`.
 //!
-//! A [`FrameReceiver`] owns a receive queue and its buffers. Each [`Flow`] attached to it directs frames there instead of to
-//! the kernel. [`FrameReceiver::poll`] lends each [`Frame`] in place; [`Frame::take`] keeps it. A queue
-//! does not receive frames that were sent from its own [`Context`](crate::Context): mlx5 blocks this loopback (`mlx5-abi.h`),
+//! A [`FrameReceiver`] owns a receive queue and its buffers. Each [`Flow`] attached to it directs frames there instead
+//! of to the kernel. [`FrameReceiver::poll`] lends each [`Frame`] in place; [`Frame::take`] keeps it. A queue does not
+//! receive frames that were sent from its own [`Context`](crate::Context): mlx5 blocks this loopback (`mlx5-abi.h`),
 //! and doorbell has no setting for it. Queues of another context receive them, also in the same program.
 //!
 //! [`Posting::send_frame`](crate::Posting::send_frame) sends frames through the queue pair of
@@ -135,7 +135,8 @@ impl FrameReceiver {
     ///
     /// # Errors
     /// [`Error::NeedsNetRaw`] without the capability; [`Error::NotDirect`] and [`Error::Unsupported`] if the path
-    /// lacks what `config` requests, or on an InfiniBand port; [`Error::OutOfRange`], [`Error::NotPowerOfTwo`]; [`Error::Verbs`].
+    /// lacks what `config` requests, or on an InfiniBand port; [`Error::OutOfRange`], [`Error::NotPowerOfTwo`];
+    /// [`Error::Verbs`].
     pub fn new(pd: &ProtectionDomain, config: &FrameConfig) -> Result<Self> {
         match config.shape {
             Shape::Plain(_) => Self::with_raw_qp(pd, config, None),
@@ -147,17 +148,13 @@ impl FrameReceiver {
     }
 
     /// Creates a receiver whose queue pair also sends through `sender`. [`send_queue`](Self::send_queue) is its queue
-    /// there, and [`Posting::send_frame`](crate::Posting::send_frame) sends a frame. The paths of the two may differ: the sender
-    /// sends on its own.
+    /// there, and [`Posting::send_frame`](crate::Posting::send_frame) sends a frame. The paths of the two may differ:
+    /// the sender sends on its own.
     ///
     /// # Errors
     /// [`Error::Foreign`] for a sender of another protection domain; [`Error::Unsupported`] for a striding queue, and
     /// if only one of the two CQs has real-time timestamps; the errors of [`new`](Self::new).
-    pub fn with_sender(
-        pd: &ProtectionDomain,
-        config: &FrameConfig,
-        sender: &mut Sender,
-    ) -> Result<Self> {
+    pub fn with_sender(pd: &ProtectionDomain, config: &FrameConfig, sender: &mut Sender) -> Result<Self> {
         if let Shape::Striding(_) = config.shape {
             return Err(Error::Unsupported {
                 operation: "FrameReceiver::with_sender",
@@ -174,11 +171,7 @@ impl FrameReceiver {
         Self::with_raw_qp(pd, config, Some(sender))
     }
 
-    fn with_raw_qp(
-        pd: &ProtectionDomain,
-        config: &FrameConfig,
-        mut sender: Option<&mut Sender>,
-    ) -> Result<Self> {
+    fn with_raw_qp(pd: &ProtectionDomain, config: &FrameConfig, mut sender: Option<&mut Sender>) -> Result<Self> {
         let cq = Self::create_cq(pd, config)?;
         let qp_config = QpConfig::raw_packet(config.vlan_stripping).port(config.port);
         let object = Arc::clone(&cq.object);
@@ -209,12 +202,7 @@ impl FrameReceiver {
             unsafe { sender.enter(&mut qp, &qp_config) }?;
         }
         qp.activate_raw_packet(sends)?;
-        trace_event!(
-            device = pd.context().name(),
-            qp_num = qp.qp_num(),
-            wqes = config.wqes,
-            "frame receiver created"
-        );
+        trace_event!(device = pd.context().name(), qp_num = qp.qp_num(), wqes = config.wqes, "frame receiver created");
         Ok(Self::from_parts(pd, config, cq, queue, buffers, Owner::Raw(qp)))
     }
 
@@ -250,12 +238,7 @@ impl FrameReceiver {
         }
         let wqs = made.iter().map(|(.., wq)| Arc::clone(wq)).collect();
         let hash = Arc::new(HashQp::create(pd, wqs)?);
-        trace_event!(
-            device = pd.context().name(),
-            count,
-            wqes = config.wqes,
-            "frame receivers created"
-        );
+        trace_event!(device = pd.context().name(), count, wqes = config.wqes, "frame receivers created");
         let whole = |(cq, queue, buffers, wq)| {
             let owner = Owner::Wq(wq, Arc::clone(&hash));
             Self::from_parts(pd, config, cq, queue, buffers, owner)
@@ -365,8 +348,8 @@ impl Waiting for FrameReceiver {
 /// Takes over a receive queue, and makes its buffers.
 ///
 /// # Safety
-/// `layout` is that of a queue to which nothing was posted and no other code posts, that cuts its buffers as `config` says,
-/// and that lives for as long as the value.
+/// `layout` is that of a queue to which nothing was posted and no other code posts, that cuts its buffers as `config`
+/// says, and that lives for as long as the value.
 unsafe fn direct_queue(
     pd: &ProtectionDomain,
     config: &FrameConfig,
@@ -380,10 +363,10 @@ unsafe fn direct_queue(
     let buffers = Buffers::new(pd, config, layout.wqe_cnt)?;
     let slots = mlx5::Storage::uninit(layout.wqe_cnt as usize);
     let posted = (0..layout.wqe_cnt).map(|index| buffers.get(index));
-    // SAFETY: the caller passes the layout of a fresh queue, to which no other code posts. The slots live as long as the
-    // ring, and the receiver keeps the buffers, which have as many bytes as the shape says, until the queue is destroyed.
-    let ring =
-        unsafe { FrameQueue::new(layout, config.shape, buffers.lkey(), slots.start(), posted) };
+    // SAFETY: the caller passes the layout of a fresh queue, to which no other code posts. The slots live as long as
+    // the ring, and the receiver keeps the buffers, which have as many bytes as the shape says, until the queue is
+    // destroyed.
+    let ring = unsafe { FrameQueue::new(layout, config.shape, buffers.lkey(), slots.start(), posted) };
     let ring = ring.map_err(layout_error).map_err(not_direct)?;
     Ok((Queue::Direct(DirectFrames { ring, _slots: slots }), buffers))
 }

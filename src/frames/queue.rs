@@ -6,7 +6,8 @@ use super::buffers::Buffers;
 use super::verbs::VerbsFrames;
 use crate::mlx5::Storage;
 
-/// A receive queue. WQEs complete in the order of posting; those that have completed and were not given back are *held*.
+/// A receive queue. WQEs complete in the order of posting; those that have completed and were not given back are
+/// *held*.
 // The enum has a tag of its own, and none inside a field: each frame reads it.
 #[repr(u8)]
 pub(super) enum Queue {

@@ -26,12 +26,7 @@ unsafe impl Sync for Wq {}
 
 impl Wq {
     /// Makes a work queue that takes frames.
-    pub(super) fn create(
-        pd: &ProtectionDomain,
-        config: &FrameConfig,
-        cq: &Arc<Cq>,
-        mlx5dv: &Mlx5dv,
-    ) -> Result<Self> {
+    pub(super) fn create(pd: &ProtectionDomain, config: &FrameConfig, cq: &Arc<Cq>, mlx5dv: &Mlx5dv) -> Result<Self> {
         let name = pd.context().name();
         let mut init = sys::ibv_wq_init_attr {
             wq_type: sys::IBV_WQT_RQ,
@@ -61,11 +56,8 @@ impl Wq {
         }
         let parts = (pd.clone(), Arc::clone(cq), DeferredFree::default());
         let this = Self { wq, parts: ManuallyDrop::new(parts) };
-        let mut attr = sys::ibv_wq_attr {
-            attr_mask: sys::IBV_WQ_ATTR_STATE,
-            wq_state: sys::IBV_WQS_RDY,
-            ..Default::default()
-        };
+        let mut attr =
+            sys::ibv_wq_attr { attr_mask: sys::IBV_WQ_ATTR_STATE, wq_state: sys::IBV_WQS_RDY, ..Default::default() };
         // SAFETY: a live work queue and an initialised structure.
         match unsafe { sys::ibv_modify_wq(this.wq, &mut attr) } {
             0 => Ok(this),
@@ -148,9 +140,7 @@ impl HashQp {
         let mut key = KEY;
         let mut init = sys::ibv_qp_init_attr_ex {
             qp_type: sys::IBV_QPT_RAW_PACKET,
-            comp_mask: sys::IBV_QP_INIT_ATTR_PD
-                | sys::IBV_QP_INIT_ATTR_IND_TABLE
-                | sys::IBV_QP_INIT_ATTR_RX_HASH,
+            comp_mask: sys::IBV_QP_INIT_ATTR_PD | sys::IBV_QP_INIT_ATTR_IND_TABLE | sys::IBV_QP_INIT_ATTR_RX_HASH,
             pd: pd.as_raw(),
             rwq_ind_tbl: table,
             ..Default::default()
@@ -188,10 +178,7 @@ impl Drop for HashQp {
         // SAFETY: created by us, destroyed once, in this order; rules that lead here held this value.
         let gone = unsafe {
             context.destroyed("ibv_destroy_qp", sys::ibv_destroy_qp(self.qp))
-                && context.destroyed(
-                    "ibv_destroy_rwq_ind_table",
-                    sys::ibv_destroy_rwq_ind_table(self.table),
-                )
+                && context.destroyed("ibv_destroy_rwq_ind_table", sys::ibv_destroy_rwq_ind_table(self.table))
         };
         if gone {
             // SAFETY: dropped once.

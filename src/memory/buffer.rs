@@ -64,11 +64,7 @@ impl Buffer {
     /// # Safety
     /// As for [`new`](Self::new); the reference is the value's from now on.
     #[inline(always)]
-    pub(crate) const unsafe fn from_raw_parts(
-        pool: NonNull<Pool>,
-        start: NonNull<u8>,
-        len: u32,
-    ) -> Self {
+    pub(crate) const unsafe fn from_raw_parts(pool: NonNull<Pool>, start: NonNull<u8>, len: u32) -> Self {
         Self { pool, start, len: len as usize }
     }
 
@@ -271,8 +267,8 @@ impl io::Write for Buffer {
 }
 
 impl Drop for Buffer {
-    /// Inlined, so that it takes the buffer apart and does not take its address: a buffer that the program moves out of a
-    /// message stays in registers, also where the move may panic and drop the buffer.
+    /// Inlined, so that it takes the buffer apart and does not take its address: a buffer that the program moves out of
+    /// a message stays in registers, also where the move may panic and drop the buffer.
     #[inline(always)]
     fn drop(&mut self) {
         // SAFETY: dropped once.
@@ -287,9 +283,6 @@ fn give_back(pool: Arc<Pool>, start: NonNull<u8>) {
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buffer")
-            .field("len", &self.len)
-            .field("capacity", &self.capacity())
-            .finish_non_exhaustive()
+        f.debug_struct("Buffer").field("len", &self.len).field("capacity", &self.capacity()).finish_non_exhaustive()
     }
 }

@@ -10,8 +10,8 @@ use rdma_core_sys as sys;
 use super::backing::Backing;
 use crate::pd::ProtectionDomain;
 
-/// First field of the owner of the memory of a receive: one more than the bytes that a receive of one buffer takes; 0 for
-/// all other receives.
+/// First field of the owner of the memory of a receive: one more than the bytes that a receive of one buffer takes; 0
+/// for all other receives.
 #[derive(Debug)]
 pub(crate) struct Bound(u32);
 

@@ -23,8 +23,8 @@ use crate::trace::trace_event;
 /// Registered memory, divided into buffers of one size. Clones share one pool.
 ///
 /// The pool zeroes its memory and registers it with `IBV_ACCESS_LOCAL_WRITE`. Peers can read a
-/// [`readable`](PoolConfig::readable) pool, and can write none. The memory is freed when the last buffer and the last queue
-/// that may hold one are dropped.
+/// [`readable`](PoolConfig::readable) pool, and can write none. The memory is freed when the last buffer and the last
+/// queue that may hold one are dropped.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -113,9 +113,9 @@ impl BufferPool {
         Ok(registered.into_pool(Backing::Pages(memory)))
     }
 
-    /// Creates a pool in memory of the program, with as many buffers as fit and at most `config` says, each on its own cache
-    /// lines. The pool drops the memory when the device can no longer
-    /// access it. If the registration cannot be removed, the memory is leaked.
+    /// Creates a pool in memory of the program, with as many buffers as fit and at most `config` says, each on its own
+    /// cache lines. The pool drops the memory when the device can no longer access it. If the registration cannot be
+    /// removed, the memory is leaked.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -133,8 +133,8 @@ impl BufferPool {
     /// ```
     ///
     /// # Errors
-    /// [`Refused`], which returns the memory: [`Error::OutOfRange`] if not one buffer fits (with up to 63 bytes before it,
-    /// for alignment), [`Error::Unsupported`] if `config` asks for [`pages`](PoolConfig::pages); the errors of
+    /// [`Refused`], which returns the memory: [`Error::OutOfRange`] if not one buffer fits (with up to 63 bytes before
+    /// it, for alignment), [`Error::Unsupported`] if `config` asks for [`pages`](PoolConfig::pages); the errors of
     /// [`new`](Self::new).
     pub fn from_memory<M: StableMemory>(
         pd: &ProtectionDomain,
@@ -153,8 +153,7 @@ impl BufferPool {
         let (first, len) = unsafe { (*value.as_ptr()).memory() };
         // SAFETY: the value's memory, by the contract of the trait.
         let made = unsafe {
-            Slots::cut(first, len, config)
-                .and_then(|slots| Self::register(pd, slots, first, len, config.access()))
+            Slots::cut(first, len, config).and_then(|slots| Self::register(pd, slots, first, len, config.access()))
         };
         match made {
             Ok(registered) => Ok(registered.into_pool(Backing::Program(value))),

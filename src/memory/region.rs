@@ -23,8 +23,8 @@ bitflags! {
         const READ = sys::IBV_ACCESS_REMOTE_READ;
         /// RDMA WRITE, over queue pairs with [`QpConfig::remote_write`](crate::QpConfig::remote_write).
         const WRITE = sys::IBV_ACCESS_REMOTE_WRITE;
-        /// Atomic operations, over queue pairs with [`QpConfig::remote_atomic`](crate::QpConfig::remote_atomic). They are
-        /// atomic among requests through one adapter (`IBV_ATOMIC_HCA`).
+        /// Atomic operations, over queue pairs with [`QpConfig::remote_atomic`](crate::QpConfig::remote_atomic). They
+        /// are atomic among requests through one adapter (`IBV_ATOMIC_HCA`).
         const ATOMIC = sys::IBV_ACCESS_REMOTE_ATOMIC;
     }
 }

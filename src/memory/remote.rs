@@ -67,13 +67,11 @@ impl RemoteMemory {
     pub fn with_access(pd: &ProtectionDomain, len: usize, access: RemoteAccess) -> Result<Self> {
         let max = pd.context().attr().max_mr_size.min(isize::MAX as u64);
         Error::check_range("size of remote memory in bytes", len as u64, 1, max)?;
-        let memory = Mapping::new(len, HugePages::No)
-            .map_err(|source| Error::verbs("mmap", "the system", source))?;
+        let memory = Mapping::new(len, HugePages::No).map_err(|source| Error::verbs("mmap", "the system", source))?;
         let remote = access.intersection(RemoteAccess::all());
         let access = sys::IBV_ACCESS_LOCAL_WRITE | remote.bits();
         // SAFETY: the mapping is readable and writable and outlives the region, see `Drop`.
-        let mr =
-            unsafe { sys::ibv_reg_mr(pd.as_raw(), memory.start().as_ptr().cast(), len, access) };
+        let mr = unsafe { sys::ibv_reg_mr(pd.as_raw(), memory.start().as_ptr().cast(), len, access) };
         if mr.is_null() {
             return Err(Error::last_os("ibv_reg_mr", pd.context().name()));
         }
@@ -103,8 +101,9 @@ impl RemoteMemory {
         self.len
     }
 
-    /// Returns the address of the first byte, which is page-aligned. Plain accesses race with writes of peers: use volatile or
-    /// atomic ones. An atomic instruction of the CPU is not atomic towards those of peers (`IBV_ATOMIC_HCA`).
+    /// Returns the address of the first byte, which is page-aligned. Plain accesses race with writes of peers: use
+    /// volatile or atomic ones. An atomic instruction of the CPU is not atomic towards those of peers
+    /// (`IBV_ATOMIC_HCA`).
     pub fn as_ptr(&self) -> *mut u8 {
         self.memory.start().as_ptr()
     }

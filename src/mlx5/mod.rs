@@ -43,11 +43,7 @@ pub(crate) unsafe fn completion_queue(
         cqe_cnt: out.cqe_cnt,
         cqe_size: out.cqe_size,
     };
-    let place = arm::Place {
-        dbrec: layout.dbrec,
-        uar: non_null(out.cq_uar.cast(), "CQ doorbell")?,
-        cqn: out.cqn,
-    };
+    let place = arm::Place { dbrec: layout.dbrec, uar: non_null(out.cq_uar.cast(), "CQ doorbell")?, cqn: out.cqn };
     // SAFETY: the layout is libmlx5's; no other code polls, arms or resizes the caller's CQ.
     let mut ring = unsafe { CompletionQueue::new(layout) }.map_err(layout_error)?;
     if let Some(format) = compression {
@@ -101,10 +97,7 @@ pub(crate) unsafe fn receive_queue<D: Copy>(
 }
 
 /// Returns where the receive queue of a queue pair is.
-pub(crate) fn receive_queue_layout(
-    mlx5dv: &Mlx5dv,
-    qp: *mut sys::ibv_qp,
-) -> Result<rq::Layout, NotDirect> {
+pub(crate) fn receive_queue_layout(mlx5dv: &Mlx5dv, qp: *mut sys::ibv_qp) -> Result<rq::Layout, NotDirect> {
     let out = queue_pair(mlx5dv, qp)?;
     let layout = rq::Layout {
         buf: non_null(out.rq.buf.cast(), "receive queue buffer")?,
@@ -117,10 +110,7 @@ pub(crate) fn receive_queue_layout(
 }
 
 /// Returns where a work queue is.
-pub(crate) fn work_queue_layout(
-    mlx5dv: &Mlx5dv,
-    wq: *mut sys::ibv_wq,
-) -> Result<rq::Layout, NotDirect> {
+pub(crate) fn work_queue_layout(mlx5dv: &Mlx5dv, wq: *mut sys::ibv_wq) -> Result<rq::Layout, NotDirect> {
     let mut out = sys::mlx5dv_rwq::default();
     init_obj(mlx5dv, sys::MLX5DV_OBJ_RWQ, |obj| {
         obj.rwq.in_ = wq;
@@ -150,20 +140,16 @@ pub(crate) unsafe fn send_ring<R: Copy>(
 ) -> Result<Ring<SendQueue<R>, Record<R>>, NotDirect> {
     let layout = send_queue(mlx5dv, qp, qpn)?;
     let records = Storage::uninit(layout.wqe_cnt as usize);
-    // SAFETY: the layout is libmlx5's, the queue keeps it mapped, and the records live as long as the ring. No other code
-    // posts to the caller's send queue, and its register is as *register* says. The queue pair has no signatures and no
-    // scatter to CQE.
+    // SAFETY: the layout is libmlx5's, the queue keeps it mapped, and the records live as long as the ring. No other
+    // code posts to the caller's send queue, and its register is as *register* says. The queue pair has no signatures
+    // and no scatter to CQE.
     let ring = unsafe { SendQueue::new(layout, config, records.start().cast()) };
     let ring = ring.map_err(layout_error)?.with_max_silent(max_unsignaled).signaling_last();
     Ok((ring, records))
 }
 
 /// Returns where the send queue of a queue pair is.
-pub(crate) fn send_queue(
-    mlx5dv: &Mlx5dv,
-    qp: *mut sys::ibv_qp,
-    qpn: u32,
-) -> Result<sq::Layout, NotDirect> {
+pub(crate) fn send_queue(mlx5dv: &Mlx5dv, qp: *mut sys::ibv_qp, qpn: u32) -> Result<sq::Layout, NotDirect> {
     let out = queue_pair(mlx5dv, qp)?;
     let layout = sq::Layout {
         buf: non_null(out.sq.buf.cast(), "send queue buffer")?,
@@ -179,10 +165,7 @@ pub(crate) fn send_queue(
 }
 
 /// Returns the address vector of a handle of an mlx5 device.
-pub(crate) fn address_vector(
-    mlx5dv: &Mlx5dv,
-    ah: *mut sys::ibv_ah,
-) -> Result<DatagramSegment, NotDirect> {
+pub(crate) fn address_vector(mlx5dv: &Mlx5dv, ah: *mut sys::ibv_ah) -> Result<DatagramSegment, NotDirect> {
     let mut out = sys::mlx5dv_ah { av: std::ptr::null_mut(), comp_mask: 0 };
     init_obj(mlx5dv, sys::MLX5DV_OBJ_AH, |obj| {
         obj.ah.in_ = ah;
@@ -204,11 +187,7 @@ fn queue_pair(mlx5dv: &Mlx5dv, qp: *mut sys::ibv_qp) -> Result<sys::mlx5dv_qp, N
 }
 
 /// Calls `mlx5dv_init_obj(3)`; `fill` names a live object of an mlx5 device and a structure for the answer.
-fn init_obj(
-    mlx5dv: &Mlx5dv,
-    kind: u32,
-    fill: impl FnOnce(&mut sys::mlx5dv_obj),
-) -> Result<(), NotDirect> {
+fn init_obj(mlx5dv: &Mlx5dv, kind: u32, fill: impl FnOnce(&mut sys::mlx5dv_obj)) -> Result<(), NotDirect> {
     // SAFETY: a structure of pointers.
     let mut obj: sys::mlx5dv_obj = unsafe { mem::zeroed() };
     fill(&mut obj);

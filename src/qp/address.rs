@@ -101,25 +101,16 @@ impl Local {
 
     /// How to reach `peer`.
     pub(super) fn route(&self, peer: &QpAddress) -> Result<Route> {
-        Error::check_range(
-            "qpn of the peer",
-            peer.qpn.into(),
-            FIRST_QPN.into(),
-            MAX_24_BITS.into(),
-        )?;
+        Error::check_range("qpn of the peer", peer.qpn.into(), FIRST_QPN.into(), MAX_24_BITS.into())?;
         Error::check_range("psn of the peer", peer.psn.into(), 0, MAX_24_BITS.into())?;
         if peer.gid != [0; 16] {
             return Ok(Route::Global { sgid_index: self.sgid_index });
         }
         if self.needs_grh {
-            return Err(Error::Handshake(
-                "its address has no GID, and this port needs one".to_owned(),
-            ));
+            return Err(Error::Handshake("its address has no GID, and this port needs one".to_owned()));
         }
         if peer.lid == 0 {
-            return Err(Error::Handshake(
-                "its address has neither LID nor GID: check that its port is up".to_owned(),
-            ));
+            return Err(Error::Handshake("its address has neither LID nor GID: check that its port is up".to_owned()));
         }
         Ok(Route::Lid)
     }
@@ -151,13 +142,7 @@ mod tests {
     const IPV4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1];
 
     fn entry(index: u32, port: u32, gid_type: u32, raw: [u8; 16]) -> sys::ibv_gid_entry {
-        sys::ibv_gid_entry {
-            gid: sys::ibv_gid { raw },
-            gid_index: index,
-            port_num: port,
-            gid_type,
-            ndev_ifindex: 0,
-        }
+        sys::ibv_gid_entry { gid: sys::ibv_gid { raw }, gid_index: index, port_num: port, gid_type, ndev_ifindex: 0 }
     }
 
     #[test]
@@ -179,14 +164,7 @@ mod tests {
     }
 
     fn local(needs_grh: bool) -> Local {
-        Local {
-            lid: 1,
-            gid: [0; 16],
-            mtu: Mtu::Mtu4096,
-            sgid_index: 4,
-            needs_grh,
-            ethernet: needs_grh,
-        }
+        Local { lid: 1, gid: [0; 16], mtu: Mtu::Mtu4096, sgid_index: 4, needs_grh, ethernet: needs_grh }
     }
 
     fn peer(lid: u16, gid: [u8; 16]) -> QpAddress {

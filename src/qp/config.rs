@@ -118,12 +118,13 @@ impl QpConfig {
         config
     }
 
-    /// Sets how many requests the send queue holds at least, 128 by default. Each queue reserves its capacity in the CQ of its
-    /// sender: the 4,096 entries of a default sender suffice for 32 queues of 128. The [`capacity`](crate::Sender::capacity) of the
-    /// [`Sender`](crate::Sender) returns how many can be outstanding. On the direct path the queue has the basic blocks (WQEBBs)
-    /// of 64 bytes for so many of the largest requests ([`send_buffers`](Self::send_buffers), [`max_inline`](Self::max_inline)),
-    /// rounded up to a power of two, and each request takes the blocks that it needs. `sends(4)` is 4 blocks, for 4 requests of
-    /// one buffer.
+    /// Sets how many requests the send queue holds at least, 128 by default. Each queue reserves its capacity in the CQ
+    /// of its sender: the 4,096 entries of a default sender suffice for 32 queues of 128. The
+    /// [`capacity`](crate::Sender::capacity) of the
+    /// [`Sender`](crate::Sender) returns how many can be outstanding. On the direct path the queue has the basic blocks
+    /// (WQEBBs) of 64 bytes for so many of the largest requests ([`send_buffers`](Self::send_buffers),
+    /// [`max_inline`](Self::max_inline)), rounded up to a power of two, and each request takes the blocks that it
+    /// needs. `sends(4)` is 4 blocks, for 4 requests of one buffer.
     pub const fn sends(mut self, max_wr: u32) -> Self {
         self.max_send_wr = max_wr;
         self
@@ -143,10 +144,10 @@ impl QpConfig {
         self
     }
 
-    /// Sets how many requests that are rung together may follow each other without a CQE, no limit by default. A buffer comes
-    /// back with the next CQE of its queue, so a smaller number returns buffers earlier. 0 requests a CQE for each request,
-    /// like [`Posting::signaled`](crate::Posting::signaled). The last request before a doorbell and at least one request in
-    /// each quarter of the queue always have a CQE.
+    /// Sets how many requests that are rung together may follow each other without a CQE, no limit by default. A buffer
+    /// comes back with the next CQE of its queue, so a smaller number returns buffers earlier. 0 requests a CQE for
+    /// each request, like [`Posting::signaled`](crate::Posting::signaled). The last request before a doorbell and at
+    /// least one request in each quarter of the queue always have a CQE.
     pub const fn max_unsignaled(mut self, requests: u32) -> Self {
         self.max_unsignaled = requests;
         self
@@ -305,13 +306,7 @@ mod tests {
     use super::*;
 
     fn attr() -> sys::ibv_device_attr {
-        sys::ibv_device_attr {
-            max_qp_wr: 1024,
-            max_sge: 30,
-            phys_port_cnt: 2,
-            max_pkeys: 128,
-            ..Default::default()
-        }
+        sys::ibv_device_attr { max_qp_wr: 1024, max_sge: 30, phys_port_cnt: 2, max_pkeys: 128, ..Default::default() }
     }
 
     fn refused(config: QpConfig) -> &'static str {

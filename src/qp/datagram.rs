@@ -115,10 +115,7 @@ impl QueuePair {
     /// [`Error::Verbs`].
     pub fn activate(&mut self) -> Result<()> {
         if !self.is_datagram() {
-            return Err(Error::Unsupported {
-                operation: "activate",
-                when: "on a connected transport: use connect",
-            });
+            return Err(Error::Unsupported { operation: "activate", when: "on a connected transport: use connect" });
         }
         self.check_connectable("activate")?;
         self.qp.modify_state(QpState::Rtr)?;

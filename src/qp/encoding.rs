@@ -141,10 +141,7 @@ impl FromStr for QpAddress {
             qpn: number(qpn, 16, 6).ok_or(AddressError::Number("QPN"))? as u32,
             psn: number(psn, 16, 6).ok_or(AddressError::Number("PSN"))? as u32,
             gid: number(gid, 16, 32).ok_or(AddressError::Number("GID"))?.to_be_bytes(),
-            mtu: known
-                .into_iter()
-                .find(|known| known.bytes() == mtu)
-                .ok_or(AddressError::Mtu(mtu))?,
+            mtu: known.into_iter().find(|known| known.bytes() == mtu).ok_or(AddressError::Mtu(mtu))?,
         })
     }
 }

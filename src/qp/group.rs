@@ -6,7 +6,8 @@ use rdma_core_sys as sys;
 
 use crate::error::{Error, Result};
 
-/// A multicast group, for [`QueuePair::join`](crate::QueuePair::join) and [`QueuePair::multicast_handle`](crate::QueuePair::multicast_handle).
+/// A multicast group, for [`QueuePair::join`](crate::QueuePair::join) and
+/// [`QueuePair::multicast_handle`](crate::QueuePair::multicast_handle).
 ///
 /// ```
 /// use doorbell::MulticastGroup;
@@ -66,10 +67,7 @@ mod tests {
         for address in ["192.0.2.1", "255.255.255.255", "2001:db8::1", "::ffef:102"] {
             let refused = group(address).check("join").unwrap_err();
             assert!(matches!(refused, Error::NotMulticast { .. }), "{refused}");
-            assert!(
-                refused.to_string().starts_with(&format!("join: {address} is no")),
-                "{refused}"
-            );
+            assert!(refused.to_string().starts_with(&format!("join: {address} is no")), "{refused}");
         }
     }
 }

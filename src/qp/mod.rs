@@ -36,27 +36,29 @@ pub use mtu::Mtu;
 
 pub(crate) use object::{Qp, ReceiveSide, SendSide};
 
-/// A queue pair, from [`QueuePair::builder`]. It receives through a [`Receiver`](crate::Receiver), or does not receive, and
-/// sends through a [`Sender`](crate::Sender), or does not send.
+/// A queue pair, from [`QueuePair::builder`]. It receives through a [`Receiver`](crate::Receiver), or does not receive,
+/// and sends through a [`Sender`](crate::Sender), or does not send.
 ///
 /// A new queue pair is in state INIT: post receives before connecting it. On the direct path the library switches off
 /// scatter to CQE: a device that stores a short payload in the CQE overwrites the source QP and the SLID there.
 ///
 /// A peer that has died is noticed only by requests to it, which fail with
-/// [`WcStatus::RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR) after about (`retry_cnt` + 1) time-outs, 0.5 s by default. A side that only receives notices nothing: keep the stream of
+/// [`WcStatus::RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR) after about (`retry_cnt` + 1) time-outs, 0.5 s by
+/// default. A side that only receives notices nothing: keep the stream of
 /// [`connect_over`](Self::connect_over), whose end is the end of the peer. Then call
 /// [`Receiver::destroy_qp`](crate::Receiver::destroy_qp), and poll the sender, which returns outstanding buffers.
 ///
-/// A queue pair that has failed is in state ERROR; that of the peer has failed, too, or fails at its next request. Either
-/// destroy them, or connect them again. To connect again, both sides poll the completions that have arrived, call
+/// A queue pair that has failed is in state ERROR; that of the peer has failed, too, or fails at its next request.
+/// Either destroy them, or connect them again. To connect again, both sides poll the completions that have arrived,
+/// call
 /// [`Receiver::reset_qp`](crate::Receiver::reset_qp), poll the sender until [`Sender::is_busy`](crate::Sender::is_busy)
 /// returns `false`, post receives to the queue pair's own receive queue, if any, and connect with new
 /// [addresses](Self::address) or over the same stream.
 ///
-/// To end a connection, poll until all sends have completed and all expected messages have arrived. Then close the writing end of
-/// the stream (`shutdown(Shutdown::Write)`), and keep the queue pair until the peer has closed its end (`read_to_end`): a
-/// destroyed queue pair does not acknowledge the last send of its peer. The peer destroys its queue pair when its read returns 0,
-/// and closes the stream.
+/// To end a connection, poll until all sends have completed and all expected messages have arrived. Then close the
+/// writing end of the stream (`shutdown(Shutdown::Write)`), and keep the queue pair until the peer has closed its end
+/// (`read_to_end`): a destroyed queue pair does not acknowledge the last send of its peer. The peer destroys its queue
+/// pair when its read returns 0, and closes the stream.
 ///
 /// Dropping it disconnects. The receiver and the sender destroy it later, see
 /// [`Receiver::destroy_qp`](crate::Receiver::destroy_qp).
@@ -136,14 +138,11 @@ impl QueuePair {
         receive: ReceiveSide,
         send: SendSide,
     ) -> Result<Self> {
-        let refused =
-            |when| Err(Error::Unsupported { operation: "QueuePairBuilder::attach", when });
+        let refused = |when| Err(Error::Unsupported { operation: "QueuePairBuilder::attach", when });
         // SAFETY: the queue pair is alive, and neither its type nor its queues change.
         let made = unsafe { &*qp };
         if !matches!(made.qp_type, sys::IBV_QPT_RC | sys::IBV_QPT_UC | sys::IBV_QPT_UD) {
-            return refused(
-                "on a queue pair of this type, such as one for raw packets: it takes RC, UC and UD",
-            );
+            return refused("on a queue pair of this type, such as one for raw packets: it takes RC, UC and UD");
         }
         if !receive.is_idle() && made.recv_cq != receive.cq.as_raw() {
             return refused("for a queue pair that receives on another CQ than this receiver");
@@ -152,9 +151,7 @@ impl QueuePair {
             return refused("for a queue pair that sends on another CQ than this sender");
         }
         if made.send_cq == made.recv_cq {
-            return refused(
-                "for a queue pair with one CQ: create it with another one for its sends",
-            );
+            return refused("for a queue pair with one CQ: create it with another one for its sends");
         }
         if made.srq != receive.srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_raw()) {
             return refused("unless `receive` names the SRQ that it was created with, if any");
@@ -257,8 +254,8 @@ impl QueuePair {
     /// Connects to the queue pair at `peer`, which must connect to this one: INIT to RTR to RTS.
     ///
     /// Packets carry a GRH if the peer has a GID. The path MTU is the smaller of the two. A message sent before the
-    /// peer is connected is sent again after a time-out. To avoid this delay, connect the side that does not send first before
-    /// it sends its own address, or use [`connect_over`](Self::connect_over), which waits for the peer.
+    /// peer is connected is sent again after a time-out. To avoid this delay, connect the side that does not send first
+    /// before it sends its own address, or use [`connect_over`](Self::connect_over), which waits for the peer.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, mut qp, mut peer, mut peer_receiver, device: _device, .. } =
@@ -326,8 +323,8 @@ impl QueuePair {
         Err(Error::WrongState { operation, qp_num: self.qp_num(), state, needed })
     }
 
-    /// Connects with the attributes that a connection manager has for each state. Retries and time-outs are those of the
-    /// configuration.
+    /// Connects with the attributes that a connection manager has for each state. Retries and time-outs are those of
+    /// the configuration.
     #[cfg(feature = "rdmacm")]
     pub(crate) fn connect_with(
         &mut self,
@@ -385,8 +382,8 @@ impl QueuePair {
         self.qp.modify_state(QpState::Error)
     }
 
-    /// To RESET. Outstanding sends are over, and the sender gives their buffers back as flushed. The doorbell records are
-    /// zero; receives that were posted are forgotten by the device, and their CQEs may still be in the CQ.
+    /// To RESET. Outstanding sends are over, and the sender gives their buffers back as flushed. The doorbell records
+    /// are zero; receives that were posted are forgotten by the device, and their CQEs may still be in the CQ.
     pub(crate) fn modify_to_reset(&mut self) -> Result<()> {
         let psn = random_psn()?;
         self.qp.modify_state(QpState::Reset)?;
@@ -441,8 +438,8 @@ impl From<&QueuePair> for SqId {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         self.qp.drop_handle();
-        // If the receiver, the sender or the program still holds it, its destruction must wait, but the connection ends now.
-        // If this fails, the peer learns it later. A forked child leaves the connections of its parent alone.
+        // If the receiver, the sender or the program still holds it, its destruction must wait, but the connection ends
+        // now. If this fails, the peer learns it later. A forked child leaves the connections of its parent alone.
         let connected = !matches!(self.qp.known_state(), QpState::Reset | QpState::Error);
         let may_end = self.qp.pd().context().owner().is_this_process();
         if may_end && connected && (Arc::strong_count(&self.qp) > 1 || !self.qp.is_ours()) {

@@ -88,12 +88,7 @@ impl QueuePair {
         if self.local()?.is_ethernet() {
             return Ok(());
         }
-        Error::check_range(
-            "MulticastGroup::lid (from the subnet manager)",
-            group.lid.into(),
-            0xc000,
-            0xfffe,
-        )
+        Error::check_range("MulticastGroup::lid (from the subnet manager)", group.lid.into(), 0xc000, 0xfffe)
     }
 
     fn check_multicast(&self, operation: &'static str) -> Result<()> {

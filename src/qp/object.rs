@@ -207,11 +207,7 @@ impl Qp {
     }
 
     /// Changes attributes; when the state is among them it is known from then on.
-    pub(super) fn modify(
-        &self,
-        attr: &mut sys::ibv_qp_attr,
-        mask: sys::ibv_qp_attr_mask,
-    ) -> Result<()> {
+    pub(super) fn modify(&self, attr: &mut sys::ibv_qp_attr, mask: sys::ibv_qp_attr_mask) -> Result<()> {
         // SAFETY: a live queue pair and an initialised structure.
         let errno = unsafe { sys::ibv_modify_qp(self.qp, attr, mask as i32) };
         if errno != 0 {
@@ -262,20 +258,15 @@ impl Qp {
     }
 
     /// Asks the driver; the state is always among the answers, and known from then on.
-    pub(super) fn query(
-        &self,
-        mask: sys::ibv_qp_attr_mask,
-    ) -> Result<(sys::ibv_qp_attr, sys::ibv_qp_init_attr)> {
+    pub(super) fn query(&self, mask: sys::ibv_qp_attr_mask) -> Result<(sys::ibv_qp_attr, sys::ibv_qp_init_attr)> {
         let answer = self.ask(mask)?;
         self.state.store(answer.0.qp_state, Ordering::Relaxed);
         Ok(answer)
     }
 
-    /// Asks the driver, and leaves the known state alone: another thread may be connecting the queue pair, and knows better.
-    fn ask(
-        &self,
-        mask: sys::ibv_qp_attr_mask,
-    ) -> Result<(sys::ibv_qp_attr, sys::ibv_qp_init_attr)> {
+    /// Asks the driver, and leaves the known state alone: another thread may be connecting the queue pair, and knows
+    /// better.
+    fn ask(&self, mask: sys::ibv_qp_attr_mask) -> Result<(sys::ibv_qp_attr, sys::ibv_qp_init_attr)> {
         let mut attr = sys::ibv_qp_attr::default();
         let mut init = sys::ibv_qp_init_attr::default();
         let mask = mask | sys::IBV_QP_STATE;

@@ -71,12 +71,8 @@ pub(super) fn rtr(
 
 /// How packets find `peer`.
 pub(super) fn path(config: &QpConfig, route: Route, peer: &QpAddress) -> sys::ibv_ah_attr {
-    let mut attr = sys::ibv_ah_attr {
-        port_num: config.port,
-        dlid: peer.lid,
-        sl: config.service_level,
-        ..Default::default()
-    };
+    let mut attr =
+        sys::ibv_ah_attr { port_num: config.port, dlid: peer.lid, sl: config.service_level, ..Default::default() };
     if let Route::Global { sgid_index } = route {
         attr.is_global = 1;
         attr.grh.dgid.raw = peer.gid;

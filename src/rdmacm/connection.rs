@@ -100,9 +100,7 @@ impl Connection {
         let result = unsafe { (self.id.cm.disconnect)(self.id.as_raw()) };
         match self.id.check("rdma_disconnect", result) {
             // It is disconnected already.
-            Err(Error::Verbs { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => {
-                Ok(())
-            }
+            Err(Error::Verbs { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => Ok(()),
             result => result,
         }
     }

@@ -38,8 +38,7 @@ impl Event {
         let taken = unsafe {
             let conn = (*event).param.conn;
             let private_data = if has_conn && !conn.private_data.is_null() {
-                slice::from_raw_parts(conn.private_data.cast(), conn.private_data_len.into())
-                    .to_vec()
+                slice::from_raw_parts(conn.private_data.cast(), conn.private_data_len.into()).to_vec()
             } else {
                 Vec::new()
             };
@@ -73,10 +72,6 @@ impl Event {
         operation: &'static str,
         subject: &str,
     ) -> Result<Self> {
-        if self.kind == kind && self.status == 0 {
-            Ok(self)
-        } else {
-            Err(self.error(cm, operation, subject))
-        }
+        if self.kind == kind && self.status == 0 { Ok(self) } else { Err(self.error(cm, operation, subject)) }
     }
 }

@@ -38,9 +38,7 @@ impl Id {
         let cm = RdmaCm::get()?;
         let mut this = Self::with_channel(cm, subject.to_string())?;
         // SAFETY: a live channel and a writable pointer.
-        let result = unsafe {
-            (cm.create_id)(this.channel, &mut this.id, ptr::null_mut(), sys::RDMA_PS_TCP)
-        };
+        let result = unsafe { (cm.create_id)(this.channel, &mut this.id, ptr::null_mut(), sys::RDMA_PS_TCP) };
         this.check("rdma_create_id", result)?;
         Ok(this)
     }
@@ -98,9 +96,7 @@ impl Id {
     /// Takes the next event; `None` when there is none in time.
     pub(super) fn event(&mut self, timeout: Option<Duration>) -> Result<Option<Event>> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        if !poll::is_readable(self.as_fd(), deadline)
-            .map_err(|source| Error::verbs("poll", &self.subject, source))?
-        {
+        if !poll::is_readable(self.as_fd(), deadline).map_err(|source| Error::verbs("poll", &self.subject, source))? {
             return Ok(None);
         }
         let mut event = ptr::null_mut();
@@ -118,9 +114,8 @@ impl Id {
         operation: &'static str,
         timeout: Duration,
     ) -> Result<Event> {
-        let event = self
-            .event(Some(timeout))?
-            .ok_or_else(|| Error::TimedOut { operation, subject: self.subject.clone() })?;
+        let event =
+            self.event(Some(timeout))?.ok_or_else(|| Error::TimedOut { operation, subject: self.subject.clone() })?;
         event.expect(self.cm, kind, operation, &self.subject)
     }
 
@@ -138,10 +133,7 @@ impl Id {
     }
 
     /// Attributes for a transition, as the connection manager would have them.
-    pub(super) fn attributes(
-        &self,
-        state: QpState,
-    ) -> Result<(sys::ibv_qp_attr, sys::ibv_qp_attr_mask)> {
+    pub(super) fn attributes(&self, state: QpState) -> Result<(sys::ibv_qp_attr, sys::ibv_qp_attr_mask)> {
         let mut attr = sys::ibv_qp_attr { qp_state: state.as_raw(), ..Default::default() };
         let mut mask = 0;
         // SAFETY: a live identifier and writable structures.
@@ -164,11 +156,7 @@ impl Id {
     }
 
     /// Returns the parameters of a queue pair that this side sends to the peer. They borrow `private_data`.
-    pub(super) fn conn_param(
-        qp: &QueuePair,
-        private_data: &[u8],
-        most: usize,
-    ) -> Result<sys::rdma_conn_param> {
+    pub(super) fn conn_param(qp: &QueuePair, private_data: &[u8], most: usize) -> Result<sys::rdma_conn_param> {
         Error::check_range("length of private_data", private_data.len() as u64, 0, most as u64)?;
         let (retry_count, rnr_retry_count) = qp.retries();
         Ok(sys::rdma_conn_param {

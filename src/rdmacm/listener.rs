@@ -77,12 +77,8 @@ impl Listener {
     /// [`Error::Verbs`](crate::Error::Verbs), also if the device was removed.
     pub fn accept(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Option<Request>> {
         let Some(event) = self.id.event(timeout.into())? else { return Ok(None) };
-        let event = event.expect(
-            self.id.cm,
-            sys::RDMA_CM_EVENT_CONNECT_REQUEST,
-            "rdma_get_cm_event",
-            &self.id.subject,
-        )?;
+        let event =
+            event.expect(self.id.cm, sys::RDMA_CM_EVENT_CONNECT_REQUEST, "rdma_get_cm_event", &self.id.subject)?;
         // SAFETY: the event gave us the identifier, and is acknowledged.
         let id = unsafe { Id::of_request(self.id.cm, event.id) }?;
         let device_name = id.device_name()?;
@@ -159,12 +155,7 @@ impl Request {
     /// [`Error::OutOfRange`](crate::Error::OutOfRange); [`Error::WrongState`](crate::Error::WrongState) and
     /// [`Error::InUse`](crate::Error::InUse) as in [`QueuePair::connect`]; [`Error::Verbs`](crate::Error::Verbs).
     /// Each error rejects the peer.
-    pub fn accept(
-        mut self,
-        qp: &mut QueuePair,
-        private_data: &[u8],
-        timeout: Duration,
-    ) -> Result<Connection> {
+    pub fn accept(mut self, qp: &mut QueuePair, private_data: &[u8], timeout: Duration) -> Result<Connection> {
         self.id.check_device(qp)?;
         let mut param = Id::conn_param(qp, private_data, MAX_PRIVATE_DATA)?;
         self.id.connect_qp(qp)?;

@@ -1,10 +1,12 @@
-//! Connections by IP address, through the RDMA connection manager of the system (`rdma_cm(7)`). Needs the feature `rdmacm`.
+//! Connections by IP address, through the RDMA connection manager of the system (`rdma_cm(7)`). Needs the feature
+//! `rdmacm`.
 //!
 //! One side listens, the other resolves its address, and the system finds the device, the port and the route. A
-//! [`Receiver`](crate::Receiver) on that device creates the queue pair; the connection manager only exchanges addresses.
+//! [`Receiver`](crate::Receiver) on that device creates the queue pair; the connection manager only exchanges
+//! addresses.
 //!
-//! librdmacm is loaded at the first use. Without it, or without the kernel module `rdma_ucm`, calls return an error that
-//! names the missing part. [`QueuePair::connect_over`](crate::QueuePair::connect_over) needs neither.
+//! librdmacm is loaded at the first use. Without it, or without the kernel module `rdma_ucm`, calls return an error
+//! that names the missing part. [`QueuePair::connect_over`](crate::QueuePair::connect_over) needs neither.
 //!
 //! ```no_run
 //! use std::time::Duration;

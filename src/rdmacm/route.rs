@@ -57,9 +57,7 @@ impl Route {
         let mut address = sockaddr(peer);
 
         // SAFETY: a live identifier and an address of the family that it names.
-        let result = unsafe {
-            (id.cm.resolve_addr)(id.as_raw(), ptr::null_mut(), (&raw mut address).cast(), millis)
-        };
+        let result = unsafe { (id.cm.resolve_addr)(id.as_raw(), ptr::null_mut(), (&raw mut address).cast(), millis) };
         id.check("rdma_resolve_addr", result)?;
         id.wait_for(sys::RDMA_CM_EVENT_ADDR_RESOLVED, "rdma_resolve_addr", patience)?;
         // SAFETY: a live identifier.
@@ -87,20 +85,14 @@ impl Route {
     /// pair on another device; [`Error::OutOfRange`](crate::Error::OutOfRange);
     /// [`Error::WrongState`](crate::Error::WrongState) and [`Error::InUse`](crate::Error::InUse) as in
     /// [`QueuePair::connect`]; [`Error::Verbs`](crate::Error::Verbs).
-    pub fn connect(
-        mut self,
-        qp: &mut QueuePair,
-        private_data: &[u8],
-        timeout: Duration,
-    ) -> Result<Connection> {
+    pub fn connect(mut self, qp: &mut QueuePair, private_data: &[u8], timeout: Duration) -> Result<Connection> {
         self.id.check_device(qp)?;
         qp.check_connectable("connect")?;
         let mut param = Id::conn_param(qp, private_data, MAX_PRIVATE_DATA)?;
         // SAFETY: a live identifier; the parameters refer to bytes that outlive the call.
         let result = unsafe { (self.id.cm.connect)(self.id.as_raw(), &mut param) };
         self.id.check("rdma_connect", result)?;
-        let response =
-            self.id.wait_for(sys::RDMA_CM_EVENT_CONNECT_RESPONSE, "rdma_connect", timeout)?;
+        let response = self.id.wait_for(sys::RDMA_CM_EVENT_CONNECT_RESPONSE, "rdma_connect", timeout)?;
         self.id.connect_qp(qp)?;
         // SAFETY: a live identifier.
         let result = unsafe { (self.id.cm.establish)(self.id.as_raw()) };

@@ -16,8 +16,8 @@ use crate::cq::Poller;
 const BUDGET: u32 = 64;
 
 impl Receiver {
-    /// Returns the next message or the next failed receive, or `None` if nothing has arrived. The next call recycles the
-    /// message, unless it was taken.
+    /// Returns the next message or the next failed receive, or `None` if nothing has arrived. The next call recycles
+    /// the message, unless it was taken.
     ///
     /// Use it where messages are handled one at a time. A program that handles bursts uses [`poll`](Self::poll), which
     /// posts the recycled slots of a batch with one doorbell.
@@ -135,9 +135,9 @@ impl Drop for Batch<'_> {
 }
 
 impl Receiver {
-    /// Publishes the consumer index, then gives back what was lent and rings for everything that was posted meanwhile, in
-    /// this order: the receives that the doorbells hand over need the room on the CQ. A forgotten batch leaves all of it to
-    /// the next call.
+    /// Publishes the consumer index, then gives back what was lent and rings for everything that was posted meanwhile,
+    /// in this order: the receives that the doorbells hand over need the room on the CQ. A forgotten batch leaves all
+    /// of it to the next call.
     #[inline(always)]
     pub(crate) fn end_batch(&mut self) {
         self.cq.poller.publish();
@@ -162,8 +162,8 @@ impl Receiver {
     fn lend_next(&mut self) -> Option<Result<Message<'_>, Failure>> {
         let Receiver { cq, queues, qps, unrung, .. } = self;
         if let Poller::Direct(direct) = &mut cq.poller {
-            // SAFETY: the message that shows the CQE borrows the receiver, which publishes the consumer index when the batch
-            // ends.
+            // SAFETY: the message that shows the CQE borrows the receiver, which publishes the consumer index when the
+            // batch ends.
             let cqe = unsafe { direct.cq.peek()?.detach() };
             if cqe.kind() == CqeKind::Send {
                 if let Some(lent) = lend_send(queues, qps, unrung, cqe) {
@@ -181,8 +181,8 @@ impl Receiver {
         }
     }
 
-    /// Takes the next completion if it is a message in one buffer that the device put into the CQE, and copies the message to
-    /// the buffer.
+    /// Takes the next completion if it is a message in one buffer that the device put into the CQE, and copies the
+    /// message to the buffer.
     #[inline(never)]
     fn next_inline(&mut self) -> Option<(Lent, Cqe<'static>)> {
         let Self { cq, queues, qps, unrung, .. } = self;
@@ -234,9 +234,7 @@ impl Receiver {
                 let len = if written { 0 } else { cqe.byte_count() };
                 Some(entry.lend(index, slot, qp_num, len))
             }
-            Completion::Failed(slot) => {
-                Some(Err(self.fail(index, slot, CompletionInfo::Cqe(cqe).failure())))
-            }
+            Completion::Failed(slot) => Some(Err(self.fail(index, slot, CompletionInfo::Cqe(cqe).failure()))),
             Completion::NotAReceive => Some(Err(Failure::of(qp_num, Cause::NotAReceive))),
             Completion::Stray => Some(Err(Failure::of(qp_num, Cause::Stray))),
         }
@@ -271,7 +269,8 @@ impl Receiver {
         Some(self.queues[index as usize].lend(index, slot, qp_num, len))
     }
 
-    /// Takes note that the receive in a slot, which is held, failed; its buffer stays in the queue or goes to the failure.
+    /// Takes note that the receive in a slot, which is held, failed; its buffer stays in the queue or goes to the
+    /// failure.
     fn fail(&mut self, index: u32, slot: u32, mut failure: Failure) -> Failure {
         let queue = &mut self.queues[index as usize].queue;
         // SAFETY: the slot is held.
@@ -280,8 +279,8 @@ impl Receiver {
         if !faulted {
             self.qps.mark_failed(failure.qp_num);
         }
-        // An SRQ lives on when a QP fails; a QP that failed takes no more receives. Memory that is not ours may have failed
-        // the QP, and would fail the next one, too. So would memory that the device did not find.
+        // An SRQ lives on when a QP fails; a QP that failed takes no more receives. Memory that is not ours may have
+        // failed the QP, and would fail the next one, too. So would memory that the device did not find.
         if queue.srq().is_some() && !faulted && !context.is_raw() {
             // SAFETY: the slot is held, and its buffer was not lent.
             unsafe { queue.recycle(slot) };
@@ -345,17 +344,12 @@ pub(super) fn queue_of(queues: &[QueueEntry], qps: &QpTable, cqe: Cqe<'_>) -> Op
     if queues.len() == 1 { Some(0) } else { qps.queue_of(cqe.qpn()) }
 }
 
-/// Gives the message before back, completes the receive of a SEND that is in one buffer, and lends it. Returns `None`, and
-/// changes nothing, when it is not what it seems to be.
+/// Gives the message before back, completes the receive of a SEND that is in one buffer, and lends it. Returns `None`,
+/// and changes nothing, when it is not what it seems to be.
 ///
 /// [`next_other`](Receiver::next_other) does the same for completions of every kind, and costs more.
 #[inline(always)]
-fn lend_send(
-    queues: &mut [QueueEntry],
-    qps: &QpTable,
-    unrung: &mut Vec<u32>,
-    cqe: Cqe<'_>,
-) -> Option<Lent> {
+fn lend_send(queues: &mut [QueueEntry], qps: &QpTable, unrung: &mut Vec<u32>, cqe: Cqe<'_>) -> Option<Lent> {
     let (index, entry) = match queues {
         [only] => (0, only),
         queues => {
@@ -377,9 +371,10 @@ fn lend_send(
     Some(unsafe { Lent::in_one_buffer(index, slot, context, len) })
 }
 
-/// Gives back the slot of the message that was lent before, and completes the WQE of a SEND. Returns its slot, which is lent
-/// from now on, what was posted there, the length of the message, and the slot before. Returns `None`, and changes nothing,
-/// if the device does not have such a WQE, or if its receive has not exactly one buffer with room for the message.
+/// Gives back the slot of the message that was lent before, and completes the WQE of a SEND. Returns its slot, which is
+/// lent from now on, what was posted there, the length of the message, and the slot before. Returns `None`, and changes
+/// nothing, if the device does not have such a WQE, or if its receive has not exactly one buffer with room for the
+/// message.
 #[inline(always)]
 fn turn<Q: ReceiveRing<Data = SlotContext>>(
     ring: &mut Q,

@@ -39,9 +39,7 @@ impl CompletionInfo<'_> {
                 };
                 (cause, cqe.vendor_err_synd().into())
             }
-            Self::Wc(Wc { wc, .. }) => {
-                (Cause::Status(WcStatus::from_raw(wc.status)), wc.vendor_err)
-            }
+            Self::Wc(Wc { wc, .. }) => (Cause::Status(WcStatus::from_raw(wc.status)), wc.vendor_err),
         };
         Failure { vendor_err, ..Failure::of(self.qp_num(), cause) }
     }
@@ -49,9 +47,7 @@ impl CompletionInfo<'_> {
     pub(super) fn imm(&self) -> Option<u32> {
         match self {
             Self::Cqe(cqe) => match cqe.opcode() {
-                CqeOpcode::ResponderSendImm | CqeOpcode::ResponderWriteImm => {
-                    Some(cqe.imm_inval_pkey())
-                }
+                CqeOpcode::ResponderSendImm | CqeOpcode::ResponderWriteImm => Some(cqe.imm_inval_pkey()),
                 _ => None,
             },
             Self::Wc(wc) => match wc.wc.wc_flags & sys::IBV_WC_WITH_IMM {
@@ -64,9 +60,7 @@ impl CompletionInfo<'_> {
 
     pub(super) fn invalidated_rkey(&self) -> Option<u32> {
         match self {
-            Self::Cqe(cqe) => {
-                (cqe.opcode() == CqeOpcode::ResponderSendInv).then(|| cqe.imm_inval_pkey())
-            }
+            Self::Cqe(cqe) => (cqe.opcode() == CqeOpcode::ResponderSendInv).then(|| cqe.imm_inval_pkey()),
             Self::Wc(wc) => match wc.wc.wc_flags & sys::IBV_WC_WITH_INV {
                 0 => None,
                 // SAFETY: the flag says which member of the union was written.
@@ -78,12 +72,8 @@ impl CompletionInfo<'_> {
     /// Bytes that the peer wrote elsewhere, for the notice of an RDMA WRITE.
     pub(super) fn written(&self) -> Option<u32> {
         match self {
-            Self::Cqe(cqe) => {
-                (cqe.opcode() == CqeOpcode::ResponderWriteImm).then(|| cqe.byte_count())
-            }
-            Self::Wc(wc) => {
-                (wc.wc.opcode == sys::IBV_WC_RECV_RDMA_WITH_IMM).then_some(wc.wc.byte_len)
-            }
+            Self::Cqe(cqe) => (cqe.opcode() == CqeOpcode::ResponderWriteImm).then(|| cqe.byte_count()),
+            Self::Wc(wc) => (wc.wc.opcode == sys::IBV_WC_RECV_RDMA_WITH_IMM).then_some(wc.wc.byte_len),
         }
     }
 
@@ -96,12 +86,9 @@ impl CompletionInfo<'_> {
                 sl: cqe.sl(),
                 dlid_path_bits: cqe.dlid_path_bits(),
             }),
-            Self::Wc(Wc { wc, .. }) => Some(MessageSource {
-                qp_num: wc.src_qp,
-                lid: wc.slid,
-                sl: wc.sl,
-                dlid_path_bits: wc.dlid_path_bits,
-            }),
+            Self::Wc(Wc { wc, .. }) => {
+                Some(MessageSource { qp_num: wc.src_qp, lid: wc.slid, sl: wc.sl, dlid_path_bits: wc.dlid_path_bits })
+            }
         }
     }
 

@@ -34,8 +34,8 @@ use crate::status::WcStatus;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// [`WcStatus::WR_FLUSH_ERR`] is a consequence: the first failed completion of the queue pair has the cause, which may be
-/// one of its [`Sender`](crate::Sender).
+/// [`WcStatus::WR_FLUSH_ERR`] is a consequence: the first failed completion of the queue pair has the cause, which may
+/// be one of its [`Sender`](crate::Sender).
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 #[error("receive on QP {qp_num:#x}: {cause}")]
@@ -82,9 +82,7 @@ pub enum Cause {
     Status(WcStatus),
     /// The completion names a receive that is not posted, or has an invalid form. doorbell skips it. The device, its
     /// driver or the memory is faulty.
-    #[error(
-        "the completion names a receive that is not posted: the device, its driver or the memory is faulty"
-    )]
+    #[error("the completion names a receive that is not posted: the device, its driver or the memory is faulty")]
     Stray,
     /// The memory of the receive is registered on demand (ODP), and the device did not find its page. The QP works
     /// on, and its peer sends the message again. Memory of pools is pinned, so this receive was posted through
@@ -101,9 +99,7 @@ pub enum Cause {
     DeviceRemoved,
     /// The receive was posted through [`Receiver::as_direct`](crate::Receiver::as_direct) with this `wr_id`, and must
     /// be completed there. It succeeded, and its slot is free.
-    #[error(
-        "the receive was posted through Receiver::as_direct (wr_id {0:#x}), and must complete there"
-    )]
+    #[error("the receive was posted through Receiver::as_direct (wr_id {0:#x}), and must complete there")]
     Raw(u64),
 }
 

@@ -24,12 +24,7 @@ impl Lent {
     /// # Safety
     /// The receive has one buffer.
     #[inline(always)]
-    pub(super) unsafe fn in_one_buffer(
-        queue: u32,
-        slot: u32,
-        context: SlotContext,
-        len: u32,
-    ) -> Self {
+    pub(super) unsafe fn in_one_buffer(queue: u32, slot: u32, context: SlotContext, len: u32) -> Self {
         // SAFETY: the caller's receive has one buffer.
         let start = unsafe { context.start() };
         Self { queue, slot, context, start, first: len as usize, len: len as usize }

@@ -1,5 +1,5 @@
-//! Work of a receiver beside receiving, once per batch: it posts what other threads give back, refills queues that run low,
-//! and counts. A receiver that was asked for none of it pays one compare per batch.
+//! Work of a receiver beside receiving, once per batch: it posts what other threads give back, refills queues that run
+//! low, and counts. A receiver that was asked for none of it pays one compare per batch.
 
 mod events;
 mod handover;
@@ -92,14 +92,17 @@ impl Kept {
 impl Receiver {
     /// Keeps a queue filled from `pool`: a batch that starts with fewer than `watermark` outstanding receives first
     /// posts as many buffers as the pool has and the queue takes. A second call replaces the first. Neither this
-    /// call nor [`arm`](crate::Completions::arm) posts anything: call [`fill`](Self::fill) first, and [`refill`](Self::refill) before arming.
+    /// call nor [`arm`](crate::Completions::arm) posts anything: call [`fill`](Self::fill) first, and
+    /// [`refill`](Self::refill) before arming.
     ///
     /// The receive queue of a failed or dropped queue pair is not refilled, because its receives would be flushed.
     /// [`reset_qp`](Self::reset_qp) resumes refilling.
     ///
     /// A buffer that another thread drops returns to the pool without a wake-up. While a queue is below its watermark
-    /// and the pool is empty, [`wait`](crate::Completions::wait) therefore checks the pool every 5 ms. A program that sleeps on
-    /// [`channel`](crate::Completions::channel) or in a task uses a [`shared_poster`](Self::shared_poster), which wakes it.
+    /// and the pool is empty, [`wait`](crate::Completions::wait) therefore checks the pool every 5 ms. A program that
+    /// sleeps on
+    /// [`channel`](crate::Completions::channel) or in a task uses a [`shared_poster`](Self::shared_poster), which wakes
+    /// it.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -120,12 +123,7 @@ impl Receiver {
     /// [`Error::Gone`] if the queue does not exist; [`Error::OutOfRange`] if it cannot hold `watermark` receives;
     /// [`Error::NoRoomForHeader`] if the buffers are too small for the datagrams of the queue; [`Error::Foreign`] if
     /// the pool belongs to another protection domain.
-    pub fn keep_filled(
-        &mut self,
-        queue: impl Into<QueueId>,
-        pool: &BufferPool,
-        watermark: u32,
-    ) -> Result<()> {
+    pub fn keep_filled(&mut self, queue: impl Into<QueueId>, pool: &BufferPool, watermark: u32) -> Result<()> {
         let queue = queue.into();
         self.find(queue).ok_or(Error::Gone { what: "queue" })?;
         Error::check_range("watermark", watermark.into(), 1, self.capacity(queue).into())?;
@@ -175,8 +173,7 @@ impl Receiver {
         self.maintenance_mut().wake = Some(Arc::clone(&wake));
         let pd = self.pd.clone();
         let kept = self.kept(queue);
-        let returned =
-            kept.returned.get_or_insert_with(|| Arc::new(Returned::new(capacity, pd, wake)));
+        let returned = kept.returned.get_or_insert_with(|| Arc::new(Returned::new(capacity, pd, wake)));
         Ok(SharedPoster::new(Arc::clone(returned)))
     }
 
@@ -264,8 +261,8 @@ impl Receiver {
             }
             if let Some(limit) = kept.srq_limit.filter(|_| kept.limit_reached) {
                 // If the driver refuses, the next refill tries again.
-                kept.limit_reached = self.outstanding(queue) < limit
-                    || self.set_srq_limit(SrqId(queue), limit).is_err();
+                kept.limit_reached =
+                    self.outstanding(queue) < limit || self.set_srq_limit(SrqId(queue), limit).is_err();
             }
         }
         self.maintenance = Some(work);
@@ -286,14 +283,12 @@ impl Receiver {
                     waiting.extend(queue_of(&self.queues, &self.qps, cqe));
                 });
             }
-            Poller::Verbs(cq) => {
-                waiting.extend(cq.look_ahead(WAITING as usize).map(|wc| wc.queue()))
-            }
+            Poller::Verbs(cq) => waiting.extend(cq.look_ahead(WAITING as usize).map(|wc| wc.queue())),
         }
     }
 
-    /// Returns `true` if there is such a queue and messages may come there. A queue pair that is in ERROR or was dropped
-    /// flushes everything that is posted to its own queue.
+    /// Returns `true` if there is such a queue and messages may come there. A queue pair that is in ERROR or was
+    /// dropped flushes everything that is posted to its own queue.
     fn is_alive(&self, queue: QueueId) -> bool {
         let flushes = |qp: &Arc<Qp>| qp.known_state() == QpState::Error || !qp.has_handle();
         self.find(queue).is_some() && !self.qp_of(queue).is_some_and(flushes)
@@ -304,8 +299,8 @@ impl Receiver {
         self.keep_queues(false);
     }
 
-    /// Notes that the owner is about to sleep: from now on a buffer that is given back wakes it. Returns `true` if a buffer was
-    /// given back already.
+    /// Notes that the owner is about to sleep: from now on a buffer that is given back wakes it. Returns `true` if a
+    /// buffer was given back already.
     pub(super) fn park(&self) -> bool {
         let Some(Maintenance { wake: Some(wake), queues, .. }) = self.maintenance.as_deref() else {
             return false;
@@ -328,8 +323,9 @@ impl Receiver {
         self.maintenance.as_ref()?.wake.as_deref()
     }
 
-    /// Returns a descriptor that becomes readable when a [`SharedPoster`] receives a buffer after [`arm`](crate::Completions::arm),
-    /// or `None` if there is no such handle. [`arm`](crate::Completions::arm) makes it unreadable, and a batch posts the buffer.
+    /// Returns a descriptor that becomes readable when a [`SharedPoster`] receives a buffer after
+    /// [`arm`](crate::Completions::arm), or `None` if there is no such handle. [`arm`](crate::Completions::arm) makes
+    /// it unreadable, and a batch posts the buffer.
     pub fn wake_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.wake().map(Wake::as_fd)
     }

@@ -21,8 +21,8 @@ use crate::post_failure::PostFailure;
 use crate::refused::Refused;
 use crate::wc_flags::WcFlags;
 
-/// A received message, lent by its batch. After it is dropped, the next call of [`Batch::next`](crate::Batch::next) or the end
-/// of the batch recycles its buffer. [`take`](Self::take) moves the buffer out.
+/// A received message, lent by its batch. After it is dropped, the next call of [`Batch::next`](crate::Batch::next) or
+/// the end of the batch recycles its buffer. [`take`](Self::take) moves the buffer out.
 ///
 /// It dereferences to the bytes received. A message that was scattered over several buffers dereferences to those in
 /// the first; [`segments`](Self::segments) returns all.
@@ -167,8 +167,8 @@ impl Message<'_> {
         unsafe { !self.lent.context.is_single() }
     }
 
-    /// Moves the buffer out of the queue; its length is that of the message. The program can extend it up to its capacity
-    /// and send it. The queue then has one receive less: post another buffer.
+    /// Moves the buffer out of the queue; its length is that of the message. The program can extend it up to its
+    /// capacity and send it. The queue then has one receive less: post another buffer.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -185,7 +185,8 @@ impl Message<'_> {
     ///
     /// # Errors
     /// [`Refused`] with [`PostFailure::Scattered`] if the message was scattered. It has the buffers, as
-    /// [`into_buffers`](Self::into_buffers) returns them, and is in a `Box` so that the result stays as small as a buffer.
+    /// [`into_buffers`](Self::into_buffers) returns them, and is in a `Box` so that the result stays as small as a
+    /// buffer.
     #[inline(always)]
     pub fn take(self) -> Result<Buffer, Box<Refused<Vec<Buffer>, PostFailure>>> {
         let Lent { queue, slot, context, len, .. } = self.lent;
@@ -217,8 +218,8 @@ impl Message<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`Refused`] returns a `buffer` of another protection domain, or one too small for the GRH of a datagram, or any buffer
-    /// if the message was scattered. The message is then recycled.
+    /// [`Refused`] returns a `buffer` of another protection domain, or one too small for the GRH of a datagram, or any
+    /// buffer if the message was scattered. The message is then recycled.
     #[inline(always)]
     pub fn replace(self, buffer: Buffer) -> Result<Buffer, Refused<Buffer, PostFailure>> {
         let Lent { queue, slot, context, len, .. } = self.lent;
@@ -248,13 +249,7 @@ impl Message<'_> {
 
 impl Receiver {
     /// Takes all buffers out of the slot of a message that is lent.
-    fn take_buffers(
-        &mut self,
-        queue: u32,
-        slot: u32,
-        context: SlotContext,
-        len: usize,
-    ) -> Vec<Buffer> {
+    fn take_buffers(&mut self, queue: u32, slot: u32, context: SlotContext, len: usize) -> Vec<Buffer> {
         let mut buffers = Vec::new();
         self.release(queue, slot);
         // SAFETY: [slot-owns], given back just now.
@@ -262,8 +257,8 @@ impl Receiver {
         buffers
     }
 
-    /// Refuses to take the only buffer of a scattered message. The parts of [`Lent`] come one by one, so that a message stays
-    /// in registers where it has one buffer.
+    /// Refuses to take the only buffer of a scattered message. The parts of [`Lent`] come one by one, so that a message
+    /// stays in registers where it has one buffer.
     #[cold]
     #[inline(never)]
     fn take_scattered(
@@ -283,8 +278,8 @@ impl Deref for Message<'_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: [slot-owns], a buffer of the receive, and the length was clamped to it; completed and not recycled before
-        // this message is dropped, so no code writes it.
+        // SAFETY: [slot-owns], a buffer of the receive, and the length was clamped to it; completed and not recycled
+        // before this message is dropped, so no code writes it.
         unsafe { slice::from_raw_parts(self.lent.start.as_ptr(), self.lent.first) }
     }
 }

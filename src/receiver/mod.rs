@@ -52,8 +52,8 @@ use queue::RecvQueue;
 /// Polling frees slots and posting fills them. Both change the same state, so one value owns it and moves between
 /// threads as a unit. [`SrqId`](crate::SrqId) and [`RqId`](crate::RqId) name its queues.
 ///
-/// Dropping the receiver does not disconnect its queue pairs. The buffers in its queues return to their pools when the queues
-/// are destroyed, after the last queue pair was dropped.
+/// Dropping the receiver does not disconnect its queue pairs. The buffers in its queues return to their pools when the
+/// queues are destroyed, after the last queue pair was dropped.
 ///
 /// | to | use |
 /// |---|---|
@@ -209,8 +209,8 @@ impl Receiver {
         self.cq.mlx5dv()
     }
 
-    /// Makes the [channel](Completions::channel) readable at the next solicited message (`IBV_SEND_SOLICITED`) or failed
-    /// receive. Returns `true` if any completion has already arrived.
+    /// Makes the [channel](Completions::channel) readable at the next solicited message (`IBV_SEND_SOLICITED`) or
+    /// failed receive. Returns `true` if any completion has already arrived.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -237,8 +237,8 @@ impl Receiver {
         Ok(self.cq.poller.has_arrived())
     }
 
-    /// Arms the CQ, of which `events` were taken from the channel that it shares. Returns `true` if something has arrived
-    /// already.
+    /// Arms the CQ, of which `events` were taken from the channel that it shares. Returns `true` if something has
+    /// arrived already.
     pub(crate) fn arm_after(&mut self, events: u32) -> Result<bool> {
         self.park_until_quiet();
         self.cq.arm_after(events, false)?;

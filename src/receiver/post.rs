@@ -52,11 +52,13 @@ impl Receiver {
         }
     }
 
-    /// Posts buffers of `pool` until the queue is full or the pool is empty, and returns the number of receives that it posted.
+    /// Posts buffers of `pool` until the queue is full or the pool is empty, and returns the number of receives that it
+    /// posted.
     ///
-    /// Give the pool one buffer more than the capacity of the SRQ. On the direct path an SRQ has one slot more than it can have
-    /// receives: the spare slot. `fill` puts a buffer there, too, which is not posted and not counted until another slot is free.
-    /// So `capacity` receives take `capacity` + 1 buffers of the pool. With it, a batch recycles slots without writing WQEs.
+    /// Give the pool one buffer more than the capacity of the SRQ. On the direct path an SRQ has one slot more than it
+    /// can have receives: the spare slot. `fill` puts a buffer there, too, which is not posted and not counted until
+    /// another slot is free. So `capacity` receives take `capacity` + 1 buffers of the pool. With it, a batch recycles
+    /// slots without writing WQEs.
     ///
     /// ```
     /// # use doorbell::{BufferPool, CqConfig, PoolConfig, Receiver, SrqConfig};
@@ -75,17 +77,12 @@ impl Receiver {
     /// [`PostError`] if the queue does not belong to this receiver, if the pool belongs to another protection domain,
     /// if its buffers are too small for the datagrams of the queue, or if the driver refuses. A full queue and an
     /// empty pool are not errors.
-    pub fn fill(
-        &mut self,
-        queue: impl Into<QueueId>,
-        pool: &BufferPool,
-    ) -> Result<usize, PostError> {
+    pub fn fill(&mut self, queue: impl Into<QueueId>, pool: &BufferPool) -> Result<usize, PostError> {
         let queue = queue.into();
         let mut buffers = Vec::new();
         let refused = |reason| PostError { posted: 0, reason, buffers: Vec::new() };
         self.check_pool(queue, pool).map_err(refused)?;
-        let (posted, result) =
-            self.post_each(queue, &mut std::iter::from_fn(|| pool.take()), &mut buffers);
+        let (posted, result) = self.post_each(queue, &mut std::iter::from_fn(|| pool.take()), &mut buffers);
         match result {
             Ok(()) => Ok(posted),
             Err(PostFailure::Full) => {
@@ -124,11 +121,7 @@ impl Receiver {
     ///
     /// # Errors
     /// [`PostError`], which returns the buffers.
-    pub fn post_scatter(
-        &mut self,
-        queue: impl Into<QueueId>,
-        buffers: Vec<Buffer>,
-    ) -> Result<(), PostError> {
+    pub fn post_scatter(&mut self, queue: impl Into<QueueId>, buffers: Vec<Buffer>) -> Result<(), PostError> {
         let queue = queue.into();
         let fail = |reason, buffers| Err(PostError { posted: 0, reason, buffers });
         let Some(max) = self.find(queue).map(|queue| queue.max_sge() as usize) else {
@@ -165,8 +158,8 @@ impl Receiver {
         }
     }
 
-    /// Posts each buffer, with one doorbell for all. A buffer that cannot be posted, and those that the driver does not take,
-    /// are added to `unposted`, which is empty.
+    /// Posts each buffer, with one doorbell for all. A buffer that cannot be posted, and those that the driver does not
+    /// take, are added to `unposted`, which is empty.
     fn post_each(
         &mut self,
         queue: QueueId,
@@ -186,9 +179,7 @@ impl Receiver {
         let (posted, result) = match queue {
             RecvQueue::Srq(srq) => post_all(pd, *datagrams, buffers, &mut last, |buffer| {
                 // SAFETY: a buffer of the domain, which is owned by the queue from now on.
-                match unsafe {
-                    srq.ring.post_segment(SlotContext::of(buffer), buffer.receive_segment())
-                } {
+                match unsafe { srq.ring.post_segment(SlotContext::of(buffer), buffer.receive_segment()) } {
                     Err(RingError::Full) if srq.keeps_spare => {
                         load_spare(srq, SlotContext::of(buffer), buffer.receive_sge())
                     }
@@ -197,12 +188,11 @@ impl Receiver {
             }),
             RecvQueue::Rq(rq) => post_all(pd, *datagrams, buffers, &mut last, |buffer| {
                 // SAFETY: as above.
-                unsafe { rq.ring.post_segment(SlotContext::of(buffer), buffer.receive_segment()) }
-                    .map(drop)
+                unsafe { rq.ring.post_segment(SlotContext::of(buffer), buffer.receive_segment()) }.map(drop)
             }),
-            RecvQueue::Verbs(verbs) => post_all(pd, *datagrams, buffers, &mut last, |buffer| {
-                verbs.post(SlotContext::of(buffer))
-            }),
+            RecvQueue::Verbs(verbs) => {
+                post_all(pd, *datagrams, buffers, &mut last, |buffer| verbs.post(SlotContext::of(buffer)))
+            }
             RecvQueue::Closed => (0, Err(PostFailure::NoQueue)),
         };
         // SAFETY: [slot-owns], of a receive that was not posted.
@@ -230,11 +220,7 @@ impl Receiver {
 
 /// Refuses a buffer that a queue cannot take.
 #[inline(always)]
-pub(super) fn check(
-    pd: &ProtectionDomain,
-    datagrams: bool,
-    pool: &Pool,
-) -> Result<(), PostFailure> {
+pub(super) fn check(pd: &ProtectionDomain, datagrams: bool, pool: &Pool) -> Result<(), PostFailure> {
     if pool.pd().id() != pd.id() {
         return Err(PostFailure::WrongDomain);
     }

@@ -7,8 +7,8 @@ use rdma_core_sys as sys;
 use crate::qp::Qp;
 use crate::routes::Routes;
 
-/// The queue that a completion belongs to, by the number of its queue pair. Also answers two rare questions about the queue
-/// pair: whether its messages are datagrams, and which object it is, to mark it as failed.
+/// The queue that a completion belongs to, by the number of its queue pair. Also answers two rare questions about the
+/// queue pair: whether its messages are datagrams, and which object it is, to mark it as failed.
 #[derive(Default)]
 pub(crate) struct QpTable(Routes<Box<Entry>>);
 
@@ -18,8 +18,8 @@ struct Entry {
     queue: u32,
     /// A queue pair belongs to its handle: it may be destroyed already.
     qp: Weak<Qp>,
-    /// A queue pair on an SRQ is kept when its handle is dropped: what it has taken from the SRQ comes back before it is
-    /// destroyed.
+    /// A queue pair on an SRQ is kept when its handle is dropped: what it has taken from the SRQ comes back before it
+    /// is destroyed.
     kept: Option<Arc<Qp>>,
     /// It was kept and is no more: the CQ may hold completions of it.
     is_departed: bool,

@@ -36,8 +36,8 @@ pub(crate) enum RecvQueue {
 pub(crate) struct DirectSrq {
     pub(crate) ring: SharedReceiveQueue<SlotContext>,
     pub(crate) object: Arc<Srq>,
-    /// [`fill`](crate::Receiver::fill) has put a buffer into the slot that stays unposted: the queue goes on to hold one
-    /// more than can be posted.
+    /// [`fill`](crate::Receiver::fill) has put a buffer into the slot that stays unposted: the queue goes on to hold
+    /// one more than can be posted.
     pub(crate) keeps_spare: bool,
     _slots: Storage<Slot<SlotContext>>,
 }
@@ -233,8 +233,8 @@ impl RecvQueue {
         posted.map_err(|_| PostFailure::Full)
     }
 
-    /// Gives back the slot of the message that was lent last, and hands everything that was posted to the device. Buffers that
-    /// a failed queue pair does not take go back to their pools, as they do when it is destroyed.
+    /// Gives back the slot of the message that was lent last, and hands everything that was posted to the device.
+    /// Buffers that a failed queue pair does not take go back to their pools, as they do when it is destroyed.
     ///
     /// # Safety
     /// `lent` is held, and no code uses its buffer.
@@ -254,12 +254,10 @@ impl RecvQueue {
         );
     }
 
-    /// Hands everything that was posted to the device. On the verbs path, what the driver does not take goes to `rejected`.
+    /// Hands everything that was posted to the device. On the verbs path, what the driver does not take goes to
+    /// `rejected`.
     #[inline(always)]
-    pub(super) fn ring_doorbell(
-        &mut self,
-        rejected: impl FnMut(SlotContext),
-    ) -> Result<(), PostFailure> {
+    pub(super) fn ring_doorbell(&mut self, rejected: impl FnMut(SlotContext)) -> Result<(), PostFailure> {
         on_queue!(
             self,
             ring => ring.ring_doorbell(),

@@ -42,12 +42,7 @@ impl Receiver {
 
     /// # Safety
     /// Nothing was posted to the SRQ, and no other code posts to it.
-    pub(super) unsafe fn add_srq(
-        &mut self,
-        srq: Arc<Srq>,
-        max_wr: u32,
-        max_sge: u32,
-    ) -> Result<SrqId> {
+    pub(super) unsafe fn add_srq(&mut self, srq: Arc<Srq>, max_wr: u32, max_sge: u32) -> Result<SrqId> {
         // SAFETY: nothing was posted to the caller's SRQ, and no other code posts to it.
         let id = unsafe { self.add(QueueObject::Srq(srq), max_wr, max_sge) }?;
         trace_event!(
@@ -187,20 +182,15 @@ impl Receiver {
     /// Returns the names of all queues.
     pub(super) fn ids(&self) -> impl Iterator<Item = QueueId> + '_ {
         let open = self.queues.iter().enumerate().filter(|(_, entry)| !entry.queue.is_closed());
-        open.map(|(index, entry)| QueueId {
-            receiver: self.id,
-            index: index as u32,
-            number: entry.number,
-        })
+        open.map(|(index, entry)| QueueId { receiver: self.id, index: index as u32, number: entry.number })
     }
 
     pub(super) fn srq_object(&self, id: SrqId) -> Result<Arc<Srq>> {
         match self.find(id.0) {
             None if id.0.receiver == self.id => Err(Error::Gone { what: "SRQ" }),
-            queue => queue
-                .and_then(RecvQueue::srq)
-                .cloned()
-                .ok_or(Error::Foreign { what: "the SRQ", domain: "receiver" }),
+            queue => {
+                queue.and_then(RecvQueue::srq).cloned().ok_or(Error::Foreign { what: "the SRQ", domain: "receiver" })
+            }
         }
     }
 

@@ -18,7 +18,8 @@ use crate::srq::{Srq, SrqConfig};
 
 impl Receiver {
     /// Creates a receiver on a CQ of the program; capacity and completion vector in `config` do not apply. The program
-    /// destroys the CQ after the receiver. [`QueuePairBuilder::attach`](crate::QueuePairBuilder::attach) adds queue pairs.
+    /// destroys the CQ after the receiver. [`QueuePairBuilder::attach`](crate::QueuePairBuilder::attach) adds queue
+    /// pairs.
     ///
     /// The CQ is for receives only: the queue pairs send on another CQ, with a completion channel of its own.
     ///
@@ -66,18 +67,15 @@ impl Receiver {
     /// - Nothing was polled from it. No other code polls, arms or resizes it, not even after the receiver.
     /// - Every receive that completes on it is posted through this receiver, on queues attached to it.
     /// - Its completion channel, if any, lives as long, belongs to no other CQ, and no other code reads from it.
-    pub unsafe fn from_raw_cq(
-        pd: &ProtectionDomain,
-        cq: *mut sys::ibv_cq,
-        config: &CqConfig,
-    ) -> Result<Self> {
-        // SAFETY: the caller's `cq` was created as `config` says and outlives the receiver; no other code polls or arms it.
+    pub unsafe fn from_raw_cq(pd: &ProtectionDomain, cq: *mut sys::ibv_cq, config: &CqConfig) -> Result<Self> {
+        // SAFETY: the caller's `cq` was created as `config` says and outlives the receiver; no other code polls or arms
+        // it.
         Ok(Self::on(pd, unsafe { CqCore::from_raw(pd.context(), cq, config) }?))
     }
 
     /// Attaches an SRQ of the program, for at most as many receives and buffers as `config` says. The program destroys
-    /// the SRQ after the receiver. Buffers that are posted then are lost to their pools, because doorbell does not learn when
-    /// the SRQ is destroyed; their memory is released with the pool.
+    /// the SRQ after the receiver. Buffers that are posted then are lost to their pools, because doorbell does not
+    /// learn when the SRQ is destroyed; their memory is released with the pool.
     ///
     /// # Errors
     /// The errors of [`create_srq`](Self::create_srq).
@@ -87,11 +85,7 @@ impl Receiver {
     ///   receiver.
     /// - Nothing was posted to it. No other code posts to it while the receiver exists (on the direct path: ever
     ///   again).
-    pub unsafe fn attach_srq(
-        &mut self,
-        srq: *mut sys::ibv_srq,
-        config: &SrqConfig,
-    ) -> Result<SrqId> {
+    pub unsafe fn attach_srq(&mut self, srq: *mut sys::ibv_srq, config: &SrqConfig) -> Result<SrqId> {
         self.check_cq()?;
         // SAFETY: the caller's `srq` outlives the receiver; nothing was posted to it, and no other code posts to it.
         unsafe {
@@ -189,10 +183,7 @@ impl DirectQueues<'_> {
     ///
     /// # Errors
     /// [`Error::Gone`] if the queue does not exist.
-    pub fn srq(
-        &mut self,
-        id: SrqId,
-    ) -> Result<(&mut CompletionQueue, &mut SharedReceiveQueue<SlotContext>)> {
+    pub fn srq(&mut self, id: SrqId) -> Result<(&mut CompletionQueue, &mut SharedReceiveQueue<SlotContext>)> {
         self.receiver.find(id.0).ok_or(Error::Gone { what: "SRQ" })?;
         let Receiver { cq, queues, .. } = &mut *self.receiver;
         match (&mut cq.poller, &mut queues[id.0.index as usize].queue) {
@@ -205,10 +196,7 @@ impl DirectQueues<'_> {
     ///
     /// # Errors
     /// [`Error::Gone`] if the queue does not exist.
-    pub fn rq(
-        &mut self,
-        id: RqId,
-    ) -> Result<(&mut CompletionQueue, &mut ReceiveQueue<SlotContext>)> {
+    pub fn rq(&mut self, id: RqId) -> Result<(&mut CompletionQueue, &mut ReceiveQueue<SlotContext>)> {
         self.receiver.find(id.0).ok_or(Error::Gone { what: "receive queue" })?;
         let Receiver { cq, queues, .. } = &mut *self.receiver;
         match (&mut cq.poller, &mut queues[id.0.index as usize].queue) {

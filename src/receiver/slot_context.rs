@@ -16,8 +16,9 @@ use crate::memory::{Bound, Buffer};
 /// assert_eq!(SlotContext::from_wr_id(7).wr_id(), 7);
 /// ```
 // `[slot-owns]`: a receive that a receiver posted owns its buffers: their memory, and a reference to the pool of each.
-// `into_buffer` and the other functions that take them out make `Buffer`s of them, once, after the slot was given back without
-// them. A message that is lent does not touch the count of references, which other threads have in their caches.
+// `into_buffer` and the other functions that take them out make `Buffer`s of them, once, after the slot was given back
+// without them. A message that is lent does not touch the count of references, which other threads have in their
+// caches.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotContext {
     /// First byte of the only buffer, or the caller's `wr_id`.
@@ -117,8 +118,8 @@ impl SlotContext {
     /// # Safety
     /// [slot-owns]: the buffers were not made again, and are not while the iterator is used.
     pub(crate) unsafe fn sges(&self) -> impl Iterator<Item = Sge> + '_ {
-        // SAFETY: [slot-owns]: the caller's receive still owns its buffers, and the copy of a single one is not dropped. A
-        // receive with neither one buffer nor memory of the caller's has a list.
+        // SAFETY: [slot-owns]: the caller's receive still owns its buffers, and the copy of a single one is not
+        // dropped. A receive with neither one buffer nor memory of the caller's has a list.
         let (only, list) = unsafe {
             match self.is_single() {
                 true => (Some(ManuallyDrop::new(self.into_buffer(0)).receive_sge()), &[][..]),

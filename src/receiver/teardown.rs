@@ -19,9 +19,9 @@ use crate::qp::QueuePair;
 use crate::qp_state::QpEnd;
 
 impl Receiver {
-    /// Disconnects a QP without losing messages that have arrived, whatever the peer does. Sends of the peer that have not
-    /// completed fail. If the peer takes part, end the connection as [`QueuePair`] describes: then all sends of both sides
-    /// complete. The steps:
+    /// Disconnects a QP without losing messages that have arrived, whatever the peer does. Sends of the peer that have
+    /// not completed fail. If the peer takes part, end the connection as [`QueuePair`] describes: then all sends of
+    /// both sides complete. The steps:
     ///
     /// 1. `drain_qp` moves the QP to the error state. If the QP uses an SRQ, it waits for the event
     ///    [`LastWqeReached`](crate::AsyncEvent::LastWqeReached), after which the QP takes no more receives. It leaves
@@ -52,12 +52,7 @@ impl Receiver {
     /// [`Error::TimedOut`] if the event does not arrive within `patience`: the QP is in the error state and can be
     /// destroyed safely, but receives that it took from the SRQ may be lost. [`Error::Foreign`] for a QP of another
     /// receiver or events of another device; [`Error::Verbs`].
-    pub fn drain_qp(
-        &mut self,
-        qp: &QueuePair,
-        events: &mut AsyncEvents,
-        patience: Duration,
-    ) -> Result<()> {
+    pub fn drain_qp(&mut self, qp: &QueuePair, events: &mut AsyncEvents, patience: Duration) -> Result<()> {
         self.queue_of(qp)?;
         if !events.context().is_same(self.pd.context()) {
             return Err(Error::Foreign { what: "the reader of events", domain: "device" });
@@ -74,14 +69,15 @@ impl Receiver {
 
     /// Resets a QP to state INIT, so that it can be connected again.
     ///
-    /// Completions of receives that were not polled are dropped; the [`Sender`](crate::Sender) still returns every request.
-    /// Receives of its own receive queue return to their pools. Receives of an SRQ stay posted; the call waits until the device
-    /// has returned those that the QP took for an incomplete message, and posts them again. After 5 s without any event of the
-    /// device the call returns [`QpEnd::LastWqeMissing`]; if the device has never reported a last WQE, later calls do not wait.
+    /// Completions of receives that were not polled are dropped; the [`Sender`](crate::Sender) still returns every
+    /// request. Receives of its own receive queue return to their pools. Receives of an SRQ stay posted; the call waits
+    /// until the device has returned those that the QP took for an incomplete message, and posts them again. After 5 s
+    /// without any event of the device the call returns [`QpEnd::LastWqeMissing`]; if the device has never reported a
+    /// last WQE, later calls do not wait.
     ///
     /// The reset changes the PSN, so exchange [addresses](QueuePair::address) again. If the QP has a
-    /// [`Sender`](crate::Sender), poll the sender until [`Sender::is_busy`](crate::Sender::is_busy) returns `false` before
-    /// connecting the QP again. Post new receives to its own receive queue.
+    /// [`Sender`](crate::Sender), poll the sender until [`Sender::is_busy`](crate::Sender::is_busy) returns `false`
+    /// before connecting the QP again. Post new receives to its own receive queue.
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, mut qp, mut peer, mut peer_receiver, device: _device, .. } =
@@ -104,19 +100,19 @@ impl Receiver {
 
     /// Destroys a QP.
     ///
-    /// Completions of receives that were not polled are dropped; the [`Sender`](crate::Sender) still returns every request.
-    /// Receives of its own receive queue return to their pools.
-    /// Receives of an SRQ stay posted; the call waits until the device has returned those that the QP took for an
-    /// incomplete message, and posts them again. After 5 s without any event of the device the call returns
+    /// Completions of receives that were not polled are dropped; the [`Sender`](crate::Sender) still returns every
+    /// request. Receives of its own receive queue return to their pools. Receives of an SRQ stay posted; the call waits
+    /// until the device has returned those that the QP took for an incomplete message, and posts them again. After 5 s
+    /// without any event of the device the call returns
     /// [`QpEnd::LastWqeMissing`]; if the device has never reported a last WQE, later calls do not wait.
     ///
-    /// Dropping the [`QueuePair`] instead does not wait. [`poll`](Self::poll) then returns the messages that have arrived
-    /// and, flushed, the receives that the QP still had. The next queue pair made on this receiver or
-    /// [`destroy_srq`](Self::destroy_srq) destroys the QP, and may wait then. Its own receive queue occupies its entries
-    /// of the CQ until then.
+    /// Dropping the [`QueuePair`] instead does not wait. [`poll`](Self::poll) then returns the messages that have
+    /// arrived and, flushed, the receives that the QP still had. The next queue pair made on this receiver or
+    /// [`destroy_srq`](Self::destroy_srq) destroys the QP, and may wait then. Its own receive queue occupies its
+    /// entries of the CQ until then.
     ///
-    /// If the QP has a [`Sender`](crate::Sender), it is destroyed when the sender has returned its requests and is polled
-    /// again: `while sender.poll().next().is_some() {}`.
+    /// If the QP has a [`Sender`](crate::Sender), it is destroyed when the sender has returned its requests and is
+    /// polled again: `while sender.poll().next().is_some() {}`.
     ///
     /// In an event loop use `destroy_qp`. A working device reports the last WQE at once, also while the program reads
     /// [asynchronous events](crate::AsyncEvents).
@@ -148,9 +144,9 @@ impl Receiver {
     /// were not polled are dropped.
     ///
     /// # Errors
-    /// [`Error::InUse`] while a QP uses it, also a destroyed or dropped one whose [`Sender`](crate::Sender) was not polled
-    /// since: poll the sender and repeat the call. [`Error::Gone`] and [`Error::Foreign`] if it is not an SRQ of this
-    /// receiver. If the driver refuses, the memory that the device may use is leaked with a warning.
+    /// [`Error::InUse`] while a QP uses it, also a destroyed or dropped one whose [`Sender`](crate::Sender) was not
+    /// polled since: poll the sender and repeat the call. [`Error::Gone`] and [`Error::Foreign`] if it is not an SRQ of
+    /// this receiver. If the driver refuses, the memory that the device may use is leaked with a warning.
     pub fn destroy_srq(&mut self, id: SrqId) -> Result<()> {
         self.end_dropped();
         let object = self.srq_object(id)?;
@@ -233,9 +229,9 @@ impl Receiver {
         // A doorbell that is rung after the reset would hand over what is taken back.
         self.end_batch();
         let mut end = QpEnd::Complete;
-        // RESET takes back the receives of the QP's own queue. Receives that it took from an SRQ complete in ERROR only.
-        // Through verbs, the driver drops the completions of a QP in RESET without naming their slots: they are taken
-        // out before.
+        // RESET takes back the receives of the QP's own queue. Receives that it took from an SRQ complete in ERROR
+        // only. Through verbs, the driver drops the completions of a QP in RESET without naming their slots: they are
+        // taken out before.
         if self.mlx5dv().is_none() || qp.receive_queue().is_none() {
             end = qp.stop_receiving(Patience::Progress)?;
             self.count_end(end);
@@ -250,9 +246,7 @@ impl Receiver {
 
     /// Returns the queue that a QP of this receiver completes.
     pub(super) fn queue_of(&self, qp: &QueuePair) -> Result<QueueId> {
-        qp.receives()
-            .filter(|&id| self.find(id).is_some())
-            .ok_or(Error::Foreign { what: "the QP", domain: "receiver" })
+        qp.receives().filter(|&id| self.find(id).is_some()).ok_or(Error::Foreign { what: "the QP", domain: "receiver" })
     }
 
     /// Forgets a QP of this number whose handle was dropped: what the CQ holds of it is not the new one's.
@@ -279,8 +273,7 @@ impl Receiver {
                         if of_qp {
                             // SAFETY: a CQE of a QP on this SRQ, to which the receiver posts its buffers.
                             let completion = unsafe { receive::complete(&mut srq.ring, cqe) };
-                            if let Completion::Message(slot) | Completion::Failed(slot) = completion
-                            {
+                            if let Completion::Message(slot) | Completion::Failed(slot) = completion {
                                 // SAFETY: completed just now; its buffer was not lent yet.
                                 unsafe { srq.ring.recycle(slot) };
                             }
@@ -331,8 +324,8 @@ impl Receiver {
             self.qps.remove(qp_num);
             self.close(id.index);
         }
-        // Queue pairs on SRQs have been in ERROR since they were dropped. On the direct path their completions stay on the
-        // CQ, to be polled.
+        // Queue pairs on SRQs have been in ERROR since they were dropped. On the direct path their completions stay on
+        // the CQ, to be polled.
         for qp in self.qps.take_dropped() {
             // A queue pair that cannot be taken to ERROR is destroyed all the same.
             if let Ok(end) = qp.stop_receiving(Patience::Progress) {

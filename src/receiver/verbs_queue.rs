@@ -137,13 +137,10 @@ impl VerbsQueue {
         let _ = self.post_chain(|context| unsafe { context.into_buffers(0, drop) });
     }
 
-    /// Posts the chain; returns how many receives the device took. The others are passed to `rejected`, and the error is
-    /// the number that the call returned.
+    /// Posts the chain; returns how many receives the device took. The others are passed to `rejected`, and the error
+    /// is the number that the call returned.
     #[cold]
-    pub(crate) fn post_chain(
-        &mut self,
-        rejected: impl FnMut(SlotContext),
-    ) -> (usize, Result<(), i32>) {
+    pub(crate) fn post_chain(&mut self, rejected: impl FnMut(SlotContext)) -> (usize, Result<(), i32>) {
         if self.chain.is_empty() {
             return (0, Ok(()));
         }
@@ -185,8 +182,7 @@ impl VerbsQueue {
         for slot in self.chain.drain(..posted) {
             self.slots[slot as usize].posted = true;
         }
-        let refused =
-            self.chain.iter().filter_map(|&slot| self.slots[slot as usize].context.take());
+        let refused = self.chain.iter().filter_map(|&slot| self.slots[slot as usize].context.take());
         refused.for_each(rejected);
         self.free.append(&mut self.chain);
         if let QueueObject::Rq(qp) = &self.object {

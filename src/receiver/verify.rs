@@ -45,10 +45,7 @@ pub struct WrongCqe {
 impl fmt::Display for WrongCqe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cqn, index, bytes } = self;
-        write!(
-            f,
-            "CQ {cqn:#x}: the CQE at index {index:#x} does not have the signature of that index:"
-        )?;
+        write!(f, "CQ {cqn:#x}: the CQE at index {index:#x} does not have the signature of that index:")?;
         for (at, byte) in bytes.iter().enumerate() {
             write!(f, "{}{byte:02x}", if at % 4 == 0 { " " } else { "" })?;
         }
@@ -65,12 +62,12 @@ impl Receiver {
         self.maintenance.as_mut()?.wrong_cqes.as_mut()?.pop_front()
     }
 
-    /// Checks the signature of every CQE before a batch takes it, see [`WrongCqe`]. doorbell then reads each CQE twice. It
-    /// also enables [statistics](Self::statistics).
+    /// Checks the signature of every CQE before a batch takes it, see [`WrongCqe`]. doorbell then reads each CQE twice.
+    /// It also enables [statistics](Self::statistics).
     ///
     /// A wrong CQE is counted ([`Statistics::wrong_cqes`](crate::Statistics::wrong_cqes)) and kept
-    /// ([`wrong_cqe`](Self::wrong_cqe)), and its message is delivered as the CQE describes it. CQEs that arrive after the
-    /// check wait for the next batch.
+    /// ([`wrong_cqe`](Self::wrong_cqe)), and its message is delivered as the CQE describes it. CQEs that arrive after
+    /// the check wait for the next batch.
     ///
     /// # Errors
     /// [`Error::Unsupported`] on the verbs path, and with [compression](crate::CqConfig::compression).

@@ -16,8 +16,8 @@ const BUDGET: u32 = 64;
 
 /// Requests of one queue that are over and were not returned yet.
 ///
-/// `[run]`: the queue is in the sender, and keeps the blocks of these requests until [`Sender::free_returned`]. There is at
-/// least one request when a run becomes that of the sender.
+/// `[run]`: the queue is in the sender, and keeps the blocks of these requests until [`Sender::free_returned`]. There
+/// is at least one request when a run becomes that of the sender.
 pub(super) struct Run {
     queue: SqId,
     requests: sq::Run<WorkRequest>,
@@ -36,8 +36,8 @@ impl Run {
         Self { queue, requests, status: sys::IBV_WC_SUCCESS, vendor_err: 0 }
     }
 
-    /// Returns the requests that a CQE of the queue completes, and `true` if these are all. Requests before a failed one have
-    /// succeeded, and come first. `None` if the CQE names no outstanding request.
+    /// Returns the requests that a CQE of the queue completes, and `true` if these are all. Requests before a failed
+    /// one have succeeded, and come first. `None` if the CQE names no outstanding request.
     fn completed(entry: &Entry, completion: Completion) -> Option<(Self, bool)> {
         let SendRing::Direct(sq) = &entry.ring else { return None };
         let requests = sq.ring.run_to(completion.wqe_counter)?;
@@ -209,7 +209,8 @@ impl Sender {
         SendFailure { queue, qp_num, token, status, vendor_err, buffers }
     }
 
-    /// Has the queue of the run free the blocks of the requests that were returned, and drops buffers that were not taken.
+    /// Has the queue of the run free the blocks of the requests that were returned, and drops buffers that were not
+    /// taken.
     #[inline(always)]
     pub(super) fn free_returned(&mut self) {
         let Run { queue, requests, .. } = &mut self.run;
@@ -283,8 +284,7 @@ impl Sender {
                         let queue = *self.routes.find(completion.qpn)?;
                         Run::completed(self.queues.get(queue as usize)?.as_deref()?, completion)
                     });
-                    let (run, is_all) =
-                        completed.map_or((None, true), |(run, all)| (Some(run), all));
+                    let (run, is_all) = completed.map_or((None, true), |(run, all)| (Some(run), all));
                     if is_all {
                         direct.cq.advance();
                     }

@@ -69,8 +69,8 @@ impl SendCompletion<'_> {
 
 /// A request that failed, with its buffers.
 ///
-/// [`WcStatus::WR_FLUSH_ERR`] is a consequence: the first failed completion of the queue pair has the cause, which may be one of
-/// its [`Receiver`](crate::Receiver). The queue pair is in state ERROR: see [`QueuePair`](crate::QueuePair).
+/// [`WcStatus::WR_FLUSH_ERR`] is a consequence: the first failed completion of the queue pair has the cause, which may
+/// be one of its [`Receiver`](crate::Receiver). The queue pair is in state ERROR: see [`QueuePair`](crate::QueuePair).
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -102,8 +102,8 @@ pub struct SendFailure {
     pub status: WcStatus,
     /// The device's own error code; 0 for a reset.
     pub vendor_err: u32,
-    /// The buffers of the request, in order; empty if its bytes were copied. A READ or an atomic has set the length, and the
-    /// device may have written some of the bytes or none.
+    /// The buffers of the request, in order; empty if its bytes were copied. A READ or an atomic has set the length,
+    /// and the device may have written some of the bytes or none.
     pub buffers: Vec<Buffer>,
 }
 

@@ -29,8 +29,9 @@ use crate::qp_state::QpState;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum NotSent {
-    /// All slots of the queue are outstanding. The answer to a request can arrive before its completion, so a client that
-    /// waits for room waits on the sender, not on the receiver: poll, then post, then [`arm`](crate::Completions::arm).
+    /// All slots of the queue are outstanding. The answer to a request can arrive before its completion, so a client
+    /// that waits for room waits on the sender, not on the receiver: poll, then post, then
+    /// [`arm`](crate::Completions::arm).
     #[error("the send queue is full: poll, then post again")]
     Full,
     /// The queue pair is not ready to send.
@@ -45,7 +46,8 @@ pub enum NotSent {
     TooLong {
         /// Bytes of the message, or to read.
         len: usize,
-        /// Bytes there is room for: in a WQE for an inline send, in the buffer of a READ, else in a message of the port.
+        /// Bytes there is room for: in a WQE for an inline send, in the buffer of a READ, else in a message of the
+        /// port.
         max: usize,
     },
     /// The frame is too short.
@@ -70,9 +72,7 @@ pub enum NotSent {
     #[error("the queue belongs to another sender, or its queue pair was destroyed")]
     NoQueue,
     /// The request has more buffers than the queue was created for.
-    #[error(
-        "the request has more buffers than the limit of {max}: set a larger QpConfig::send_buffers"
-    )]
+    #[error("the request has more buffers than the limit of {max}: set a larger QpConfig::send_buffers")]
     TooManyBuffers {
         /// Buffers there is room for.
         max: usize,

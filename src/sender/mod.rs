@@ -41,8 +41,8 @@ use queue::Entry;
 /// One completion queue and every send queue that completes on it.
 ///
 /// Polling frees slots and posting fills them. Both change the same state, so one value owns it and moves between
-/// threads as a unit. [`QueuePair::builder`](crate::QueuePair::builder) makes queue pairs that send through it; a queue pair,
-/// or its [`send_queue`](crate::QueuePair::send_queue), names its queue here.
+/// threads as a unit. [`QueuePair::builder`](crate::QueuePair::builder) makes queue pairs that send through it; a queue
+/// pair, or its [`send_queue`](crate::QueuePair::send_queue), names its queue here.
 ///
 /// | to | use |
 /// |---|---|
@@ -58,11 +58,11 @@ use queue::Entry;
 /// Requests of a failed queue pair complete with an error. After a [reset](crate::Receiver::reset_qp) or the
 /// [end](crate::Receiver::destroy_qp) of a queue pair, its requests that had not completed do so with
 /// [`WcStatus::WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR), and the others with their own status. Poll until
-/// [`is_busy`](Self::is_busy) returns `false` before connecting it again; [`QueuePair`](crate::QueuePair) lists all steps.
-/// Dropping the sender returns outstanding buffers to their pools once their queue pair is destroyed.
+/// [`is_busy`](Self::is_busy) returns `false` before connecting it again; [`QueuePair`](crate::QueuePair) lists all
+/// steps. Dropping the sender returns outstanding buffers to their pools once their queue pair is destroyed.
 ///
-/// In a loop poll the sender first, then post: if the queue was full or the pool empty, a completion ends the sleep. The
-/// program `rpc_server` in `examples` replies to many clients that way.
+/// In a loop poll the sender first, then post: if the queue was full or the pool empty, a completion ends the sleep.
+/// The program `rpc_server` in `examples` replies to many clients that way.
 ///
 /// ```no_run
 /// use doorbell::{BufferPool, Completions, CqConfig, PoolConfig, QpConfig, QueuePair, Sender};
@@ -123,8 +123,9 @@ impl Sender {
     ///
     /// # Errors
     /// [`Error::NotDirect`](crate::Error::NotDirect) if [`Path::Direct`] is required and not possible;
-    /// [`Error::Unsupported`](crate::Error::Unsupported) with [compression](CqConfig::compression), and if the device lacks
-    /// what `config` requests; [`Error::OutOfRange`](crate::Error::OutOfRange); [`Error::Verbs`](crate::Error::Verbs).
+    /// [`Error::Unsupported`](crate::Error::Unsupported) with [compression](CqConfig::compression), and if the device
+    /// lacks what `config` requests; [`Error::OutOfRange`](crate::Error::OutOfRange);
+    /// [`Error::Verbs`](crate::Error::Verbs).
     pub fn new(pd: &ProtectionDomain, config: &CqConfig) -> Result<Self> {
         config.uncompressed("for a Sender")?;
         Ok(Self::on(pd, CqCore::create(pd.context(), config)?))

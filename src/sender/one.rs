@@ -25,11 +25,7 @@ impl Sender {
     /// # Errors
     /// [`Refused`], which returns the payload.
     #[inline(always)]
-    pub fn send<P: Payload>(
-        &mut self,
-        queue: impl Into<SqId>,
-        payload: P,
-    ) -> Result<(), Refused<P, NotSent>> {
+    pub fn send<P: Payload>(&mut self, queue: impl Into<SqId>, payload: P) -> Result<(), Refused<P, NotSent>> {
         match self.post(queue) {
             Ok(request) => request.send(payload),
             Err(reason) => Err(Refused { payload, reason }),
@@ -56,8 +52,8 @@ impl Sender {
     }
 }
 
-/// One request, from [`Sender::post`]. Each method posts it and rings the doorbell, or refuses it with an error that returns
-/// its payload; [`Posting`] has the same methods for many.
+/// One request, from [`Sender::post`]. Each method posts it and rings the doorbell, or refuses it with an error that
+/// returns its payload; [`Posting`] has the same methods for many.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();

@@ -89,12 +89,8 @@ pub(super) unsafe fn post<P: Payload>(
             }
             Operation::Write(to, imm) => posting.write(to, bytes, imm, flags, request),
             Operation::Read(from) => posting.read(from, sges, flags, request),
-            Operation::FetchAdd(at, add) => {
-                posting.fetch_add(at, add, answer(sges), flags, request)
-            }
-            Operation::CompareSwap(at, operands) => {
-                posting.compare_swap(at, operands, answer(sges), flags, request)
-            }
+            Operation::FetchAdd(at, add) => posting.fetch_add(at, add, answer(sges), flags, request),
+            Operation::CompareSwap(at, operands) => posting.compare_swap(at, operands, answer(sges), flags, request),
         }
     }
 }
@@ -110,10 +106,7 @@ enum Rest<'a> {
 /// # Safety
 /// The SGE names memory of this process that no code writes.
 #[inline(always)]
-unsafe fn split_frame<'a>(
-    inline: Option<&'a [u8]>,
-    sges: &[Sge],
-) -> ([u8; INLINE_L2_HEADER], Rest<'a>) {
+unsafe fn split_frame<'a>(inline: Option<&'a [u8]>, sges: &[Sge]) -> ([u8; INLINE_L2_HEADER], Rest<'a>) {
     if let Some((header, rest)) = inline.and_then(|bytes| bytes.split_first_chunk()) {
         return (*header, Rest::Inline(rest));
     }

@@ -18,7 +18,8 @@ use crate::pd::DomainId;
 /// | [`BufferPart`] | a part of its bytes |
 /// | `[Buffer; N]`, `[BufferPart; N]` | several, in order ([`QpConfig::send_buffers`](crate::QpConfig::send_buffers)) |
 ///
-/// The request owns its buffers until its completion. A buffer of length 0 adds nothing to the message, which may be empty.
+/// The request owns its buffers until its completion. A buffer of length 0 adds nothing to the message, which may be
+/// empty.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();

@@ -17,8 +17,8 @@ use crate::qp::AddressHandle;
 use crate::refused::Refused;
 
 impl Sender {
-    /// Starts posting several requests to a queue. [`Posting::ring`], or dropping the posting, hands them to the device with one
-    /// doorbell.
+    /// Starts posting several requests to a queue. [`Posting::ring`], or dropping the posting, hands them to the device
+    /// with one doorbell.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -142,11 +142,7 @@ impl Posting<'_> {
     /// # Errors
     /// [`Refused`] with the payload.
     #[inline(always)]
-    pub fn send_with_imm<P: Payload>(
-        &mut self,
-        payload: P,
-        imm: u32,
-    ) -> Result<(), Refused<P, NotSent>> {
+    pub fn send_with_imm<P: Payload>(&mut self, payload: P, imm: u32) -> Result<(), Refused<P, NotSent>> {
         self.gather(Operation::Send(Immediate::Data(imm)), payload)
     }
 
@@ -155,11 +151,7 @@ impl Posting<'_> {
     /// # Errors
     /// [`Refused`] with the payload.
     #[inline(always)]
-    pub fn send_with_invalidate<P: Payload>(
-        &mut self,
-        payload: P,
-        rkey: u32,
-    ) -> Result<(), Refused<P, NotSent>> {
+    pub fn send_with_invalidate<P: Payload>(&mut self, payload: P, rkey: u32) -> Result<(), Refused<P, NotSent>> {
         self.gather(Operation::Send(Immediate::Invalidate(rkey)), payload)
     }
 
@@ -190,20 +182,16 @@ impl Posting<'_> {
     /// Sends an Ethernet frame, without FCS, through a queue pair for
     /// [frames](crate::frames::FrameReceiver::with_sender).
     ///
-    /// With `checksums` the device writes the checksums of the IP header and of UDP or TCP. Store 0 in the checksum of the IP
-    /// header, and in that of UDP or TCP the sum of the pseudo header, folded to 16 bits and not complemented. The wire needs
-    /// at least 60 bytes: pad shorter frames. Keep frames within the MTU of the network interface: a frame longer than the port
-    /// takes completes with [`WcStatus::LOC_LEN_ERR`](crate::WcStatus::LOC_LEN_ERR), and the send queue has failed. Then create
-    /// another [`FrameReceiver`](crate::frames::FrameReceiver).
+    /// With `checksums` the device writes the checksums of the IP header and of UDP or TCP. Store 0 in the checksum of
+    /// the IP header, and in that of UDP or TCP the sum of the pseudo header, folded to 16 bits and not complemented.
+    /// The wire needs at least 60 bytes: pad shorter frames. Keep frames within the MTU of the network interface: a
+    /// frame longer than the port takes completes with [`WcStatus::LOC_LEN_ERR`](crate::WcStatus::LOC_LEN_ERR), and the
+    /// send queue has failed. Then create another [`FrameReceiver`](crate::frames::FrameReceiver).
     ///
     /// # Errors
     /// [`Refused`], which returns the payload; [`NotSent::Runt`] for a frame of fewer than 19 bytes.
     #[inline(always)]
-    pub fn send_frame<P: Payload>(
-        &mut self,
-        payload: P,
-        checksums: bool,
-    ) -> Result<(), Refused<P, NotSent>> {
+    pub fn send_frame<P: Payload>(&mut self, payload: P, checksums: bool) -> Result<(), Refused<P, NotSent>> {
         self.gather(Operation::Frame { checksums }, payload)
     }
 
@@ -212,11 +200,7 @@ impl Posting<'_> {
     /// # Errors
     /// [`Refused`] with the payload.
     #[inline(always)]
-    pub fn write<P: Payload>(
-        &mut self,
-        payload: P,
-        to: &RemoteRegion,
-    ) -> Result<(), Refused<P, NotSent>> {
+    pub fn write<P: Payload>(&mut self, payload: P, to: &RemoteRegion) -> Result<(), Refused<P, NotSent>> {
         self.write_to(payload, to, None)
     }
 
@@ -252,8 +236,8 @@ impl Posting<'_> {
     /// Reads the whole region of the peer's memory into `buffer` and sets its length (RDMA READ).
     ///
     /// A queue pair executes up to 16 READs and atomics at a time (`max_rd_atomic`), or `max_qp_init_rd_atom` of
-    /// [`Context::attr`](crate::Context::attr) if that is less; later ones wait in the send queue. A peer that does not use
-    /// doorbell must set `max_dest_rd_atomic` to at least as many.
+    /// [`Context::attr`](crate::Context::attr) if that is less; later ones wait in the send queue. A peer that does not
+    /// use doorbell must set `max_dest_rd_atomic` to at least as many.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -274,11 +258,7 @@ impl Posting<'_> {
     /// # Errors
     /// [`Refused`] with the buffer.
     #[inline(always)]
-    pub fn read(
-        &mut self,
-        buffer: Buffer,
-        from: &RemoteRegion,
-    ) -> Result<(), Refused<Buffer, NotSent>> {
+    pub fn read(&mut self, buffer: Buffer, from: &RemoteRegion) -> Result<(), Refused<Buffer, NotSent>> {
         self.fetch(Operation::Read(from.remote()), buffer, from.len())
     }
 
@@ -300,12 +280,7 @@ impl Posting<'_> {
     /// # Errors
     /// [`Refused`] with the buffer.
     #[inline(always)]
-    pub fn fetch_add(
-        &mut self,
-        buffer: Buffer,
-        at: &RemoteRegion,
-        add: u64,
-    ) -> Result<(), Refused<Buffer, NotSent>> {
+    pub fn fetch_add(&mut self, buffer: Buffer, at: &RemoteRegion, add: u64) -> Result<(), Refused<Buffer, NotSent>> {
         self.atomic(Operation::FetchAdd(at.remote(), add), buffer, at)
     }
 
@@ -340,12 +315,7 @@ impl Posting<'_> {
 
     /// Posts a request whose answer of `len` bytes goes into `buffer`.
     #[inline(always)]
-    fn fetch(
-        &mut self,
-        operation: Operation<'_>,
-        buffer: Buffer,
-        len: usize,
-    ) -> Result<(), Refused<Buffer, NotSent>> {
+    fn fetch(&mut self, operation: Operation<'_>, buffer: Buffer, len: usize) -> Result<(), Refused<Buffer, NotSent>> {
         let max = buffer.capacity();
         if len > max {
             return refuse(buffer, NotSent::TooLong { len, max });
@@ -356,11 +326,7 @@ impl Posting<'_> {
 
     /// Posts a request that uses the memory of `payload`.
     #[inline(always)]
-    fn gather<P: Payload>(
-        &mut self,
-        operation: Operation<'_>,
-        payload: P,
-    ) -> Result<(), Refused<P, NotSent>> {
+    fn gather<P: Payload>(&mut self, operation: Operation<'_>, payload: P) -> Result<(), Refused<P, NotSent>> {
         let (flags, token) = (self.flags, self.token);
         (self.flags, self.token) = (Flags::NONE, 0);
         if let Err(reason) = self.check(operation, &payload) {
@@ -374,9 +340,7 @@ impl Posting<'_> {
                     .map_err(|error| self.limits.refusal(error, payload.bytes()))
             }
             // SAFETY: the same.
-            Ring::Verbs(verbs) => unsafe {
-                verbs::post_payload(verbs, operation, &payload, flags, token)
-            },
+            Ring::Verbs(verbs) => unsafe { verbs::post_payload(verbs, operation, &payload, flags, token) },
         };
         match posted {
             Ok(()) => {
@@ -406,8 +370,7 @@ impl Posting<'_> {
             _ => {}
         }
         let inline = payload.inline().is_some();
-        let max =
-            if inline { self.limits.inline.min(self.limits.bytes) } else { self.limits.bytes };
+        let max = if inline { self.limits.inline.min(self.limits.bytes) } else { self.limits.bytes };
         if len > max {
             return Err(NotSent::TooLong { len, max });
         }

@@ -24,8 +24,8 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Takes note that a request failed, and with it the queue pair. A request from before a reset says nothing of the state
-    /// after it.
+    /// Takes note that a request failed, and with it the queue pair. A request from before a reset says nothing of the
+    /// state after it.
     pub(super) fn fail(&self) {
         if !self.qp.sends_ended() {
             self.qp.mark_failed();
@@ -77,9 +77,9 @@ impl DirectSq {
         config: sq::Config,
         max_unsignaled: u32,
     ) -> Result<Self, NotDirect> {
-        // SAFETY: no other code posts to the caller's queue, which the value keeps, and its register is as *register* says.
-        let (ring, _records) =
-            unsafe { mlx5::send_ring(mlx5dv, qp.as_raw(), qp.qp_num(), config, max_unsignaled) }?;
+        // SAFETY: no other code posts to the caller's queue, which the value keeps, and its register is as *register*
+        // says.
+        let (ring, _records) = unsafe { mlx5::send_ring(mlx5dv, qp.as_raw(), qp.qp_num(), config, max_unsignaled) }?;
         Ok(Self { ring, _records, _object: qp })
     }
 }

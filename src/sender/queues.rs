@@ -65,9 +65,7 @@ impl Sender {
                 };
                 // SAFETY: nothing was posted to the caller's queue, and no other code posts to it; a register that is
                 // copied to is the sender's alone, which rings one queue at a time.
-                let direct = unsafe {
-                    DirectSq::new(mlx5dv, Arc::clone(&object), sq, config.max_unsignaled)
-                };
+                let direct = unsafe { DirectSq::new(mlx5dv, Arc::clone(&object), sq, config.max_unsignaled) };
                 SendRing::Direct(direct.map_err(|error| self.pd.context().not_direct(error))?)
             }
             None => {
@@ -130,11 +128,10 @@ impl Sender {
         self.find(queue.into()).map_or(0, |entry| entry.ring.capacity())
     }
 
-    /// Returns `true` while requests of the queue are outstanding or were not polled, and after a reset of the queue pair until
-    /// the sender is polled.
+    /// Returns `true` while requests of the queue are outstanding or were not polled, and after a reset of the queue
+    /// pair until the sender is polled.
     pub fn is_busy(&self, queue: impl Into<SqId>) -> bool {
-        self.find(queue.into())
-            .is_some_and(|entry| !entry.ring.is_empty() || entry.qp.sends_ended())
+        self.find(queue.into()).is_some_and(|entry| !entry.ring.is_empty() || entry.qp.sends_ended())
     }
 
     fn find(&self, id: SqId) -> Option<&Entry> {

@@ -13,8 +13,9 @@ use crate::ids::SqId;
 use crate::pd::ProtectionDomain;
 
 impl Sender {
-    /// Creates a sender on a CQ of the program; capacity and completion vector in `config` do not apply. The program destroys
-    /// the CQ after the sender. [`QueuePairBuilder::attach`](crate::QueuePairBuilder::attach) adds queue pairs.
+    /// Creates a sender on a CQ of the program; capacity and completion vector in `config` do not apply. The program
+    /// destroys the CQ after the sender. [`QueuePairBuilder::attach`](crate::QueuePairBuilder::attach) adds queue
+    /// pairs.
     ///
     /// The CQ needs as many entries as the send queues have [capacity](Self::capacity). On the direct path this
     /// counts basic blocks of 64 bytes, and libmlx5 allocates several for each requested WQE.
@@ -30,11 +31,7 @@ impl Sender {
     ///   path: ever again).
     /// - Only sends of queue pairs of this sender complete on it.
     /// - Its completion channel, if any, lives as long, belongs to no other CQ, and no other code reads from it.
-    pub unsafe fn from_raw_cq(
-        pd: &ProtectionDomain,
-        cq: *mut sys::ibv_cq,
-        config: &CqConfig,
-    ) -> Result<Self> {
+    pub unsafe fn from_raw_cq(pd: &ProtectionDomain, cq: *mut sys::ibv_cq, config: &CqConfig) -> Result<Self> {
         config.uncompressed("for a Sender")?;
         // SAFETY: nothing was polled from the caller's `cq`, which outlives the sender; no other code polls or arms it.
         Ok(Self::on(pd, unsafe { CqCore::from_raw(pd.context(), cq, config) }?))

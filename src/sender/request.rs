@@ -17,8 +17,8 @@ use crate::memory::{Buffer, Pool};
 #[derive(Clone, Copy, Debug)]
 pub struct WorkRequest {
     token: u64,
-    /// `[request-owns]`: the reference to its pool of a buffer that was taken apart, which is the request's; null without
-    /// a buffer.
+    /// `[request-owns]`: the reference to its pool of a buffer that was taken apart, which is the request's; null
+    /// without a buffer.
     pool: Option<NonNull<Pool>>,
     start: NonNull<u8>,
     len: u32,

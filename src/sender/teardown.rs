@@ -5,8 +5,8 @@ use super::batch::Run;
 use super::queue::Entry;
 
 impl Sender {
-    /// Goes on with the requests that a reset ended; returns `false` when there are none. Call it when the last run is over
-    /// and the CQ is empty.
+    /// Goes on with the requests that a reset ended; returns `false` when there are none. Call it when the last run is
+    /// over and the CQ is empty.
     pub(super) fn next_ended(&mut self) -> bool {
         let has_ended = self.cq.object.ended() != self.ended || self.has_departing;
         if !has_ended || self.cq.poller.has_arrived() {

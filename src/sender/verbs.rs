@@ -58,8 +58,7 @@ impl VerbsSq {
     pub(super) fn run_to(&self, wr_id: u64) -> Option<Run<WorkRequest>> {
         let number = wr_id as u32;
         let ahead = number.wrapping_sub(self.tail);
-        (ahead < self.head.wrapping_sub(self.tail))
-            .then(|| self.run(self.tail, number.wrapping_add(1)))
+        (ahead < self.head.wrapping_sub(self.tail)).then(|| self.run(self.tail, number.wrapping_add(1)))
     }
 
     /// Returns all requests that are outstanding.
@@ -116,8 +115,8 @@ impl VerbsSq {
             | if flags.contains(Flags::SOLICITED) { sys::IBV_SEND_SOLICITED } else { 0 }
             | if flags.contains(Flags::FENCE) { sys::IBV_SEND_FENCE } else { 0 };
         let mut bad = ptr::null_mut();
-        // SAFETY: a live queue pair in RTS and a list of one initialised request; the caller's memory is registered, and the
-        // request's until it is retired.
+        // SAFETY: a live queue pair in RTS and a list of one initialised request; the caller's memory is registered,
+        // and the request's until it is retired.
         let errno = unsafe { sys::ibv_post_send(self.qp.as_raw(), &mut wr, &mut bad) };
         match errno {
             0 => {}
@@ -143,10 +142,7 @@ pub(super) fn describe(operation: Operation<'_>) -> (sys::ibv_send_wr, Option<&A
 }
 
 #[inline(always)]
-fn describe_in<'a>(
-    wr: &mut sys::ibv_send_wr,
-    operation: Operation<'a>,
-) -> Option<&'a AddressHandle> {
+fn describe_in<'a>(wr: &mut sys::ibv_send_wr, operation: Operation<'a>) -> Option<&'a AddressHandle> {
     let with_imm = |wr: &mut sys::ibv_send_wr, imm: Option<u32>, [without, with]: [u32; 2]| {
         wr.opcode = if imm.is_some() { with } else { without };
         wr.__bindgen_anon_1.imm_data = imm.unwrap_or_default().to_be();

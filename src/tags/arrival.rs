@@ -36,8 +36,8 @@ impl Operation {
 /// The counts of unexpected messages that a batch of operations carries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counts {
-    /// For removes: the count that the device had before. A remove with the new count would let the device match messages
-    /// to receives that later removes of the batch name.
+    /// For removes: the count that the device had before. A remove with the new count would let the device match
+    /// messages to receives that later removes of the batch name.
     pub(super) before: u16,
     /// For appends and synchronisations, which stand after all removes: the messages that were handled.
     pub(super) now: u16,

@@ -36,25 +36,18 @@ pub(super) struct DirectTags {
 type Entry = tag_list::Entry<Key>;
 
 impl DirectTags {
-    pub(super) fn new(
-        pd: &ProtectionDomain,
-        config: &TagMatchingConfig,
-        mlx5dv: &'static Mlx5dv,
-    ) -> Result<Self> {
+    pub(super) fn new(pd: &ProtectionDomain, config: &TagMatchingConfig, mlx5dv: &'static Mlx5dv) -> Result<Self> {
         let objects = Objects::create(pd, config)?;
         let not_direct = |error| pd.context().not_direct(error);
         // SAFETY: a fresh SRQ that no other code knows.
-        let srq =
-            unsafe { DirectSrq::new(mlx5dv, Arc::clone(&objects.srq)) }.map_err(not_direct)?;
+        let srq = unsafe { DirectSrq::new(mlx5dv, Arc::clone(&objects.srq)) }.map_err(not_direct)?;
         let operations = QpConfig::rc().sends(objects.operations);
         let (cq, shared) = (Arc::clone(&objects.cq.object), Arc::clone(&objects.srq));
         let command = QueuePair::create_for_list(pd, &operations, cq, shared)?;
-        let layout =
-            mlx5::send_queue(mlx5dv, command.as_raw(), command.qp_num()).map_err(not_direct)?;
+        let layout = mlx5::send_queue(mlx5dv, command.as_raw(), command.qp_num()).map_err(not_direct)?;
         let entries = Storage::uninit(usize::from(config.max_tags) + 1);
         let operations = Storage::uninit(layout.wqe_cnt as usize);
-        let storage =
-            tag_list::Storage { entries: entries.start(), operations: operations.start() };
+        let storage = tag_list::Storage { entries: entries.start(), operations: operations.start() };
         // SAFETY: a fresh queue pair of our own, which keeps its queue mapped and outlives the list.
         let queue = unsafe { BasicBlocks::new(layout) }.map_err(|e| not_direct(layout_error(e)))?;
         // SAFETY: as above, on an SRQ for as many tags; the arrays live as long as the list.
@@ -85,26 +78,16 @@ impl DirectTags {
                     let phase = phase(count, Some(hw_phase));
                     Arrived::Removed { receive, found: false, phase }
                 }
-                Completion::Synchronized { count } => {
-                    Arrived::Synchronized { phase: phase(count, None) }
+                Completion::Synchronized { count } => Arrived::Synchronized { phase: phase(count, None) },
+                Completion::Matched { handle, header } => {
+                    Arrived::Matched { receive: key(&self.list, handle), header: facts(&header), incomplete: false }
                 }
-                Completion::Matched { handle, header } => Arrived::Matched {
-                    receive: key(&self.list, handle),
-                    header: facts(&header),
-                    incomplete: false,
-                },
-                Completion::Received { data, header, byte_count, .. } => Arrived::Received {
-                    receive: data,
-                    header: Some(facts(&header)),
-                    len: byte_count,
-                    qp_num,
-                },
-                Completion::Incomplete { data, header, byte_count, .. } => Arrived::Incomplete {
-                    receive: data,
-                    header: Some(facts(&header)),
-                    len: byte_count,
-                    qp_num,
-                },
+                Completion::Received { data, header, byte_count, .. } => {
+                    Arrived::Received { receive: data, header: Some(facts(&header)), len: byte_count, qp_num }
+                }
+                Completion::Incomplete { data, header, byte_count, .. } => {
+                    Arrived::Incomplete { receive: data, header: Some(facts(&header)), len: byte_count, qp_num }
+                }
                 Completion::Canceled { data, .. } => Arrived::Canceled { receive: data },
                 completion => {
                     if completion == Completion::Other
@@ -157,8 +140,7 @@ impl DirectTags {
         for (posted, operation) in operations.iter().enumerate() {
             let result = match *operation {
                 Operation::Append { receive, tag, mask, sge } => {
-                    let append =
-                        Append { data: receive, tag, mask, buffer: Some(sge), signaled: true };
+                    let append = Append { data: receive, tag, mask, buffer: Some(sge), signaled: true };
                     // SAFETY: a buffer of ours, which the receive owns until it is over.
                     unsafe { posting.append(append, Some(counts.now)) }
                         .map(|handle| each(receive, ListHandle::Direct(handle)))
@@ -199,12 +181,7 @@ impl DirectTags {
         self.srq.ring.slots().count() - 1 - self.srq.ring.free_slots()
     }
 
-    pub(super) fn create_qp(
-        &self,
-        pd: &ProtectionDomain,
-        config: &QpConfig,
-        send: SendSide,
-    ) -> Result<QueuePair> {
+    pub(super) fn create_qp(&self, pd: &ProtectionDomain, config: &QpConfig, send: SendSide) -> Result<QueuePair> {
         self.objects.create_qp(pd, config, send)
     }
 

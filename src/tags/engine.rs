@@ -86,12 +86,7 @@ impl Engine {
     }
 
     /// Creates a queue pair whose messages come here.
-    pub(super) fn create_qp(
-        &mut self,
-        pd: &ProtectionDomain,
-        config: &QpConfig,
-        send: SendSide,
-    ) -> Result<QueuePair> {
+    pub(super) fn create_qp(&mut self, pd: &ProtectionDomain, config: &QpConfig, send: SendSide) -> Result<QueuePair> {
         match self {
             Self::Direct(direct) => direct.create_qp(pd, config, send),
             Self::Verbs(verbs) => verbs.create_qp(pd, config, send),

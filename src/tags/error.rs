@@ -22,9 +22,7 @@ pub enum TagFailure {
     #[error("the tag list is full: poll, then post again, or set a larger max_tags")]
     ListFull,
     /// The tag has bits outside the mask, so no message can match.
-    #[error(
-        "the tag {tag:#x} has bits outside the mask {mask:#x}, so no message can match: clear those bits"
-    )]
+    #[error("the tag {tag:#x} has bits outside the mask {mask:#x}, so no message can match: clear those bits")]
     Mask {
         /// The tag.
         tag: u64,
@@ -34,18 +32,16 @@ pub enum TagFailure {
     /// The buffer belongs to another protection domain.
     #[error("the buffer belongs to another protection domain: use a pool of the queue's")]
     WrongDomain,
-    /// The buffer of a [`TaggedBuffer`](super::TaggedBuffer) is smaller than the header of a message, 16 bytes. Or memory of
-    /// the program, given as a receive, is smaller than the header of a rendezvous, 32 bytes.
+    /// The buffer of a [`TaggedBuffer`](super::TaggedBuffer) is smaller than the header of a message, 16 bytes. Or
+    /// memory of the program, given as a receive, is smaller than the header of a rendezvous, 32 bytes.
     #[error("the buffer is too small: it needs at least {min} bytes for headers")]
     TooSmall {
         /// Bytes of the headers.
         min: usize,
     },
-    /// The library lends a small buffer to each empty receive and has none left, because the program keeps those of earlier
-    /// events.
-    #[error(
-        "the library has no buffer for an empty receive: drop the buffers of earlier empty receives"
-    )]
+    /// The library lends a small buffer to each empty receive and has none left, because the program keeps those of
+    /// earlier events.
+    #[error("the library has no buffer for an empty receive: drop the buffers of earlier empty receives")]
     Held,
     /// The tag list of the device has failed and executes no more operations.
     #[error("the tag list failed ({0}): create another TagMatchingSrq")]

@@ -65,12 +65,13 @@ pub enum TagEvent {
     },
     /// A message was sent, or the peer has read the buffer of a rendezvous.
     Sent(Sent),
-    /// The connection to a peer failed: see [`remove_peer`](super::TagMatchingSrq::remove_peer). A side gets this event if a
-    /// send or READ of its own fails, or if the peer sends a message that is longer than the buffers of
-    /// [`keep_filled`](super::TagMatchingSrq::keep_filled). The failed sends follow, as [`Sent`](Self::Sent) with their status; offers that the
-    /// peer has not read come back from `remove_peer` only.
+    /// The connection to a peer failed: see [`remove_peer`](super::TagMatchingSrq::remove_peer). A side gets this event
+    /// if a send or READ of its own fails, or if the peer sends a message that is longer than the buffers of
+    /// [`keep_filled`](super::TagMatchingSrq::keep_filled). The failed sends follow, as [`Sent`](Self::Sent) with their
+    /// status; offers that the peer has not read come back from `remove_peer` only.
     ///
-    /// A side that waits for a message, or for the peer to read an offer, gets no event when the peer dies. Keep the stream of
+    /// A side that waits for a message, or for the peer to read an offer, gets no event when the peer dies. Keep the
+    /// stream of
     /// [`connect_over`](super::TagMatchingSrq::connect_over), and call `remove_peer` when it ends.
     PeerFailed {
         /// The peer.
@@ -78,10 +79,10 @@ pub enum TagEvent {
         /// The status that the device reported.
         status: WcStatus,
     },
-    /// Unexpected messages hold nearly all buffers: the device has fewer than 33 left, at least as many messages wait for a receive,
-    /// and the pool of [`keep_filled`](super::TagMatchingSrq::keep_filled) is empty. Soon senders must wait, including those whose messages
-    /// have a receive. Post receives for waiting messages, or call `fill` with another pool.
-    /// Reported once, and again after the condition has ended.
+    /// Unexpected messages hold nearly all buffers: the device has fewer than 33 left, at least as many messages wait
+    /// for a receive, and the pool of [`keep_filled`](super::TagMatchingSrq::keep_filled) is empty. Soon senders must
+    /// wait, including those whose messages have a receive. Post receives for waiting messages, or call `fill` with
+    /// another pool. Reported once, and again after the condition has ended.
     BuffersLow {
         /// Buffers that the device has left.
         posted: u32,
@@ -126,8 +127,8 @@ pub struct Received {
     /// `true` if the library matched the message: it arrived before the device had the receive, or the device does
     /// not match.
     pub by_library: bool,
-    /// `true` if a poll took the message from the CQ before the receive was posted; `false` if it was still in the CQ, or
-    /// arrived later.
+    /// `true` if a poll took the message from the CQ before the receive was posted; `false` if it was still in the CQ,
+    /// or arrived later.
     pub waited: bool,
     /// The payload.
     pub buffer: Buffer,
@@ -160,12 +161,11 @@ pub enum ReceiveFailure {
     },
     /// The device has dropped the message: it did not fit, or the sender's memory could not be read, or the
     /// connection failed. In the first two cases the connection fails with it. This side
-    /// gets no [`PeerFailed`](TagEvent::PeerFailed), so it does not learn which peer it was. The sender gets a `PeerFailed`, and
-    /// its send returns as [`Sent`](TagEvent::Sent) with an error status; it can report that over the stream of
+    /// gets no [`PeerFailed`](TagEvent::PeerFailed), so it does not learn which peer it was. The sender gets a
+    /// `PeerFailed`, and its send returns as [`Sent`](TagEvent::Sent) with an error status; it can report that over the
+    /// stream of
     /// [`connect_over`](super::TagMatchingSrq::connect_over).
-    #[error(
-        "the device dropped the message: it did not fit, its sender could not be read, or the connection failed"
-    )]
+    #[error("the device dropped the message: it did not fit, its sender could not be read, or the connection failed")]
     Dropped,
     /// Reading the memory of the sender failed, or the peer was removed after the READ was posted.
     #[error("reading the data from the sender failed: {0}")]

@@ -49,18 +49,10 @@ impl Objects {
         Ok(Self { srq, cq, operations })
     }
 
-    pub(super) fn create_qp(
-        &self,
-        pd: &ProtectionDomain,
-        config: &QpConfig,
-        send: SendSide,
-    ) -> Result<QueuePair> {
+    pub(super) fn create_qp(&self, pd: &ProtectionDomain, config: &QpConfig, send: SendSide) -> Result<QueuePair> {
         let cq = Arc::clone(&self.cq.object);
-        let receive = ReceiveSide {
-            srq: Some(Arc::clone(&self.srq)),
-            mlx5dv: self.cq.mlx5dv(),
-            ..ReceiveSide::idle(cq)
-        };
+        let receive =
+            ReceiveSide { srq: Some(Arc::clone(&self.srq)), mlx5dv: self.cq.mlx5dv(), ..ReceiveSide::idle(cq) };
         QueuePair::create(pd, config, receive, send)
     }
 }

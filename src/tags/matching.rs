@@ -20,8 +20,8 @@ use crate::memory::Buffer;
 use crate::status::WcStatus;
 
 impl TagMatchingSrq {
-    /// Takes all that has arrived, before a queue pair is destroyed: the driver then drops the completions of the queue pair on
-    /// the CQ, and does not name their receives.
+    /// Takes all that has arrived, before a queue pair is destroyed: the driver then drops the completions of the queue
+    /// pair on the CQ, and does not name their receives.
     pub(super) fn take_arrived(&mut self) {
         // Other peers may go on sending. When as many were taken as the CQ holds, all that is on the CQ now was taken.
         let mut left = self.engine.core().object.capacity() as usize;
@@ -54,8 +54,8 @@ impl TagMatchingSrq {
         taken
     }
 
-    /// Reports once that unexpected messages hold most buffers, and few are left: without a report, a message that a receive
-    /// waits for would never arrive.
+    /// Reports once that unexpected messages hold most buffers, and few are left: without a report, a message that a
+    /// receive waits for would never arrive.
     fn report_low_buffers(&mut self) {
         let (posted, unexpected) = (self.engine.posted(), self.unexpected.len());
         let low = self.is_short_of_buffers() && unexpected >= posted as usize;
@@ -270,14 +270,7 @@ impl TagMatchingSrq {
     }
 
     /// The data of a rendezvous was read, or could not be.
-    pub(super) fn has_read(
-        &mut self,
-        peer: PeerId,
-        key: Key,
-        offer: &TagHeader,
-        status: WcStatus,
-        buffer: Buffer,
-    ) {
+    pub(super) fn has_read(&mut self, peer: PeerId, key: Key, offer: &TagHeader, status: WcStatus, buffer: Buffer) {
         if let Some(receive) = self.receives.get_mut(key) {
             receive.buffer = Some(buffer);
         }
@@ -291,14 +284,7 @@ impl TagMatchingSrq {
     }
 
     /// The device has delivered a message, or the headers of a rendezvous.
-    fn arrive_whole(
-        &mut self,
-        key: Key,
-        header: Option<(u64, u32)>,
-        len: u32,
-        qp_num: u32,
-        incomplete: bool,
-    ) {
+    fn arrive_whole(&mut self, key: Key, header: Option<(u64, u32)>, len: u32, qp_num: u32, incomplete: bool) {
         let Some(receive) = self.receives.get_mut(key) else { return };
         let incomplete = incomplete || matches!(receive.state, State::Incomplete);
         if let Some(header) = header {
@@ -335,9 +321,7 @@ impl TagMatchingSrq {
     }
 
     fn complete(&mut self, key: Key, peer: PeerId, by_library: bool) {
-        let Some(&mut Receive { header: (tag, context), late: waited, .. }) =
-            self.receives.get_mut(key)
-        else {
+        let Some(&mut Receive { header: (tag, context), late: waited, .. }) = self.receives.get_mut(key) else {
             return;
         };
         if let Some((receive, buffer)) = self.end(key) {
@@ -353,14 +337,7 @@ impl TagMatchingSrq {
         }
     }
 
-    pub(super) fn sent(
-        &mut self,
-        send: SendId,
-        peer: PeerId,
-        rendezvous: bool,
-        status: WcStatus,
-        buffer: Buffer,
-    ) {
+    pub(super) fn sent(&mut self, send: SendId, peer: PeerId, rendezvous: bool, status: WcStatus, buffer: Buffer) {
         self.events.push_back(TagEvent::Sent(Sent { send, peer, rendezvous, status, buffer }));
     }
 
@@ -390,9 +367,7 @@ impl TagMatchingSrq {
 /// The message that ends a rendezvous.
 fn fin(offer: &TagHeader) -> [u8; RENDEZVOUS] {
     match *offer {
-        TagHeader::Rendezvous { tag, context, memory } => {
-            rendezvous(&TagHeader::Fin { tag, context, memory }, memory)
-        }
+        TagHeader::Rendezvous { tag, context, memory } => rendezvous(&TagHeader::Fin { tag, context, memory }, memory),
         _ => [0; RENDEZVOUS],
     }
 }

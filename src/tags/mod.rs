@@ -1,27 +1,29 @@
 //! Tag matching: receives that select their messages by tag, as in MPI.
 //!
-//! Each message starts with a tag. A receive with a tag and a mask takes the oldest message whose tag has the same bits in the
-//! mask. A device with the offload (`tm_caps` of `ibv_query_device_ex(3)`) matches by itself: it writes the data to the buffer
-//! of the receive, and reads large messages from the sender. Otherwise the library matches, with the same messages on the
-//! wire. [`TagMatchingSrq::offload`] returns which of the two.
+//! Each message starts with a tag. A receive with a tag and a mask takes the oldest message whose tag has the same bits
+//! in the mask. A device with the offload (`tm_caps` of `ibv_query_device_ex(3)`) matches by itself: it writes the data
+//! to the buffer of the receive, and reads large messages from the sender. Otherwise the library matches, with the same
+//! messages on the wire. [`TagMatchingSrq::offload`] returns which of the two.
 //!
 //! [`send`](TagMatchingSrq::send) sends the payload with the message. A *rendezvous*
-//! ([`send_rendezvous`](TagMatchingSrq::send_rendezvous)) sends an offer with the address of the payload; the receiving side
-//! reads the payload when a receive matches (RDMA READ), and a last message, FIN, returns the buffer to the sender.
+//! ([`send_rendezvous`](TagMatchingSrq::send_rendezvous)) sends an offer with the address of the payload; the receiving
+//! side reads the payload when a receive matches (RDMA READ), and a last message, FIN, returns the buffer to the
+//! sender.
 //!
 //! Without a poll the device finishes only an offer that matches a posted receive and fits. In all other cases
-//! [`poll`](TagMatchingSrq::poll), [`arm`](Completions::arm) or [`wait`](Completions::wait) of the receiving side posts the
-//! READ and the FIN: a program that does not call them holds up the sender.
+//! [`poll`](TagMatchingSrq::poll), [`arm`](Completions::arm) or [`wait`](Completions::wait) of the receiving side posts
+//! the READ and the FIN: a program that does not call them holds up the sender.
 //!
-//! To start: create a [`TagMatchingSrq`], [`keep_filled`](TagMatchingSrq::keep_filled), [`add_peer`](TagMatchingSrq::add_peer) and
-//! [`connect_over`](TagMatchingSrq::connect_over), [`post`](TagMatchingSrq::post) receives, [`send`](TagMatchingSrq::send),
-//! and [`poll`](TagMatchingSrq::poll) events.
+//! To start: create a [`TagMatchingSrq`], [`keep_filled`](TagMatchingSrq::keep_filled),
+//! [`add_peer`](TagMatchingSrq::add_peer) and
+//! [`connect_over`](TagMatchingSrq::connect_over), [`post`](TagMatchingSrq::post) receives,
+//! [`send`](TagMatchingSrq::send), and [`poll`](TagMatchingSrq::poll) events.
 //!
-//! To end: poll until each send has returned its [`Sent`](TagEvent::Sent) and [`offered`](TagMatchingSrq::offered) is 0,
-//! agree with the peer over the stream of `connect_over`, and call [`remove_peer`](TagMatchingSrq::remove_peer). Poll until the
-//! peer has agreed: the FIN of a received rendezvous waits while the send queue is full. Dropping the queue ends all connections
-//! and returns all buffers to their pools. If the stream of a peer ends earlier, call `remove_peer` at once: an offer that a
-//! dead peer has not read does not complete.
+//! To end: poll until each send has returned its [`Sent`](TagEvent::Sent) and [`offered`](TagMatchingSrq::offered) is
+//! 0, agree with the peer over the stream of `connect_over`, and call [`remove_peer`](TagMatchingSrq::remove_peer).
+//! Poll until the peer has agreed: the FIN of a received rendezvous waits while the send queue is full. Dropping the
+//! queue ends all connections and returns all buffers to their pools. If the stream of a peer ends earlier, call
+//! `remove_peer` at once: an offer that a dead peer has not read does not complete.
 //!
 //! The page Tag matching of the book describes the protocol and the order of messages.
 
@@ -254,7 +256,8 @@ impl TagMatchingSrq {
         self.receives.len()
     }
 
-    /// Returns how many tagged messages wait for a receive, up to the last [`poll`](Self::poll), [`probe`](Self::probe),
+    /// Returns how many tagged messages wait for a receive, up to the last [`poll`](Self::poll),
+    /// [`probe`](Self::probe),
     /// [`arm`](Completions::arm) or [`wait`](Completions::wait).
     pub fn unexpected(&self) -> usize {
         self.unexpected.len()
@@ -270,16 +273,17 @@ impl TagMatchingSrq {
         &self.pd
     }
 
-    /// Keeps the queue filled with buffers of `pool` for unexpected messages, and returns how many the device has now. The size of these buffers
-    /// less the header of 16 bytes is the longest message that peers can [`send`](Self::send); they must offer longer
-    /// ones by [`send_rendezvous`](Self::send_rendezvous).
+    /// Keeps the queue filled with buffers of `pool` for unexpected messages, and returns how many the device has now.
+    /// The size of these buffers less the header of 16 bytes is the longest message that peers can
+    /// [`send`](Self::send); they must offer longer ones by [`send_rendezvous`](Self::send_rendezvous).
     ///
-    /// [`connect`](Self::connect) needs at least 33. The queue takes further buffers from the pool as messages use them. The
-    /// pool needs a buffer for each slot, and one for each message that waits for its receive: while it is empty, senders wait.
+    /// [`connect`](Self::connect) needs at least 33. The queue takes further buffers from the pool as messages use
+    /// them. The pool needs a buffer for each slot, and one for each message that waits for its receive: while it is
+    /// empty, senders wait.
     ///
     /// A message that waits for its receive holds its buffer. If waiting messages hold all buffers, the message that
-    /// a receive waits for cannot arrive. [`TagEvent::BuffersLow`] reports this when fewer than 33 buffers are left, after a burst possibly none: call
-    /// `keep_filled` with another pool, or post receives for the waiting messages.
+    /// a receive waits for cannot arrive. [`TagEvent::BuffersLow`] reports this when fewer than 33 buffers are left,
+    /// after a burst possibly none: call `keep_filled` with another pool, or post receives for the waiting messages.
     ///
     /// # Errors
     /// [`Error::Foreign`] for a pool of another protection domain; [`Error::OutOfRange`] for buffers smaller than the
@@ -327,9 +331,7 @@ impl TagMatchingSrq {
             _ => return Err(CancelError::Matched),
         }
         if !self.engine.offloads() {
-            if let Some((receive, Receive { buffer: Some(buffer), .. })) =
-                self.receives.take(id.key)
-            {
+            if let Some((receive, Receive { buffer: Some(buffer), .. })) = self.receives.take(id.key) {
                 self.events.push_back(TagEvent::Cancelled { receive, buffer });
             }
             return Ok(());
@@ -346,7 +348,8 @@ impl TagMatchingSrq {
     /// Returns the oldest message that waits for a receive and matches this tag and mask, including messages that
     /// arrived since the last [`poll`](Self::poll).
     ///
-    /// Such a message is not an event: [`wait`](Completions::wait) does not return for it. To sleep until one arrives, call
+    /// Such a message is not an event: [`wait`](Completions::wait) does not return for it. To sleep until one arrives,
+    /// call
     /// [`arm`](Completions::arm), then `probe`, then `poll(2)` on the [channel](Completions::channel).
     ///
     /// ```
@@ -385,8 +388,8 @@ impl TagMatchingSrq {
         self.unexpected.probe(tag, mask)
     }
 
-    /// Returns the next event, or `None`. Messages of a peer meet their receives in the order of sending, but a rendezvous is
-    /// complete later: the events of messages that were sent after it can come before its own.
+    /// Returns the next event, or `None`. Messages of a peer meet their receives in the order of sending, but a
+    /// rendezvous is complete later: the events of messages that were sent after it can come before its own.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();

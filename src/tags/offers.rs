@@ -91,11 +91,7 @@ impl<T> Offers<T> {
     }
 
     /// As [`finish`](Self::finish), if `may_end` returns `true` for the data.
-    pub(super) fn finish_if(
-        &mut self,
-        header: &TagHeader,
-        may_end: impl FnOnce(&T) -> bool,
-    ) -> Option<(Buffer, T)> {
+    pub(super) fn finish_if(&mut self, header: &TagHeader, may_end: impl FnOnce(&T) -> bool) -> Option<(Buffer, T)> {
         let TagHeader::Fin { tag, context, memory } = *header else { return None };
         let offer = self.0.get(&memory.addr)?;
         if offer.memory != memory || offer.header != (tag, context) || !may_end(&offer.data) {
@@ -107,17 +103,14 @@ impl<T> Offers<T> {
     /// Takes back an offer that was not sent.
     pub(super) fn withdraw(&mut self, message: &[u8; RENDEZVOUS]) -> Option<(Buffer, T)> {
         match TagHeader::parse(message)? {
-            TagHeader::Rendezvous { tag, context, memory } => {
-                self.finish(&TagHeader::Fin { tag, context, memory })
-            }
+            TagHeader::Rendezvous { tag, context, memory } => self.finish(&TagHeader::Fin { tag, context, memory }),
             _ => None,
         }
     }
 
     /// Takes back all offers for whose data `which` returns `true`.
     pub(super) fn withdraw_all(&mut self, which: impl Fn(&T) -> bool) -> Vec<(Buffer, T)> {
-        let addrs: Vec<u64> =
-            self.0.iter().filter(|(_, offer)| which(&offer.data)).map(|(addr, _)| *addr).collect();
+        let addrs: Vec<u64> = self.0.iter().filter(|(_, offer)| which(&offer.data)).map(|(addr, _)| *addr).collect();
         let offers = addrs.iter().filter_map(|addr| self.0.remove(addr));
         offers.map(|offer| (offer.buffer, offer.data)).collect()
     }

@@ -54,8 +54,9 @@ pub(super) struct Peer {
 }
 
 impl TagMatchingSrq {
-    /// Creates the queue pairs for a peer. `config` sets how they connect and how many sends can be outstanding; its receives
-    /// or SRQ are ignored. The peer may read readable pools, as a rendezvous requires, whatever [`QpConfig::remote_read`] says.
+    /// Creates the queue pairs for a peer. `config` sets how they connect and how many sends can be outstanding; its
+    /// receives or SRQ are ignored. The peer may read readable pools, as a rendezvous requires, whatever
+    /// [`QpConfig::remote_read`] says.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
@@ -69,7 +70,8 @@ impl TagMatchingSrq {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for datagrams; [`Error::CqTooSmall`] if the sends exceed
-    /// [`TagMatchingConfig::send_capacity`](super::TagMatchingConfig::send_capacity); [`Error::OutOfRange`]; [`Error::Verbs`].
+    /// [`TagMatchingConfig::send_capacity`](super::TagMatchingConfig::send_capacity); [`Error::OutOfRange`];
+    /// [`Error::Verbs`].
     pub fn add_peer(&mut self, config: &QpConfig) -> Result<PeerId> {
         if config.qp_type != rdma_core_sys::IBV_QPT_RC {
             return Err(Error::Unsupported {
@@ -79,8 +81,7 @@ impl TagMatchingSrq {
         }
         let config = config.clone().remote_read(true);
         let inline = config.max_inline.max(RENDEZVOUS as u32);
-        let receiving =
-            if self.offload() { config.clone().device_sends() } else { config.clone().idle() };
+        let receiving = if self.offload() { config.clone().device_sends() } else { config.clone().idle() };
         let send = self.sender.idle_side();
         let incoming = self.engine.create_qp(&self.pd, &receiving, send)?;
         let sending = config.max_inline(inline);
@@ -144,7 +145,8 @@ impl TagMatchingSrq {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] before [`keep_filled`](Self::keep_filled) has posted 33 buffers; the errors of [`QueuePair::connect`].
+    /// [`Error::Unsupported`] before [`keep_filled`](Self::keep_filled) has posted 33 buffers; the errors of
+    /// [`QueuePair::connect`].
     pub fn connect(&mut self, peer: PeerId, address: &PeerAddress) -> Result<()> {
         self.check_filled()?;
         let peer = self.known_peer(peer)?;
@@ -167,11 +169,13 @@ impl TagMatchingSrq {
     }
 
     /// Connects to the peer whose owner calls `connect_over` at the other end of `stream`, and returns when both
-    /// sides are connected, like [`QueuePair::connect_over`]. Call [`keep_filled`](Self::keep_filled) before, with at least 33 buffers.
+    /// sides are connected, like [`QueuePair::connect_over`]. Call [`keep_filled`](Self::keep_filled) before, with at
+    /// least 33 buffers.
     ///
     /// # Errors
-    /// The errors of [`connect`](Self::connect) and of [`QueuePair::connect_over`]. After [`Error::Handshake`] the peer may be
-    /// connected on this side: [remove](Self::remove_peer) it, and [add](Self::add_peer) another one to try again.
+    /// The errors of [`connect`](Self::connect) and of [`QueuePair::connect_over`]. After [`Error::Handshake`] the peer
+    /// may be connected on this side: [remove](Self::remove_peer) it, and [add](Self::add_peer) another one to try
+    /// again.
     pub fn connect_over<S: Read + Write>(&mut self, peer: PeerId, stream: &mut S) -> Result<()> {
         self.check_filled()?;
         let known = self.known_peer(peer)?;
@@ -183,14 +187,16 @@ impl TagMatchingSrq {
         })
     }
 
-    /// Ends a connection. Outstanding sends and unread rendezvous complete with `WR_FLUSH_ERR`. Receives whose data was still to be
-    /// read from the peer fail: with [`PeerGone`](super::ReceiveFailure::PeerGone) if no READ was posted, with
-    /// [`Read`](super::ReceiveFailure::Read) if the library posted it, and with [`Dropped`](super::ReceiveFailure::Dropped) if the
-    /// device did. Complete messages keep waiting for their receives.
+    /// Ends a connection. Outstanding sends and unread rendezvous complete with `WR_FLUSH_ERR`. Receives whose data was
+    /// still to be read from the peer fail: with [`PeerGone`](super::ReceiveFailure::PeerGone) if no READ was posted,
+    /// with
+    /// [`Read`](super::ReceiveFailure::Read) if the library posted it, and with
+    /// [`Dropped`](super::ReceiveFailure::Dropped) if the device did. Complete messages keep waiting for their
+    /// receives.
     ///
     /// The call waits for the device, not for the peer, until it has returned the buffers of incomplete messages: like
-    /// [`Receiver::reset_qp`](crate::Receiver::reset_qp), it returns [`QpEnd::LastWqeMissing`] after 5 s without any event of the
-    /// device.
+    /// [`Receiver::reset_qp`](crate::Receiver::reset_qp), it returns [`QpEnd::LastWqeMissing`] after 5 s without any
+    /// event of the device.
     ///
     /// # Errors
     /// [`Error::Foreign`]; [`Error::Gone`]; [`Error::Verbs`] if the device refuses, and the peer stays.
@@ -198,10 +204,8 @@ impl TagMatchingSrq {
         let peer = self.known_peer(id)?;
         // In ERROR before either is waited for.
         peer.incoming.to_error()?;
-        let ends = [
-            peer.outgoing.stop_receiving(Patience::Progress)?,
-            peer.incoming.stop_receiving(Patience::Progress)?,
-        ];
+        let ends =
+            [peer.outgoing.stop_receiving(Patience::Progress)?, peer.incoming.stop_receiving(Patience::Progress)?];
         // Requests that are flushed from here on are not reported as a failure of the peer.
         peer.failed = true;
         self.take_arrived();

@@ -1,9 +1,9 @@
 //! Unexpected messages: how many the library has handled, and whether the device knows.
 //!
-//! The device counts the messages that match no receive. A receive that is appended carries the number that software had
-//! handled by then. While this number differs from the device's count, a message that may belong to the receive is on its
-//! way to software. So the device does not match the receive until an operation carries the number that the device has
-//! counted.
+//! The device counts the messages that match no receive. A receive that is appended carries the number that software
+//! had handled by then. While this number differs from the device's count, a message that may belong to the receive is
+//! on its way to software. So the device does not match the receive until an operation carries the number that the
+//! device has counted.
 
 use super::arrival::Counts;
 
@@ -37,8 +37,8 @@ impl Phase {
         Counts { before, now: self.handled }
     }
 
-    /// An operation was executed that carried `count`, when the device had counted `hw_phase`. Without `hw_phase` the device
-    /// had counted the messages handled so far, because completions come in order.
+    /// An operation was executed that carried `count`, when the device had counted `hw_phase`. Without `hw_phase` the
+    /// device had counted the messages handled so far, because completions come in order.
     pub(super) fn executed(&mut self, count: u16, hw_phase: Option<u16>) {
         self.behind = count != hw_phase.unwrap_or(self.handled);
     }

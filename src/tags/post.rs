@@ -84,10 +84,11 @@ impl TagMatchingSrq {
     /// a matching message waits, the receive takes it. The event [`Received`](super::TagEvent::Received) reports the
     /// message in either case. The buffer needs no room for headers.
     ///
-    /// A message may be longer than the buffer. If the device matches one that was sent with [`send`](Self::send), the receive
-    /// fails with [`ReceiveFailure::Dropped`](super::ReceiveFailure::Dropped) and the connection fails, too. Then both sides call
-    /// [`remove_peer`](Self::remove_peer), [`add_peer`](Self::add_peer) and [`connect_over`](Self::connect_over), which can use
-    /// the same stream again; other receives stay posted. In all other cases the receive fails with
+    /// A message may be longer than the buffer. If the device matches one that was sent with [`send`](Self::send), the
+    /// receive fails with [`ReceiveFailure::Dropped`](super::ReceiveFailure::Dropped) and the connection fails, too.
+    /// Then both sides call
+    /// [`remove_peer`](Self::remove_peer), [`add_peer`](Self::add_peer) and [`connect_over`](Self::connect_over), which
+    /// can use the same stream again; other receives stay posted. In all other cases the receive fails with
     /// [`ReceiveFailure::TooLong`](super::ReceiveFailure::TooLong), the connection goes on, and the send succeeds.
     ///
     /// ```
@@ -118,17 +119,10 @@ impl TagMatchingSrq {
     ///
     /// # Errors
     /// [`Refused`], which returns the buffer with a [`TagFailure`].
-    pub fn post(
-        &mut self,
-        tag: u64,
-        mask: u64,
-        buffer: Buffer,
-    ) -> Result<ReceiveId, Refused<Buffer, TagFailure>> {
-        self.post_one(TaggedReceive::new(tag, mask, buffer)).map_err(|(receive, reason)| {
-            match receive.buffer {
-                Some(buffer) => Refused { payload: buffer, reason },
-                None => unreachable!("a refused receive has the buffer it came with"),
-            }
+    pub fn post(&mut self, tag: u64, mask: u64, buffer: Buffer) -> Result<ReceiveId, Refused<Buffer, TagFailure>> {
+        self.post_one(TaggedReceive::new(tag, mask, buffer)).map_err(|(receive, reason)| match receive.buffer {
+            Some(buffer) => Refused { payload: buffer, reason },
+            None => unreachable!("a refused receive has the buffer it came with"),
         })
     }
 
@@ -301,19 +295,13 @@ impl TagMatchingSrq {
     /// A buffer for the headers of what a receive without one matches.
     fn scratch(&mut self) -> Result<Buffer, TagFailure> {
         if self.scratch.is_none() {
-            let pool = BufferPool::new(
-                &self.pd,
-                &PoolConfig::new(self.max_tags.into(), RENDEZVOUS as u32),
-            );
+            let pool = BufferPool::new(&self.pd, &PoolConfig::new(self.max_tags.into(), RENDEZVOUS as u32));
             self.scratch = Some(pool.map_err(|error| match error {
-                Error::Verbs { source, .. } => {
-                    TagFailure::Verbs(source.raw_os_error().unwrap_or(libc::ENOMEM))
-                }
+                Error::Verbs { source, .. } => TagFailure::Verbs(source.raw_os_error().unwrap_or(libc::ENOMEM)),
                 _ => TagFailure::Verbs(libc::ENOMEM),
             })?);
         }
-        let mut buffer =
-            self.scratch.as_ref().and_then(BufferPool::take).ok_or(TagFailure::Held)?;
+        let mut buffer = self.scratch.as_ref().and_then(BufferPool::take).ok_or(TagFailure::Held)?;
         buffer.set_len(0);
         Ok(buffer)
     }

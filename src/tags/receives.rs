@@ -89,13 +89,7 @@ impl Receives {
     pub(super) fn add(&mut self, receive: Receive) -> ReceiveId {
         let waits = matches!(receive.state, State::Posted);
         if self.free == NONE {
-            self.slots.push(Slot {
-                generation: 0,
-                receive: None,
-                before: NONE,
-                after: NONE,
-                waits: false,
-            });
+            self.slots.push(Slot { generation: 0, receive: None, before: NONE, after: NONE, waits: false });
             self.free = self.slots.len() as u32 - 1;
         }
         let index = self.free;

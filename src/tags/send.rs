@@ -52,9 +52,9 @@ impl Peer {
 impl TagMatchingSrq {
     /// Sends a message with a tag. The event [`Sent`](super::TagEvent::Sent) returns the buffer.
     ///
-    /// A message without a posted receive uses a buffer that the peer gave to [`keep_filled`](Self::keep_filled): 16 bytes of header
-    /// and the payload must fit, else the connection fails on both sides. doorbell cannot check this. Agree on a limit
-    /// with the peer, and send longer messages with [`send_rendezvous`](Self::send_rendezvous).
+    /// A message without a posted receive uses a buffer that the peer gave to [`keep_filled`](Self::keep_filled): 16
+    /// bytes of header and the payload must fit, else the connection fails on both sides. doorbell cannot check this.
+    /// Agree on a limit with the peer, and send longer messages with [`send_rendezvous`](Self::send_rendezvous).
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
@@ -95,11 +95,7 @@ impl TagMatchingSrq {
         self.send_message(peer, message.into_message(&TagHeader::NoTag))
     }
 
-    fn send_message(
-        &mut self,
-        id: PeerId,
-        buffer: Buffer,
-    ) -> Result<SendId, Refused<TaggedBuffer, NotSentTagged>> {
+    fn send_message(&mut self, id: PeerId, buffer: Buffer) -> Result<SendId, Refused<TaggedBuffer, NotSentTagged>> {
         let send = SendId(self.next_send);
         let Self { sender, peers, .. } = self;
         let Some(peer) = peers.get_mut(id) else {
@@ -119,8 +115,9 @@ impl TagMatchingSrq {
 
     /// Offers a message by its tag. The peer reads the bytes of `buffer` when a receive matches; the event
     /// [`Sent`](super::TagEvent::Sent) then returns the buffer. The pool must be
-    /// [`readable`](crate::PoolConfig::readable). The buffer needs no header, and the length has no other limit than the
-    /// buffer and the port. A success says that the peer is done with the buffer, also if the receive was too short.
+    /// [`readable`](crate::PoolConfig::readable). The buffer needs no header, and the length has no other limit than
+    /// the buffer and the port. A success says that the peer is done with the buffer, also if the receive was too
+    /// short.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
@@ -167,9 +164,7 @@ impl TagMatchingSrq {
                 Ok(send)
             }
             Err(Refused { reason, .. }) => match self.offers.withdraw(&message) {
-                Some((buffer, _)) => {
-                    Err(Refused { payload: buffer, reason: NotSentTagged::Queue(reason) })
-                }
+                Some((buffer, _)) => Err(Refused { payload: buffer, reason: NotSentTagged::Queue(reason) }),
                 None => Ok(send),
             },
         }
@@ -223,9 +218,7 @@ impl TagMatchingSrq {
                 while let Some(work) = backlog.pop_front() {
                     posting.token(id.token());
                     let result = match work {
-                        Work::Fin(message) => {
-                            posting.send(&message).map(|()| Posted::Fin).map_err(|e| e.reason)
-                        }
+                        Work::Fin(message) => posting.send(&message).map(|()| Posted::Fin).map_err(|e| e.reason),
                         Work::Read { receive, offer, memory } => {
                             let buffer = &mut receives.get_mut(receive).map(|r| &mut r.buffer);
                             let Some(to) = buffer.as_mut().and_then(|buffer| buffer.take()) else {

@@ -65,12 +65,7 @@ impl SoftwareTags {
         self.receiver.capacity(self.srq) - self.receiver.free_slots(self.srq)
     }
 
-    pub(super) fn create_qp(
-        &mut self,
-        pd: &ProtectionDomain,
-        config: &QpConfig,
-        send: SendSide,
-    ) -> Result<QueuePair> {
+    pub(super) fn create_qp(&mut self, pd: &ProtectionDomain, config: &QpConfig, send: SendSide) -> Result<QueuePair> {
         let from = ReceiveFrom::Srq(self.srq);
         let receive = self.receiver.receive_side(from)?;
         let mut qp = QueuePair::create(pd, config, receive, send)?;

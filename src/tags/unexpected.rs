@@ -89,7 +89,6 @@ impl Unexpected {
 
     /// Forgets offers of a peer that was removed: they cannot be read any more.
     pub(super) fn forget_offers(&mut self, peer: PeerId) {
-        self.0
-            .retain(|message| message.peer != peer || matches!(message.content, Content::Eager(_)));
+        self.0.retain(|message| message.peer != peer || matches!(message.content, Content::Eager(_)));
     }
 }

@@ -86,9 +86,7 @@ impl VerbsTags {
         Some(Reported::Arrived(match wc.tag {
             Some(header) if !whole => Arrived::Matched { receive, header, incomplete },
             // Without headers it is the end of a match whose data does not come.
-            _ if incomplete && (len as usize) < super::header::RENDEZVOUS => {
-                Arrived::Canceled { receive }
-            }
+            _ if incomplete && (len as usize) < super::header::RENDEZVOUS => Arrived::Canceled { receive },
             header if incomplete => Arrived::Incomplete { receive, header, len, qp_num },
             _ if status != sys::IBV_WC_SUCCESS => Arrived::Canceled { receive },
             header => Arrived::Received { receive, header, len, qp_num },
@@ -96,12 +94,7 @@ impl VerbsTags {
     }
 
     /// A list operation was executed.
-    fn executed(
-        &mut self,
-        opcode: sys::ibv_wc_opcode,
-        receive: Key,
-        status: sys::ibv_wc_status,
-    ) -> Option<Reported> {
+    fn executed(&mut self, opcode: sys::ibv_wc_opcode, receive: Key, status: sys::ibv_wc_status) -> Option<Reported> {
         let count = self.counts.pop_front()?;
         let phase = Executed { count, hw_phase: None };
         Some(Reported::Arrived(match (opcode, status) {
@@ -144,8 +137,7 @@ impl VerbsTags {
         for operation in operations {
             let flags = sys::IBV_OPS_SIGNALED | sys::IBV_OPS_TM_SYNC;
             let mut wr = sys::ibv_ops_wr { flags: flags as i32, ..Default::default() };
-            wr.tm.unexpected_cnt =
-                if operation.is_remove() { counts.before } else { counts.now }.into();
+            wr.tm.unexpected_cnt = if operation.is_remove() { counts.before } else { counts.now }.into();
             let mut sge = sys::ibv_sge::default();
             match *operation {
                 Operation::Append { receive, tag, mask, sge: to } => {
@@ -172,8 +164,7 @@ impl VerbsTags {
         let (start, sges) = (self.wrs.as_mut_ptr(), self.sges.as_mut_ptr());
         for (i, wr) in self.wrs.iter_mut().enumerate() {
             wr.tm.add.sg_list = sges.wrapping_add(i);
-            wr.next =
-                if i + 1 < self.sges.len() { start.wrapping_add(i + 1) } else { ptr::null_mut() };
+            wr.next = if i + 1 < self.sges.len() { start.wrapping_add(i + 1) } else { ptr::null_mut() };
         }
         let mut bad = ptr::null_mut();
         // SAFETY: a live SRQ; list and SGEs are in vectors that do not change during the call; the buffers are
@@ -210,12 +201,7 @@ impl VerbsTags {
         self.queue.capacity() - self.queue.free_slots()
     }
 
-    pub(super) fn create_qp(
-        &self,
-        pd: &ProtectionDomain,
-        config: &QpConfig,
-        send: SendSide,
-    ) -> Result<QueuePair> {
+    pub(super) fn create_qp(&self, pd: &ProtectionDomain, config: &QpConfig, send: SendSide) -> Result<QueuePair> {
         self.objects.create_qp(pd, config, send)
     }
 

@@ -23,8 +23,7 @@ impl Program {
             .status()
             .expect("a C compiler");
         assert!(compiled.success());
-        let mut process =
-            Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut process = Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let _ = std::fs::remove_file(program);
         let input = process.stdin.take().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();

@@ -29,9 +29,7 @@ pub fn open_unpoisoned() -> Context {
         Ok(name) => doorbell::open(&name),
         Err(_) => doorbell::devices().and_then(|devices| devices[0].open()),
     };
-    opened.unwrap_or_else(|e| {
-        panic!("{e}\nThe tests need a device: `make test` runs them on a software one.")
-    })
+    opened.unwrap_or_else(|e| panic!("{e}\nThe tests need a device: `make test` runs them on a software one."))
 }
 
 /// Whether the path under test is the direct one on this device.

@@ -1,7 +1,8 @@
 //! The layers of a crate: which module uses which, read from its sources.
 //!
-//! A module may use what stands below it, and its own ancestors; no module may reach a module that reaches it. A path that
-//! leads to a re-export counts as a use of the module that defines the item. Code under `#[cfg(test)]` is left out.
+//! A module may use what stands below it, and its own ancestors; no module may reach a module that reaches it. A path
+//! that leads to a re-export counts as a use of the module that defines the item. Code under `#[cfg(test)]` is left
+//! out.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fs;
@@ -44,8 +45,7 @@ impl Layers {
         let mut modules = BTreeMap::new();
         for file in sources(folder) {
             let relative = file.strip_prefix(folder).expect("below the folder").with_extension("");
-            let mut module: Module =
-                relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+            let mut module: Module = relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
             let last = module.last().map(String::as_str);
             if last == Some("mod") || relative == Path::new("lib") {
                 module.pop();
@@ -67,15 +67,9 @@ impl Layers {
 
     /// Describes each circle of modules below a module, which is empty for the whole crate: the imports that make it.
     pub fn circles(&self, below: &[&str]) -> Vec<String> {
-        let inside = |module: &Module| {
-            module.len() >= below.len() && below.iter().eq(&module[..below.len()])
-        };
-        let graph: BTreeMap<&Module, Vec<Import>> = self
-            .0
-            .keys()
-            .filter(|module| inside(module))
-            .map(|module| (module, self.imports(module)))
-            .collect();
+        let inside = |module: &Module| module.len() >= below.len() && below.iter().eq(&module[..below.len()]);
+        let graph: BTreeMap<&Module, Vec<Import>> =
+            self.0.keys().filter(|module| inside(module)).map(|module| (module, self.imports(module))).collect();
         let mut told: HashSet<&Module> = HashSet::new();
         let mut circles = Vec::new();
         for &start in graph.keys() {
@@ -99,12 +93,7 @@ impl Layers {
             let Some(to) = self.resolve(&one.path, 8) else { continue };
             if !module.starts_with(&to) {
                 let path = one.path.join("::");
-                let text = format!(
-                    "{}:{}: crate::{path} is of crate::{}",
-                    source.file,
-                    one.line,
-                    to.join("::")
-                );
+                let text = format!("{}:{}: crate::{path} is of crate::{}", source.file, one.line, to.join("::"));
                 imports.entry(to.clone()).or_insert(Import { to, text });
             }
         }
@@ -370,14 +359,7 @@ impl Reader<'_> {
     }
 
     /// Adds a path, unless it begins with a name that is no module here.
-    fn add(
-        &self,
-        source: &mut Source,
-        line: usize,
-        path: &[String],
-        name: Option<String>,
-        inline: usize,
-    ) {
+    fn add(&self, source: &mut Source, line: usize, path: &[String], name: Option<String>, inline: usize) {
         let mut from = self.module.clone();
         let mut rest = path;
         let mut left = inline;

@@ -31,8 +31,7 @@ pub fn read(message: &[u8]) -> (u32, u64) {
 }
 
 fn seed(sender: u32, number: u64, len: usize) -> u64 {
-    let mix =
-        |seed: u64, value: u64| (seed ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    let mix = |seed: u64, value: u64| (seed ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     mix(mix(mix(0, sender.into()), number), len as u64)
 }
 

@@ -1,8 +1,8 @@
 //! Connections inside one process: queue pairs of the receiver under test, and their far ends.
 
 use doorbell::{
-    BufferPool, Error, NotSent, PoolConfig, ProtectionDomain, QpConfig, QpState, QueuePair,
-    ReceiveFrom, Receiver, RqConfig,
+    BufferPool, Error, NotSent, PoolConfig, ProtectionDomain, QpConfig, QpState, QueuePair, ReceiveFrom, Receiver,
+    RqConfig,
 };
 
 use crate::sending_qp::SendingQp;

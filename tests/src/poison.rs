@@ -1,7 +1,7 @@
 //! Direct means direct: entries of a context that the direct path must not call abort.
 //!
-//! Receives and sends are posted and polled by doorbell itself. A test that sends with verbs does so through libibverbs on
-//! other CQs: a CQ can be polled through libibverbs only if something was sent on it.
+//! Receives and sends are posted and polled by doorbell itself. A test that sends with verbs does so through libibverbs
+//! on other CQs: a CQ can be polled through libibverbs only if something was sent on it.
 
 use std::ffi::c_int;
 use std::process;
@@ -12,11 +12,7 @@ use rdma_core_sys as sys;
 
 type PollCq = unsafe extern "C" fn(*mut sys::ibv_cq, c_int, *mut sys::ibv_wc) -> c_int;
 type ReqNotifyCq = unsafe extern "C" fn(*mut sys::ibv_cq, c_int) -> c_int;
-type PostSend = unsafe extern "C" fn(
-    *mut sys::ibv_qp,
-    *mut sys::ibv_send_wr,
-    *mut *mut sys::ibv_send_wr,
-) -> c_int;
+type PostSend = unsafe extern "C" fn(*mut sys::ibv_qp, *mut sys::ibv_send_wr, *mut *mut sys::ibv_send_wr) -> c_int;
 
 /// The driver's entries that are still called.
 struct Driver {

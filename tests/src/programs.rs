@@ -52,8 +52,7 @@ pub struct Ended {
 
 impl From<Output> for Ended {
     fn from(output: Output) -> Self {
-        let [printed, complained] =
-            [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        let [printed, complained] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
         Self { code: output.status.code(), printed, complained }
     }
 }

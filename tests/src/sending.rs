@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use doorbell::{
-    Buffer, BufferPool, CqConfig, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver,
-    RemoteAccess, RemoteMemory, RemoteRegion, RqConfig, Sender, SqId, WcStatus,
+    Buffer, BufferPool, CqConfig, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RemoteAccess,
+    RemoteMemory, RemoteRegion, RqConfig, Sender, SqId, WcStatus,
 };
 
 use crate::peers::join;
@@ -67,13 +67,9 @@ impl Sending {
         let (mut near, mut far) = (Vec::new(), Vec::new());
         for _ in 0..qps {
             let own = RqConfig::new(RECEIVES);
-            let mut one = QueuePair::builder(&config)
-                .receive(&mut near_receiver, own)
-                .send(&mut sender)
-                .build()
-                .unwrap();
-            let mut other =
-                QueuePair::builder(&config).receive(&mut far_receiver, own).build().unwrap();
+            let mut one =
+                QueuePair::builder(&config).receive(&mut near_receiver, own).send(&mut sender).build().unwrap();
+            let mut other = QueuePair::builder(&config).receive(&mut far_receiver, own).build().unwrap();
             far_receiver.fill(other.receive_queue().unwrap(), &receives).unwrap();
             join(&mut one, &mut other);
             near.push(one);
@@ -135,11 +131,7 @@ pub fn bytes_of(memory: &RemoteMemory, offset: usize, len: usize) -> Vec<u8> {
 }
 
 /// Waits for `count` requests that are over.
-pub fn completions<T>(
-    sender: &mut Sender,
-    count: usize,
-    mut each: impl FnMut(Sent) -> T,
-) -> Vec<T> {
+pub fn completions<T>(sender: &mut Sender, count: usize, mut each: impl FnMut(Sent) -> T) -> Vec<T> {
     let mut all = Vec::new();
     while all.len() < count {
         wait("a send", || {

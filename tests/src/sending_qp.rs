@@ -3,8 +3,8 @@
 use std::ops::{Deref, DerefMut};
 
 use doorbell::{
-    AddressHandle, CqConfig, NotSent, Path, Payload, QpConfig, QpEnd, QueuePair, ReceiveFrom,
-    Receiver, Refused, RemoteRegion, Request, Sender, SqId,
+    AddressHandle, CqConfig, NotSent, Path, Payload, QpConfig, QpEnd, QueuePair, ReceiveFrom, Receiver, Refused,
+    RemoteRegion, Request, Sender, SqId,
 };
 
 use crate::sent::Sent;
@@ -19,11 +19,7 @@ pub struct SendingQp {
 
 impl SendingQp {
     /// A queue pair of `receiver`, on the same path.
-    pub fn create(
-        receiver: &mut Receiver,
-        config: &QpConfig,
-        from: impl Into<ReceiveFrom>,
-    ) -> doorbell::Result<Self> {
+    pub fn create(receiver: &mut Receiver, config: &QpConfig, from: impl Into<ReceiveFrom>) -> doorbell::Result<Self> {
         let path = receiver.path();
         Self::create_on(receiver, config, from, path)
     }
@@ -60,11 +56,7 @@ impl SendingQp {
     }
 
     /// Sends a message, with immediate data or without.
-    pub fn send<P: Payload>(
-        &mut self,
-        payload: P,
-        imm: Option<u32>,
-    ) -> Result<(), Refused<P, NotSent>> {
+    pub fn send<P: Payload>(&mut self, payload: P, imm: Option<u32>) -> Result<(), Refused<P, NotSent>> {
         self.post(payload, |request, payload| match imm {
             Some(imm) => request.send_with_imm(payload, imm),
             None => request.send(payload),
@@ -77,11 +69,7 @@ impl SendingQp {
     }
 
     /// Writes to memory of the peer.
-    pub fn write<P: Payload>(
-        &mut self,
-        payload: P,
-        to: &RemoteRegion,
-    ) -> Result<(), Refused<P, NotSent>> {
+    pub fn write<P: Payload>(&mut self, payload: P, to: &RemoteRegion) -> Result<(), Refused<P, NotSent>> {
         self.post(payload, |request, payload| request.write(payload, to))
     }
 

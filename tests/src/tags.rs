@@ -1,8 +1,7 @@
 //! Tag matching between two sides in one process.
 
 use doorbell::tags::{
-    Offload, PeerId, ReceiveFailure, ReceiveId, Received, TagEvent, TagMatchingConfig,
-    TagMatchingSrq, TaggedBuffer,
+    Offload, PeerId, ReceiveFailure, ReceiveId, Received, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
 };
 use doorbell::{BufferPool, CqConfig, PoolConfig, ProtectionDomain, QpConfig};
 
@@ -46,35 +45,22 @@ pub struct Shape {
 }
 
 /// Sizes for tests that need nothing special.
-pub const SHAPE: Shape = Shape {
-    tags: 16,
-    slots: 64,
-    spare: 192,
-    buffer_size: 8192,
-    sends: 32,
-    peers: 1,
-    manual: false,
-};
+pub const SHAPE: Shape =
+    Shape { tags: 16, slots: 64, spare: 192, buffer_size: 8192, sends: 32, peers: 1, manual: false };
 
 impl Side {
     /// One without peers.
     pub fn new(pd: &ProtectionDomain, offload: Offload, shape: &Shape) -> Self {
-        let mut config =
-            TagMatchingConfig::new(shape.tags).slots(shape.slots).cq(cq()).offload(offload);
+        let mut config = TagMatchingConfig::new(shape.tags).slots(shape.slots).cq(cq()).offload(offload);
         if shape.manual {
             config = config.manual_synchronization();
         }
         let mut tags = TagMatchingSrq::new(pd, &config).unwrap();
-        let slots = BufferPool::new(
-            pd,
-            &PoolConfig::new(shape.slots + shape.spare, shape.buffer_size + 64),
-        )
-        .unwrap();
+        let slots = BufferPool::new(pd, &PoolConfig::new(shape.slots + shape.spare, shape.buffer_size + 64)).unwrap();
         assert!(tags.keep_filled(&slots).unwrap() >= shape.slots);
         let count = 4 * u32::from(shape.tags) + 4 * shape.sends * shape.peers as u32;
         let pool = BufferPool::new(pd, &PoolConfig::new(count, shape.buffer_size)).unwrap();
-        let readable =
-            BufferPool::new(pd, &PoolConfig::new(count, shape.buffer_size).readable(true)).unwrap();
+        let readable = BufferPool::new(pd, &PoolConfig::new(count, shape.buffer_size).readable(true)).unwrap();
         let config = QpConfig::rc().sends(shape.sends).min_rnr_timer(1);
         Self { tags, pool, readable, peers: Vec::new(), config }
     }
@@ -188,11 +174,7 @@ pub fn pair(offload: Offload, shape: &Shape) -> (Side, Side) {
 }
 
 /// Two sides that match in different ways.
-pub fn between(
-    pd: &ProtectionDomain,
-    (near, far): (Offload, Offload),
-    shape: &Shape,
-) -> (Side, Side) {
+pub fn between(pd: &ProtectionDomain, (near, far): (Offload, Offload), shape: &Shape) -> (Side, Side) {
     let (mut near, mut far) = (Side::new(pd, near, shape), Side::new(pd, far, shape));
     (0..shape.peers).for_each(|at| join(&mut near, &mut far, at));
     (near, far)

@@ -1,8 +1,8 @@
 //! A receiver with everything around it, for tests that need nothing special.
 
 use doorbell::{
-    Buffer, BufferPool, PoolConfig, ProtectionDomain, QpConfig, QueueId, QueuePair, Receiver,
-    RqConfig, RqId, SrqConfig, SrqId,
+    Buffer, BufferPool, PoolConfig, ProtectionDomain, QpConfig, QueueId, QueuePair, Receiver, RqConfig, RqId,
+    SrqConfig, SrqId,
 };
 
 use crate::peers::{self, Peers};
@@ -41,9 +41,7 @@ impl World<SrqId> {
         // As many as the SRQ has receives, and not one more.
         let mut receiver = device::receiver(&pd, (max_wr + 1).next_power_of_two() - 1);
         let queue = receiver.create_srq(&SrqConfig::new(max_wr).max_sge(max_sge)).unwrap();
-        let pool =
-            BufferPool::new(&pd, &PoolConfig::new(2 * receiver.capacity(queue), buffer_size))
-                .unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(2 * receiver.capacity(queue), buffer_size)).unwrap();
         let config = config.min_rnr_timer(QUICK);
         let (near, peers) = Peers::connect(&pd, &mut receiver, &config, queue, qps, buffer_size);
         Self { receiver, queue, pool, near, peers, pd }
@@ -61,12 +59,9 @@ impl World<RqId> {
         let pd = device::pd();
         let mut receiver = device::receiver(&pd, max_wr.max(4) + others);
         let config = QpConfig::rc().min_rnr_timer(QUICK);
-        let (near, peers) =
-            Peers::connect(&pd, &mut receiver, &config, RqConfig::new(max_wr), 1, buffer_size);
+        let (near, peers) = Peers::connect(&pd, &mut receiver, &config, RqConfig::new(max_wr), 1, buffer_size);
         let queue = near[0].receive_queue().expect("a queue pair without SRQ has a queue");
-        let pool =
-            BufferPool::new(&pd, &PoolConfig::new(2 * receiver.capacity(queue), buffer_size))
-                .unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(2 * receiver.capacity(queue), buffer_size)).unwrap();
         Self { receiver, queue, pool, near, peers, pd }
     }
 }

@@ -98,9 +98,7 @@ fn list(text: &str, names: &HashMap<String, String>, listing: &mut BTreeSet<Stri
         }
         let mut item = line.trim_end().to_owned();
         let begins = |item: &str| {
-            ["pub ", "impl", "fn ", "unsafe ", "type ", "const "]
-                .iter()
-                .any(|word| item.starts_with(word))
+            ["pub ", "impl", "fn ", "unsafe ", "type ", "const "].iter().any(|word| item.starts_with(word))
         };
         while begins(&item) && !item.ends_with(['{', ';', ',', '}'])
             || item.ends_with('(')
@@ -109,20 +107,13 @@ fn list(text: &str, names: &HashMap<String, String>, listing: &mut BTreeSet<Stri
             let Some(next) = lines.next() else { break };
             item = format!("{item} {}", next.trim());
         }
-        let item = item
-            .split(" {")
-            .next()
-            .unwrap()
-            .trim_end_matches([';', ','])
-            .replace("( ", "(")
-            .replace(", )", ")");
+        let item = item.split(" {").next().unwrap().trim_end_matches([';', ',']).replace("( ", "(").replace(", )", ")");
         let given = std::mem::take(&mut attributes);
         if indent == 0 {
             open = None;
             let head = item.strip_prefix("unsafe ").unwrap_or(&item);
-            let kind = item
-                .strip_prefix("pub ")
-                .map(|item| item.trim_start_matches("unsafe ").trim_start_matches("const "));
+            let kind =
+                item.strip_prefix("pub ").map(|item| item.trim_start_matches("unsafe ").trim_start_matches("const "));
             if head.starts_with("impl") {
                 match names.get(implemented(head)) {
                     Some(name) if head.contains(" for ") => {
@@ -131,18 +122,13 @@ fn list(text: &str, names: &HashMap<String, String>, listing: &mut BTreeSet<Stri
                     Some(name) => open = Some((name.clone(), false)),
                     None => {}
                 }
-            } else if let Some(name) =
-                kind.and_then(|kind| words(kind).nth(1)).and_then(|name| names.get(name))
-            {
+            } else if let Some(name) = kind.and_then(|kind| words(kind).nth(1)).and_then(|name| names.get(name)) {
                 listing.insert(format!("{name}: {given}{item}"));
                 let all = item.starts_with("pub enum") || item.contains(" trait ");
                 open = line.ends_with('{').then(|| (name.clone(), all));
             }
         } else if let Some((name, all)) = &open {
-            if indent == 4
-                && (*all && item.starts_with(|c: char| c.is_alphabetic())
-                    || item.starts_with("pub "))
-            {
+            if indent == 4 && (*all && item.starts_with(|c: char| c.is_alphabetic()) || item.starts_with("pub ")) {
                 listing.insert(format!("{name}: {given}{item}"));
             }
         }
@@ -174,8 +160,7 @@ fn the_public_interface_is_the_one_listed() {
 fn each_kind_of_item_is_listed() {
     let flags = "bitflags! {\n    pub struct Seven: u8 {\n        const EIGHT = 1;\n    }\n}\n";
     let text = "#[derive(Debug)]\npub struct One<T> {\n    pub a: T,\n    b: u8,\n}\n\nimpl<T: Copy> One<T> {\n    pub fn two(\n        &self,\n    ) -> u8 {\n        0\n    }\n\n    fn three() {}\n\n    pub const SIX: u8 = 6;\n}\n\nimpl<T> Drop for One<T> {\n    fn drop(&mut self) {}\n}\n\npub enum Four {\n    Five(u8),\n}\n\npub struct Private;\n";
-    let names =
-        ["One", "Four", "Seven"].map(|name| (name.to_owned(), format!("part::{name}"))).into();
+    let names = ["One", "Four", "Seven"].map(|name| (name.to_owned(), format!("part::{name}"))).into();
     let mut listing = BTreeSet::new();
     list(text, &names, &mut listing);
     list(&without_bitflags(flags), &names, &mut listing);

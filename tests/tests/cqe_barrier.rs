@@ -1,10 +1,10 @@
-//! The load barrier between the owner bit of a CQE and the rest of it, under a memory model that lets loads overtake each
-//! other.
+//! The load barrier between the owner bit of a CQE and the rest of it, under a memory model that lets loads overtake
+//! each other.
 //!
 //! loom has the memory model of C11, where relaxed loads may be reordered as on aarch64. An acquire fence stands for
-//! `dmb oshld`, and the release store for the device's write of the word with the owner bit. With the barrier no CQE has a
-//! wrong signature in any execution. Without it a CQE can have one: `CqConfig::verify_cqes` looks for such CQEs on a
-//! real machine.
+//! `dmb oshld`, and the release store for the device's write of the word with the owner bit. With the barrier no CQE
+//! has a wrong signature in any execution. Without it a CQE can have one: `CqConfig::verify_cqes` looks for such CQEs
+//! on a real machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering as Std};

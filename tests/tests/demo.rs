@@ -62,9 +62,8 @@ fn the_direct_path_is_direct_and_the_verbs_path_does_the_same() {
     for (path, poisoned) in [("direct", true), ("verbs", false)] {
         let (ok, printed, complained) = main_job(path, poisoned);
         assert!(ok, "{printed}\n{complained}");
-        let verdict = format!(
-            "demo: ok: {MESSAGES} messages, path {path}, device mlx5_0 (soft-mlx5), 0 lost, 0 corrupted"
-        );
+        let verdict =
+            format!("demo: ok: {MESSAGES} messages, path {path}, device mlx5_0 (soft-mlx5), 0 lost, 0 corrupted");
         assert_eq!(printed.lines().last(), Some(&*verdict), "{printed}\n{complained}");
         assert_eq!(complained.contains("poison: direct or not at all"), poisoned, "{complained}");
     }
@@ -102,11 +101,7 @@ fn tags_are_matched_by_the_device_and_by_the_library() {
 /// The two programs on the first page of the book.
 #[test]
 fn the_first_program_counts_what_the_second_sends() {
-    let mut receiver = on_device("first_receiver", true)
-        .arg("127.0.0.1:0")
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut receiver = on_device("first_receiver", true).arg("127.0.0.1:0").stdout(Stdio::piped()).spawn().unwrap();
     let mut printed = BufReader::new(receiver.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert_eq!(printed.next().as_deref(), Some("255 receives posted, path direct"));
     let waiting = printed.next().unwrap();

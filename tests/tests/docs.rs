@@ -8,8 +8,7 @@ use doorbell_tests::repository::{root, sources};
 
 /// The README, the changelog and all pages of the book.
 fn pages() -> Vec<PathBuf> {
-    let others =
-        ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "soft-mlx5/README.md"];
+    let others = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "soft-mlx5/README.md"];
     let mut pages = others.map(|page| root().join(page)).to_vec();
     for entry in fs::read_dir(root().join("docs")).unwrap() {
         let path = entry.unwrap().path();
@@ -103,8 +102,7 @@ fn a_wrong_link_is_found() {
 /// Files that the documentation names in backquotes, such as `examples/srq_server.rs`.
 #[test]
 fn files_that_are_named_exist() {
-    let folders =
-        ["examples/", "tests/tests/", "mlx5/", "src/", "soft-mlx5/src/", "scripts/", "docs/"];
+    let folders = ["examples/", "tests/tests/", "mlx5/", "src/", "soft-mlx5/src/", "scripts/", "docs/"];
     let mut missing = Vec::new();
     for page in pages().iter().filter(|page| !page.ends_with("CHANGELOG.md")) {
         let text = prose(&read(page)).join("\n");
@@ -153,8 +151,7 @@ fn without_example(text: &str) -> (Vec<String>, usize) {
     let mut example = false;
     for line in text.lines() {
         example |= line.starts_with("/// ```");
-        let mut words =
-            line.split([' ', '<', '(']).filter(|&word| !matches!(word, "unsafe" | "const"));
+        let mut words = line.split([' ', '<', '(']).filter(|&word| !matches!(word, "unsafe" | "const"));
         let kind = words.next().filter(|&word| word == "pub").and_then(|_| words.next());
         if let (Some("struct" | "enum" | "trait" | "fn"), Some(name)) = (kind, words.next()) {
             count += 1;
@@ -179,9 +176,8 @@ fn every_type_of_the_library_is_documented_with_an_example() {
     // A type of a sealed trait must be declared public, but no program can name it.
     let texts = sources.iter().map(|source| read(source));
     let exported: String = texts.map(|text| exports(&text)).collect();
-    let is_exported = |name: &&String| {
-        exported.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == *name)
-    };
+    let is_exported =
+        |name: &&String| exported.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == *name);
     for source in sources {
         let (names, count) = without_example(&read(&source));
         let names = names.iter().filter(is_exported);
@@ -226,8 +222,7 @@ fn the_tests_of_all_completions_exist() {
     for row in table.take_while(|line| line.starts_with('|')) {
         let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
         let [form, _, _, tests, path] = cells[..] else { panic!("{row}") };
-        let names: Vec<_> =
-            tests.split('`').skip(1).step_by(2).filter(|&name| name != "mlx5-ring").collect();
+        let names: Vec<_> = tests.split('`').skip(1).step_by(2).filter(|&name| name != "mlx5-ring").collect();
         // A form that the device cannot be asked for has no test.
         assert_eq!(names.is_empty(), path.is_empty(), "{form}");
         for name in &names {
@@ -244,8 +239,7 @@ fn the_tests_of_all_completions_exist() {
 #[test]
 fn no_comment_begins_with_a_riddle() {
     const OPENINGS: [&str; 6] = ["Behind ", "Of ", "One that ", "That ", "What ", "Whose "];
-    let folders =
-        "benches cli drop-in examples fuzz mlx5 rdma-core-sys soft-mlx5 src tests xtask".split(' ');
+    let folders = "benches cli drop-in examples fuzz mlx5 rdma-core-sys soft-mlx5 src tests xtask".split(' ');
     let mut riddles = Vec::new();
     for file in folders.flat_map(|folder| sources(&root().join(folder))) {
         for line in read(&file).lines().map(str::trim_start) {
@@ -262,8 +256,7 @@ fn no_comment_begins_with_a_riddle() {
 /// The first screen says what a message costs, as it was counted.
 #[test]
 fn what_the_readme_says_of_cost_is_what_was_counted() {
-    let (readme, tables) =
-        (read(&root().join("README.md")), read(&root().join("docs/performance.md")));
+    let (readme, tables) = (read(&root().join("README.md")), read(&root().join("docs/performance.md")));
     let baseline = read(&root().join("benches/baseline.txt"));
     let cells = |text: &str, name: &str| -> Vec<f64> {
         let start = format!("| {name} |");

@@ -69,8 +69,7 @@ fn a_library_attaches_its_objects() {
         let ended = run("", link);
         assert!(ended.printed.contains("1000 messages received by doorbell"), "{ended}");
         // The sends are not attached: libmlx5 posts and polls them.
-        let totals =
-            "posts: 1016 by doorbell, 1000 by libmlx5; polls: 1000 by doorbell, 1000 by libmlx5";
+        let totals = "posts: 1016 by doorbell, 1000 by libmlx5; polls: 1000 by doorbell, 1000 by libmlx5";
         assert!(ended.complained.contains(totals), "{ended}");
     }
     let ended = run("libmlx5", "ib");
@@ -91,8 +90,7 @@ fn what_cannot_be_attached_works_on() {
         command_line.args(&command[1..]).arg("attach").env("DOORBELL_LOG", "1");
         let ended = succeed(command_line.env("LD_LIBRARY_PATH", folder.join("lib")));
         let log = &ended.complained;
-        let is_ours =
-            log.contains("posts: 300 by doorbell, ") && log.contains("polls: 300 by doorbell, ");
+        let is_ours = log.contains("posts: 300 by doorbell, ") && log.contains("polls: 300 by doorbell, ");
         assert!(is_ours, "{log}");
         // The functions of a context may lead to it.
         assert!(command.len() == 1 || ended.printed.contains("doorbell stays"), "{ended}");
@@ -137,14 +135,13 @@ fn twice(command: &[&Path]) -> [Command; 2] {
     })
 }
 
-/// Runs a command both ways; libmlx5 must have posted and polled nothing in the second. Returns the counts of each process
-/// of the second.
+/// Runs a command both ways; libmlx5 must have posted and polled nothing in the second. Returns the counts of each
+/// process of the second.
 fn succeed_twice(command: &[&Path]) -> Vec<String> {
     let [mut stock, mut ours] = twice(command);
     succeed(&mut stock);
     let log = succeed(&mut ours).complained;
-    let totals: Vec<_> =
-        log.lines().filter(|line| line.contains("posts: ")).map(String::from).collect();
+    let totals: Vec<_> = log.lines().filter(|line| line.contains("posts: ")).map(String::from).collect();
     assert!(!totals.is_empty(), "{log}");
     for line in &totals {
         let is_ours = line.matches(", 0 by libmlx5").count() == 2 && !line.contains("posts: 0 ");
@@ -158,11 +155,8 @@ fn forks_and_contexts_are_apart() {
     let (_folder, program) = worst_alone(&[]);
     let totals = succeed_twice(&[&program, Path::new("fork")]);
     // The first child posts nothing; the parent posted before the second one came and ends after it.
-    let line = |count| {
-        format!(
-            "doorbell: posts: {count} by doorbell, 0 by libmlx5; polls: {count} by doorbell, 0 by libmlx5"
-        )
-    };
+    let line =
+        |count| format!("doorbell: posts: {count} by doorbell, 0 by libmlx5; polls: {count} by doorbell, 0 by libmlx5");
     assert_eq!(totals, [line(400), line(502)]);
     succeed_twice(&[&program, Path::new("contexts")]);
 }
@@ -174,7 +168,8 @@ fn libibverbs_may_come_with_a_plugin() {
     succeed_twice(&[&host, &plugin, Path::new("contexts")]);
 }
 
-/// Copies a library under a name that no other one has, and has the copy look for such names, as packages for Python do.
+/// Copies a library under a name that no other one has, and has the copy look for such names, as packages for Python
+/// do.
 fn rename(from: &Path, to: &Path) {
     let mut bytes = fs::read(from).unwrap();
     let names: [(&[u8], &[u8]); 3] = [
@@ -201,21 +196,18 @@ fn a_process_has_several_copies_of_libmlx5() {
         let path = succeed(compiler.arg(format!("-print-file-name={name}"))).printed;
         rename(Path::new(path.trim()), &folder.join(format!("{name}.9")));
     }
-    let (host, of_system, of_copies) =
-        (folder.join("host"), folder.join("system.so"), folder.join("copies.so"));
+    let (host, of_system, of_copies) = (folder.join("host"), folder.join("system.so"), folder.join("copies.so"));
     compile("tests/interop/copies.c", &["-DHOST", "-ldl"], &host);
     let plugin = ["-shared", "-fPIC", "-Wl,-rpath,$ORIGIN", "-libverbs", "-lmlx5"];
     compile("tests/interop/copies.c", &plugin, &of_system);
     rename(&of_system, &of_copies);
     for plugins in [&[&of_copies][..], &[&of_system, &of_copies], &[&of_copies, &of_system]] {
         let command: Vec<&Path> = [&[&host], plugins].concat().into_iter().map(|p| &**p).collect();
-        let [stock, ours] =
-            twice(&command).map(|mut command| succeed(command.env("LD_LIBRARY_PATH", &*folder)));
+        let [stock, ours] = twice(&command).map(|mut command| succeed(command.env("LD_LIBRARY_PATH", &*folder)));
         let log = ours.complained;
         assert!(stock.complained.is_empty(), "{stock}");
         let count = 400 * plugins.len();
-        let totals =
-            format!("posts: {count} by doorbell, 0 by libmlx5; polls: {count} by doorbell");
+        let totals = format!("posts: {count} by doorbell, 0 by libmlx5; polls: {count} by doorbell");
         assert!(log.contains(&totals), "{log}");
     }
 }
@@ -241,26 +233,17 @@ fn threads_share_queues() {
         // As `doorbell run` does.
         command.env("DOORBELL_DROP_IN", "all");
         let log = succeed(command.arg(&program).arg(mode)).complained;
-        let is_ours =
-            !log.contains("posts: 0 ") && log.contains(" by doorbell, 0 by libmlx5; polls");
+        let is_ours = !log.contains("posts: 0 ") && log.contains(" by doorbell, 0 by libmlx5; polls");
         assert!(is_ours, "{log}");
     }
 }
 
-/// A CQ is polled while the kernel destroys a queue pair or refuses to, and between the calls of a batch of `ibv_wr_*`, by the thread of
-/// the batch and by another one. Threads wait for each other in every order that libmlx5 allows.
+/// A CQ is polled while the kernel destroys a queue pair or refuses to, and between the calls of a batch of `ibv_wr_*`,
+/// by the thread of the batch and by another one. Threads wait for each other in every order that libmlx5 allows.
 #[test]
 fn a_program_does_what_seems_unlikely() {
     let (_folder, program) = worst_alone(&[]);
-    let modes = [
-        "destroy",
-        "refuse",
-        "inline",
-        "batch",
-        "contended-batch",
-        "reset-by-another",
-        "refused-creation",
-    ];
+    let modes = ["destroy", "refuse", "inline", "batch", "contended-batch", "reset-by-another", "refused-creation"];
     for mode in modes {
         succeed_twice(&[&program, Path::new(mode)]);
     }

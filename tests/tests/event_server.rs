@@ -36,9 +36,7 @@ fn serve(path: &str) {
     // Its device writes a trace: the client is killed in the middle of the trace.
     let trace = Temporary::file("trace");
     let mut killed = client(address, 1, 10_000_000, &["--trace", trace.to_str().unwrap()]);
-    receiving::wait("the client to send", || {
-        std::fs::metadata(&*trace).is_ok_and(|trace| trace.len() > 100_000)
-    });
+    receiving::wait("the client to send", || std::fs::metadata(&*trace).is_ok_and(|trace| trace.len() > 100_000));
     // The runner of the device ends with its command, and the command with it.
     killed.kill().unwrap();
     killed.wait().unwrap();

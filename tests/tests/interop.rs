@@ -15,8 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    AddressHandle, BufferPool, Context, GRH_SIZE, Mtu, PoolConfig, QpAddress, QpConfig, QueuePair,
-    Receiver, RqConfig, Sender,
+    AddressHandle, BufferPool, Context, GRH_SIZE, Mtu, PoolConfig, QpAddress, QpConfig, QueuePair, Receiver, RqConfig,
+    Sender,
 };
 use doorbell_tests::programs::{Ended, free_port};
 use doorbell_tests::receiving::PATIENCE;
@@ -131,9 +131,7 @@ impl Side {
         let (pd, mut receiver) = device::start(4 * RECEIVES);
         let mut sender = device::sender(&pd, 64);
         let config = program.qkey.map_or_else(QpConfig::rc, QpConfig::ud).mtu(MTU).sends(2);
-        let pool =
-            BufferPool::new(&pd, &PoolConfig::new(4 * RECEIVES, (GRH_SIZE + SIZE) as u32 + 1))
-                .unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(4 * RECEIVES, (GRH_SIZE + SIZE) as u32 + 1)).unwrap();
         let qp = QueuePair::builder(&config)
             .receive(&mut receiver, RqConfig::new(RECEIVES))
             .send(&mut sender)
@@ -258,9 +256,7 @@ impl Side {
 fn gid_index(context: &Context, gid: [u8; 16]) -> u32 {
     let mut entries = vec![sys::ibv_gid_entry::default(); 256];
     // SAFETY: an open context and an array of that many entries.
-    let count = unsafe {
-        sys::ibv_query_gid_table(context.as_raw(), entries.as_mut_ptr(), entries.len(), 0)
-    };
+    let count = unsafe { sys::ibv_query_gid_table(context.as_raw(), entries.as_mut_ptr(), entries.len(), 0) };
     let entry = entries[..count as usize].iter().find(|entry| {
         // SAFETY: every bit pattern is a GID in raw form.
         entry.gid_type != sys::IBV_GID_TYPE_ROCE_V1 && unsafe { entry.gid.raw } == gid
@@ -294,8 +290,7 @@ impl Peer {
             if let Some(done) = attempt() {
                 return done;
             }
-            let ended =
-                self.child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_some());
+            let ended = self.child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_some());
             if ended || began.elapsed() > PATIENCE {
                 panic!("no connection: {}", self.end());
             }

@@ -40,10 +40,7 @@ fn quantiles_are_in_order_and_drawn() {
     let svg = Temporary::file("latency.svg");
     let arguments = ["-n", "500", "-w", "10", "-s", "2000", "--svg", svg.to_str().unwrap()];
     let printed = measure("direct", &arguments);
-    assert!(
-        printed.starts_with("500 messages of 2000 bytes on mlx5_0, path direct: "),
-        "{printed}"
-    );
+    assert!(printed.starts_with("500 messages of 2000 bytes on mlx5_0, path direct: "), "{printed}");
     let names = ["min", "p50", "p90", "max"];
     let values = names.map(|name| value(&printed, name));
     // 500 messages are too few for a p99.

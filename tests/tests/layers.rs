@@ -54,10 +54,7 @@ fn a_circle_is_named_by_its_imports() {
             ("lib.rs", "mod a;\nmod b;\nmod c;\npub use c::Made;\n"),
             ("a.rs", "use crate::b::{self, Thing};\n"),
             ("b/mod.rs", "mod low;\npub struct Thing;\nfn f() { low::g() }\n"),
-            (
-                "b/low.rs",
-                "use super::Thing;\n// use crate::a::X;\nfn g() -> crate::Made { \"crate::a::X\" }\n",
-            ),
+            ("b/low.rs", "use super::Thing;\n// use crate::a::X;\nfn g() -> crate::Made { \"crate::a::X\" }\n"),
             ("c.rs", "pub struct Made;\nfn f() {\n    super::a::call();\n}\n"),
         ],
     );

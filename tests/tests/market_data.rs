@@ -28,9 +28,7 @@ fn gaps(path: &str, device: &[&str], publish: &[&str], subscribe: &[&str]) -> (u
     assert!(publisher.wait().unwrap().success() && subscriber.code == Some(0), "{subscriber}");
     let words = subscriber.last_line().split([' ', ',']).filter(|word| !word.is_empty());
     let words: Vec<_> = words.collect();
-    let [_, "ok:", frames, .., made, "gaps", "made", found, "gaps", "found", "0", "false"] =
-        words[..]
-    else {
+    let [_, "ok:", frames, .., made, "gaps", "made", found, "gaps", "found", "0", "false"] = words[..] else {
         panic!("{subscriber}");
     };
     assert_eq!(found, made, "{subscriber}");
@@ -52,8 +50,7 @@ fn a_capture_is_sent_again() {
 /// In strides, in plain receives, and through verbs.
 #[test]
 fn every_gap_is_found() {
-    for (path, options) in [("direct", &[][..]), ("direct", &["--plain"]), ("verbs", &["--plain"])]
-    {
+    for (path, options) in [("direct", &[][..]), ("direct", &["--plain"]), ("verbs", &["--plain"])] {
         println!("{path} {options:?}");
         let publish = ["--frames", "20000", "--drop-one-in", "100"];
         let (frames, made) = gaps(path, &[], &publish, options);

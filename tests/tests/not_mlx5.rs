@@ -19,10 +19,7 @@ const BROADCOM: u32 = 0x14e4;
 type QueryDevice = unsafe extern "C" fn(*mut sys::ibv_context, *mut sys::ibv_device_attr) -> c_int;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_device(
-    context: *mut sys::ibv_context,
-    attr: *mut sys::ibv_device_attr,
-) -> c_int {
+unsafe extern "C" fn ibv_query_device(context: *mut sys::ibv_context, attr: *mut sys::ibv_device_attr) -> c_int {
     // SAFETY: a string; the function has this signature; the arguments are the caller's.
     unsafe {
         let real = libc::dlsym(libc::RTLD_NEXT, c"ibv_query_device".as_ptr());

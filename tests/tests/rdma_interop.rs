@@ -2,8 +2,8 @@
 //! memory of the other.
 
 use doorbell::{
-    BufferPool, Mtu, PoolConfig, QpAddress, QpConfig, QueuePair, Receiver, RemoteAccess,
-    RemoteMemory, RemoteRegion, RqConfig, Sender, SqId, WcStatus,
+    BufferPool, Mtu, PoolConfig, QpAddress, QpConfig, QueuePair, Receiver, RemoteAccess, RemoteMemory, RemoteRegion,
+    RqConfig, Sender, SqId, WcStatus,
 };
 use doorbell_tests::c_program::Program;
 use doorbell_tests::{device, receiving, sending, skip};
@@ -32,11 +32,8 @@ impl World {
         let (mut receiver, mut sender) = (device::receiver(&pd, 64), device::sender(&pd, 64));
         let config = QpConfig::rc().sends(8).max_inline(16).mtu(Mtu::Mtu1024);
         let config = config.remote_read(true).remote_write(true).remote_atomic(true);
-        let mut qp = QueuePair::builder(&config)
-            .receive(&mut receiver, RqConfig::new(16))
-            .send(&mut sender)
-            .build()
-            .unwrap();
+        let mut qp =
+            QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).send(&mut sender).build().unwrap();
         let pool = BufferPool::new(&pd, &PoolConfig::new(32, OPEN as u32)).unwrap();
         receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();
         let address = qp.address().unwrap();

@@ -5,9 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 
-use doorbell::{
-    BufferPool, HugePages, PoolConfig, QpConfig, QpState, RemoteMemory, RemoteRegion, WcStatus,
-};
+use doorbell::{BufferPool, HugePages, PoolConfig, QpConfig, QpState, RemoteMemory, RemoteRegion, WcStatus};
 use doorbell_tests::device;
 use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::Shared;
@@ -60,20 +58,8 @@ fn pools_are_registered_for_local_writes_and_on_request_for_reads_of_peers() {
     let config = PoolConfig::new(4, 64);
     let pools = [
         (region(|| BufferPool::new(&pd, &PoolConfig::new(4, 64)).unwrap()).1, LOCAL),
-        (
-            region(|| {
-                BufferPool::new(&pd, &PoolConfig::new(4, 64).pages(HugePages::Transparent)).unwrap()
-            })
-            .1,
-            LOCAL,
-        ),
-        (
-            region(|| {
-                BufferPool::from_memory(&pd, vec![0; 4096], &PoolConfig::new(u32::MAX, 64)).unwrap()
-            })
-            .1,
-            LOCAL,
-        ),
+        (region(|| BufferPool::new(&pd, &PoolConfig::new(4, 64).pages(HugePages::Transparent)).unwrap()).1, LOCAL),
+        (region(|| BufferPool::from_memory(&pd, vec![0; 4096], &PoolConfig::new(u32::MAX, 64)).unwrap()).1, LOCAL),
         (region(|| BufferPool::new(&pd, &config.clone().headroom(9)).unwrap()).1, LOCAL),
         (region(|| BufferPool::new(&pd, &PoolConfig::new(4, 64).readable(true)).unwrap()).1, READ),
         (region(|| BufferPool::new(&pd, &config.readable(true)).unwrap()).1, READ),

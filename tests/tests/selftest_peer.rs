@@ -1,5 +1,5 @@
-//! `doorbell selftest --peer` between two processes on one fabric: the checks hold over the link, the verdict is that of
-//! both sides, and a side that dies ends the other.
+//! `doorbell selftest --peer` between two processes on one fabric: the checks hold over the link, the verdict is that
+//! of both sides, and a side that dies ends the other.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -81,8 +81,7 @@ fn the_checks_hold_over_a_link() {
 /// The vendor syndrome of a refused WRITE is written by the device of the sender.
 #[test]
 fn what_the_peer_sends_is_what_is_checked() {
-    let (near, far, _report) =
-        pair("fault", [&[], &["--fault", "vendor"]], &["--quick", "--only", "C10,E30"]);
+    let (near, far, _report) = pair("fault", [&[], &["--fault", "vendor"]], &["--quick", "--only", "C10,E30"]);
     let (printed, code) = near.end();
     let verdict = "selftest: FAILED: E30 (1 passed, 0 could not run)";
     assert_eq!(last_line(&printed), verdict, "{printed}");
@@ -93,8 +92,7 @@ fn what_the_peer_sends_is_what_is_checked() {
 
 #[test]
 fn a_peer_that_dies_ends_the_run() {
-    let (mut near, mut far, _report) =
-        pair("far-dies", [&[]; 2], &["--soak", "1h", "--only", "C10,G39,I54"]);
+    let (mut near, mut far, _report) = pair("far-dies", [&[]; 2], &["--soak", "1h", "--only", "C10,G39,I54"]);
     near.line("C10  ok");
     far.child.kill().unwrap();
     let (printed, code) = near.end();
@@ -106,8 +104,7 @@ fn a_peer_that_dies_ends_the_run() {
 
 #[test]
 fn a_testing_side_that_dies_ends_the_other() {
-    let (mut near, far, _report) =
-        pair("near-dies", [&[]; 2], &["--soak", "1h", "--only", "C10,G39"]);
+    let (mut near, far, _report) = pair("near-dies", [&[]; 2], &["--soak", "1h", "--only", "C10,G39"]);
     near.line("C10  ok");
     near.child.kill().unwrap();
     let (printed, code) = far.end();

@@ -14,11 +14,7 @@ fn run(name: &str, path: &str) -> Ended {
 fn every_client_that_lives_gets_its_replies() {
     for path in ["direct", "verbs"] {
         let ended = run("rpc_server", path);
-        assert_eq!(
-            ended.last_line(),
-            "ok: 20000 replies to 4 clients, and another client died",
-            "{ended}"
-        );
+        assert_eq!(ended.last_line(), "ok: 20000 replies to 4 clients, and another client died", "{ended}");
         let full = ended.printed.lines().find(|line| line.contains("times not read")).unwrap();
         assert!(!full.starts_with("0 "), "no reply had to wait: {ended}");
     }

@@ -21,10 +21,7 @@ fn connect(offload: Offload) -> (Program, Side) {
     let PeerAddress { incoming: receives, outgoing: sends } = side.tags.address(peer).unwrap();
     side.tags.connect(peer, &there).unwrap();
     side.peers.push(peer);
-    let connect = format!(
-        "connect {} {} {} {} {}",
-        receives.lid, receives.qpn, receives.psn, sends.qpn, sends.psn
-    );
+    let connect = format!("connect {} {} {} {} {}", receives.lid, receives.qpn, receives.psn, sends.qpn, sends.psn);
     assert_eq!(program.ask(&connect), "connected");
     (program, side)
 }

@@ -19,8 +19,7 @@ pub fn short(session: &Session) -> Result<Totals> {
 
 /// A short comparison of libmlx5 with the drop-in under libibverbs.
 pub fn dropped_in(session: &Session) -> Result<Totals> {
-    let [doorbell, conformance] =
-        ["doorbell", "conformance"].map(|name| session.target.join("debug").join(name));
+    let [doorbell, conformance] = ["doorbell", "conformance"].map(|name| session.target.join("debug").join(name));
     let mut command = Command::new(doorbell);
     command.args(["run", "--"]).arg(conformance);
     whole(command.args(["--operations", &(operations(session) / 10).to_string()]))
@@ -32,7 +31,8 @@ pub fn long(session: &Session) -> Result<Totals> {
     compare(session, operations(session))
 }
 
-/// A long comparison with the libmlx5 of Debian 13, which is unpacked below the target directory, and a short one under the drop-in.
+/// A long comparison with the libmlx5 of Debian 13, which is unpacked below the target directory, and a short one under
+/// the drop-in.
 pub fn newer(session: &Session) -> Result<Totals> {
     let with = |operations: u32| {
         let mut command = session.script("conformance.sh");

@@ -66,8 +66,7 @@ impl std::fmt::Display for Totals {
 
 /// Runs `isolate [--limit SECONDS] [--jobs N] [--under COMMAND] BINARY [ARGUMENT...]`, as a runner of cargo does.
 pub fn command(arguments: &[String]) -> Result<bool> {
-    const USAGE: &str =
-        "usage: isolate [--limit SECONDS] [--jobs N] [--under COMMAND] BINARY [ARGUMENT...]";
+    const USAGE: &str = "usage: isolate [--limit SECONDS] [--jobs N] [--under COMMAND] BINARY [ARGUMENT...]";
     let mut options = Options { limit: 60, ..Options::default() };
     let mut arguments = arguments.iter();
     let binary = loop {
@@ -164,11 +163,7 @@ impl Options {
             .output()
             .map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))?;
         if !output.status.success() {
-            return Err(format!(
-                "{} cannot list its tests: {}",
-                binary.path.display(),
-                output.status
-            ));
+            return Err(format!("{} cannot list its tests: {}", binary.path.display(), output.status));
         }
         let text = String::from_utf8_lossy(&output.stdout);
         Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(String::from).collect())
@@ -210,17 +205,13 @@ impl Verdict {
             Ended::Stopped(why) => why,
             Ended::Itself(status) if !status.success() => cause(status),
             Ended::Itself(_) => {
-                let after = |start: &'static str| {
-                    output.lines().filter_map(move |line| line.strip_prefix(start))
-                };
+                let after = |start: &'static str| output.lines().filter_map(move |line| line.strip_prefix(start));
                 if let Some(reason) = after("skipped: ").next() {
                     return Self::Skipped { reason: reason.into() };
                 }
                 if output.contains("test result: ok. 1 passed;") {
                     // The standard library's notes are about panics that the test has caught.
-                    let theirs = |note: &&str| {
-                        note.starts_with("run with") || note.starts_with("Some details")
-                    };
+                    let theirs = |note: &&str| note.starts_with("run with") || note.starts_with("Some details");
                     let notes = after("note: ").filter(|note| !theirs(note)).map(String::from);
                     return Self::Passed { notes: notes.collect() };
                 }
@@ -239,9 +230,7 @@ impl Verdict {
             }
         };
         match self {
-            Self::Passed { notes } => {
-                notes.iter().for_each(|n| text += &format!("    note: {n}\n"))
-            }
+            Self::Passed { notes } => notes.iter().for_each(|n| text += &format!("    note: {n}\n")),
             Self::Skipped { .. } => {}
             // Indented, so that its lines differ from ours.
             Self::Failed { output, .. } => {

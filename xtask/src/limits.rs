@@ -49,10 +49,7 @@ pub fn wait(child: &mut Child, limit: Option<Duration>) -> Result<Ended> {
             looked = Instant::now();
             let used = processor_time(group);
             if let Some(limit) = limit.filter(|limit| used > *limit) {
-                break Ended::Stopped(format!(
-                    "not done after {} s of processor time",
-                    limit.as_secs()
-                ));
+                break Ended::Stopped(format!("not done after {} s of processor time", limit.as_secs()));
             }
             let (since, before) = stretch;
             if used.saturating_sub(before) > STALLED / 100 {
@@ -97,9 +94,7 @@ pub fn children_time() -> Duration {
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `usage` is valid for writes.
     unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage) };
-    let time = |time: libc::timeval| {
-        Duration::new(time.tv_sec as u64, (time.tv_usec as u32).saturating_mul(1000))
-    };
+    let time = |time: libc::timeval| Duration::new(time.tv_sec as u64, (time.tv_usec as u32).saturating_mul(1000));
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 

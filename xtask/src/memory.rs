@@ -40,10 +40,8 @@ pub fn asan(session: &Session) -> Result<Totals> {
 
     // Nothing outlives the tests of the rings, so leaks count.
     let mut options = Options { limit: 900, jobs: session.jobs, ..Options::default() };
-    options.variables = vec![
-        ("RING_SEED".into(), "1".into()),
-        ("PROPTEST_CASES".into(), (8 * times(session)).to_string()),
-    ];
+    options.variables =
+        vec![("RING_SEED".into(), "1".into()), ("PROPTEST_CASES".into(), (8 * times(session)).to_string())];
     let words = |text: &str| text.split_whitespace().map(String::from).collect::<Vec<_>>();
     let rings = Options { arguments: words("--skip explorer"), ..options.clone() };
     let mut totals = isolate::run(&select(|package, _| package == "mlx5-ring"), &rings)?;
@@ -64,8 +62,7 @@ pub fn asan(session: &Session) -> Result<Totals> {
         arguments: words(if session.long { "" } else { "--skip a_million" }),
         ..options.clone()
     };
-    let suites =
-        select(|package, target| package == "doorbell-tests" && matches!(target, "suite" | "tags"));
+    let suites = select(|package, target| package == "doorbell-tests" && matches!(target, "suite" | "tags"));
     totals += isolate::run(&suites, &on_device)?;
 
     let program = session.target.join("asan/x86_64-unknown-linux-gnu/debug/conformance");
@@ -83,9 +80,8 @@ pub fn tsan(session: &Session) -> Result<Totals> {
     let chosen = artifacts::build(&mut session.cargo(steps::EVERYTHING))?;
     let chosen = chosen.into_iter().filter(|a| a.test && a.target == "drop_in");
     let tests: Vec<Binary> = chosen.map(|artifact| artifact.binary).collect();
-    let mut cargo = session.cargo(
-        "build -p doorbell-drop-in --lib --quiet --target x86_64-unknown-linux-gnu --target-dir",
-    );
+    let mut cargo =
+        session.cargo("build -p doorbell-drop-in --lib --quiet --target x86_64-unknown-linux-gnu --target-dir");
     cargo.arg(session.target.join("tsan")).env("RUSTC_BOOTSTRAP", "1");
     // The standard library of rustup has no sanitizer: the drop-in has locks of its own.
     cargo.env("RUSTFLAGS", "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer");

@@ -1,8 +1,8 @@
 //! Puts in errors of the kind that drivers have, one at a time, and checks that a test catches each.
 //!
-//! A patch in scripts/mutants describes the error, the tests (arguments of `cargo test`) that must fail with it, and the
-//! path (`direct` or `verbs`) on which they run if they need a device. The device has no errors. The same tests must pass
-//! without the patch. A filter selects patches by a part of their names.
+//! A patch in scripts/mutants describes the error, the tests (arguments of `cargo test`) that must fail with it, and
+//! the path (`direct` or `verbs`) on which they run if they need a device. The device has no errors. The same tests
+//! must pass without the patch. A filter selects patches by a part of their names.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

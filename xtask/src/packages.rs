@@ -60,8 +60,7 @@ pub fn run(session: &Session) -> Result<Totals> {
 fn published(session: &Session) -> Result<Vec<Package>> {
     let mut command = session.cargo("metadata --format-version 1 --no-deps --offline");
     let output = command.stderr(Stdio::inherit()).output().map_err(|e| format!("cargo: {e}"))?;
-    let metadata: Value =
-        serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata: {e}"))?;
+    let metadata: Value = serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata: {e}"))?;
     let packages = metadata["packages"].as_array().ok_or("cargo metadata has no packages")?;
     // `publish` is null for a package that may be published, and an empty list otherwise.
     let public = packages.iter().filter(|package| package["publish"].is_null());

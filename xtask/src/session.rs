@@ -108,9 +108,7 @@ pub fn whole(command: &mut Command) -> Result<Totals> {
     match limits::wait(&mut child, None)? {
         Ended::Itself(status) if status.success() => Ok(Totals { passed: 1, ..Totals::default() }),
         // The script itself looks whether that is a failure.
-        Ended::Itself(status) if status.code() == Some(3) => {
-            Ok(Totals { skipped: 1, ..Totals::default() })
-        }
+        Ended::Itself(status) if status.code() == Some(3) => Ok(Totals { skipped: 1, ..Totals::default() }),
         Ended::Itself(_) => Ok(Totals { failed: 1, ..Totals::default() }),
         Ended::Stopped(why) => Err(format!("{command:?}: {why}")),
     }
@@ -188,13 +186,9 @@ mod tests {
             let totals = result_line(line);
             (totals.passed, totals.failed, totals.skipped)
         };
-        let line =
-            "test result: FAILED. 12 passed; 3 failed; 4 ignored; 0 measured; 7 filtered out";
+        let line = "test result: FAILED. 12 passed; 3 failed; 4 ignored; 0 measured; 7 filtered out";
         assert_eq!(of(line), (12, 3, 0));
-        assert_eq!(
-            of("test result: ok. 1 passed; 0 failed; 2 skipped; finished in 0.1s"),
-            (1, 0, 2)
-        );
+        assert_eq!(of("test result: ok. 1 passed; 0 failed; 2 skipped; finished in 0.1s"), (1, 0, 2));
         assert_eq!(of("    test result: ok. 1 passed; 0 failed"), (0, 0, 0));
     }
 }

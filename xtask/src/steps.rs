@@ -180,18 +180,15 @@ fn needs(artifact: &Artifact) -> Needs {
         ("soft-mlx5" | "doorbell-stepped-tests", _) => Needs::Device,
         ("doorbell-conformance", _) => Needs::Twins,
         ("doorbell-tests", _) if artifact.kind != "test" => Needs::Nothing,
-        (
-            "doorbell-tests",
-            "api" | "docs" | "layers" | "compile_fail" | "cqe_barrier" | "handover",
-        ) => Needs::Nothing,
+        ("doorbell-tests", "api" | "docs" | "layers" | "compile_fail" | "cqe_barrier" | "handover") => Needs::Nothing,
         ("doorbell-tests", "interop" | "rdma_interop" | "tags_interop") => Needs::Network,
         ("doorbell-tests", "link") => Needs::Link,
         ("doorbell-tests", "soak") => Needs::Soak,
         ("doorbell-tests", "lossy") => Needs::Lossy,
         (
             "doorbell-tests",
-            "demo" | "doctor" | "drop_in" | "event_server" | "info" | "latency" | "market_data"
-            | "multicast" | "pingpong" | "selftest" | "selftest_peer" | "sender_examples",
+            "demo" | "doctor" | "drop_in" | "event_server" | "info" | "latency" | "market_data" | "multicast"
+            | "pingpong" | "selftest" | "selftest_peer" | "sender_examples",
         ) => Needs::Examples,
         ("doorbell-tests", _) => Needs::AnyDevice,
         _ => Needs::Nothing,
@@ -301,11 +298,7 @@ fn doctest(session: &Session) -> Result<Totals> {
 }
 
 fn doc(session: &Session) -> Result<Totals> {
-    built(
-        session
-            .cargo("doc --workspace --no-deps --quiet --locked")
-            .env("RUSTDOCFLAGS", "-D warnings"),
-    )
+    built(session.cargo("doc --workspace --no-deps --quiet --locked").env("RUSTDOCFLAGS", "-D warnings"))
 }
 
 /// The programs as `cargo install` makes them: one file each, which works from anywhere.
@@ -326,12 +319,10 @@ fn install(session: &Session) -> Result<Totals> {
 fn features(session: &Session) -> Result<Totals> {
     let mut totals = Totals::default();
     for features in ["", "memmap2", "rdmacm", "serde", "tracing", "tokio"] {
-        let mut command =
-            session.cargo("clippy -p doorbell --quiet --locked --no-default-features");
+        let mut command = session.cargo("clippy -p doorbell --quiet --locked --no-default-features");
         totals += built(command.args(["--features", features, "--", "-D", "warnings"]))?;
     }
-    let mut command =
-        session.cargo("clippy -p soft-mlx5 --lib --quiet --locked --no-default-features");
+    let mut command = session.cargo("clippy -p soft-mlx5 --lib --quiet --locked --no-default-features");
     totals += built(command.args(["--", "-D", "warnings"]))?;
     Ok(totals)
 }
@@ -351,10 +342,7 @@ fn oldest(session: &Session) -> Result<Totals> {
     if !there.is_ok_and(|output| output.status.success()) {
         return Ok(skip(&format!("Rust {} is not installed", &toolchain[1..])));
     }
-    built(
-        &mut session
-            .cargo(&format!("{toolchain} check --workspace --all-targets --quiet --locked")),
-    )
+    built(&mut session.cargo(&format!("{toolchain} check --workspace --all-targets --quiet --locked")))
 }
 
 fn aarch64(session: &Session) -> Result<Totals> {

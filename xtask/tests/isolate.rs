@@ -31,8 +31,7 @@ fn fixture(name: &str, tests: &[(&str, &str)]) -> PathBuf {
 fn isolate(fixture: &Path, options: &[&str]) -> (Option<i32>, String) {
     let runner = env!("CARGO_BIN_EXE_xtask");
     let output = Command::new(runner).arg("isolate").args(options).arg(fixture).output().unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned()
-        + &String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     (output.status.code(), printed)
 }
 
@@ -63,10 +62,7 @@ fn a_test_that_fails_aborts_or_runs_nothing_is_a_failure_and_the_others_still_ru
     assert_eq!(code, Some(101), "{printed}");
     assert!(printed.contains("test exits ... FAILED"), "{printed}");
     assert!(printed.contains("exit code 101\n    why\n"), "{printed}");
-    assert!(
-        printed.contains("test aborts ... FAILED") && printed.contains("signal 6"),
-        "{printed}"
-    );
+    assert!(printed.contains("test aborts ... FAILED") && printed.contains("signal 6"), "{printed}");
     assert!(printed.contains("test nothing ... FAILED"), "{printed}");
     let totals: Vec<_> = printed.lines().filter(|line| line.starts_with("test result")).collect();
     assert_eq!(totals.len(), 1, "the output of a test is not taken for a total: {printed}");

@@ -36,11 +36,7 @@ pub(super) fn make(objects: &Objects, next_poll: bool, writes_sges: bool) -> Box
     let Objects { shape, memory, .. } = *objects;
     assert!(shape.queues <= MOST_QUEUES as u32, "{} queues", shape.queues);
     assert!(shape.queues == 1 || shape.sges == 1, "several SGEs on several queues");
-    let sge = |i| ibv_sge {
-        addr: memory.start + u64::from(i) * u64::from(BUFFER),
-        length: BUFFER,
-        lkey: memory.lkey,
-    };
+    let sge = |i| ibv_sge { addr: memory.start + u64::from(i) * u64::from(BUFFER), length: BUFFER, lkey: memory.lkey };
     let mut sges: Box<[_]> = (0..shape.queues * shape.receives() * shape.sges).map(sge).collect();
     let wr = |sges: &mut [ibv_sge]| ibv_recv_wr {
         sg_list: sges.as_mut_ptr(),
@@ -98,8 +94,7 @@ impl Lists for Libmlx5 {
             return self.next_poll_batch(batch, each);
         }
         // SAFETY: a live CQ, and room for 64 completions, which is the largest batch.
-        let polled =
-            unsafe { ibv_poll_cq(ibv_cq_ex_to_cq(self.cq), batch as i32, self.wcs.as_mut_ptr()) };
+        let polled = unsafe { ibv_poll_cq(ibv_cq_ex_to_cq(self.cq), batch as i32, self.wcs.as_mut_ptr()) };
         for wc in &self.wcs[..polled as usize] {
             match wc.status {
                 IBV_WC_SUCCESS => each(wc.wr_id, wc.byte_len),
@@ -147,8 +142,7 @@ impl Libmlx5 {
     fn cycle_all<const QUEUES: usize>(&mut self, count: u32, batch: u32) -> Sum {
         let mut sum = Sum::default();
         let (wrs, shape) = (self.wrs.as_ptr(), self.shape);
-        let second =
-            wrs.addr() as u64 + (u64::from(shape.receives()) * size_of::<ibv_recv_wr>() as u64);
+        let second = wrs.addr() as u64 + (u64::from(shape.receives()) * size_of::<ibv_recv_wr>() as u64);
         let mut left = count;
         while left > 0 {
             let mut first = [ptr::null_mut::<ibv_recv_wr>(); QUEUES];

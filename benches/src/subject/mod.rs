@@ -68,12 +68,8 @@ pub fn make(world: &World, operation: &Operation, name: Name) -> (Objects, Box<d
         Name::Replaced => safe::make(world, &objects, safe::Way::Replace),
         Name::Shared(givers) => shared::make(world, &objects, givers, true),
         Name::Mutex(givers) => shared::make(world, &objects, givers, false),
-        Name::Libmlx5(_) | Name::DropIn(Calls::PollCq) => {
-            libmlx5::make(&objects, false, writes_sges)
-        }
-        Name::Libmlx5NextPoll(_) | Name::DropIn(Calls::NextPoll) => {
-            libmlx5::make(&objects, true, writes_sges)
-        }
+        Name::Libmlx5(_) | Name::DropIn(Calls::PollCq) => libmlx5::make(&objects, false, writes_sges),
+        Name::Libmlx5NextPoll(_) | Name::DropIn(Calls::NextPoll) => libmlx5::make(&objects, true, writes_sges),
         Name::Libmlx5SrqOps(_) => unreachable!("drives tag lists"),
         Name::Sender | Name::PostSend(_) | Name::WrBuilders(_) | Name::DropIn(_) => {
             unreachable!("sends")

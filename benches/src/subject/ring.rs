@@ -47,11 +47,8 @@ fn make_of<const N: usize>(objects: &Objects, spare: bool, form: Form) -> Box<dy
     let (shape, memory) = (objects.shape, objects.memory);
     assert_eq!(shape.queues, 1, "a program finds the queue of a CQE itself");
     let count = shape.receives();
-    let receive = |i: u32| {
-        std::array::from_fn(|j| {
-            memory.start + u64::from(BUFFER) * (u64::from(i) * N as u64 + j as u64)
-        })
-    };
+    let receive =
+        |i: u32| std::array::from_fn(|j| memory.start + u64::from(BUFFER) * (u64::from(i) * N as u64 + j as u64));
     let receives: Box<[[u64; N]]> = (0..count).map(receive).collect();
     let lkey = memory.lkey;
     let slots = storage::<Slot<u64>>(shape.slots as usize).cast();
@@ -73,8 +70,7 @@ fn make_of<const N: usize>(objects: &Objects, spare: bool, form: Form) -> Box<dy
                 Box::new(Ring { cq, doorbell, queue, receives, lkey })
             }
             Queue::Rq(layout) => {
-                let mut queue: ReceiveQueue<u64> =
-                    ReceiveQueue::new(layout, slots).expect("a receive queue");
+                let mut queue: ReceiveQueue<u64> = ReceiveQueue::new(layout, slots).expect("a receive queue");
                 post(&mut queue, &receives, lkey);
                 Box::new(Ring { cq, doorbell, queue, receives, lkey })
             }
@@ -92,11 +88,7 @@ fn sges<const N: usize>(addrs: &[u64; N], lkey: u32) -> [Sge; N] {
 /// # Safety
 /// The memory stays, and is not posted.
 #[inline(always)]
-unsafe fn post<Q: ReceiveRing<Data = u64>, const N: usize>(
-    queue: &mut Q,
-    receives: &[[u64; N]],
-    lkey: u32,
-) {
+unsafe fn post<Q: ReceiveRing<Data = u64>, const N: usize>(queue: &mut Q, receives: &[[u64; N]], lkey: u32) {
     for addrs in receives {
         // SAFETY: the memory stays, and is not posted.
         let posted = unsafe {

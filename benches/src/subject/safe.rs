@@ -1,8 +1,8 @@
 //! The safe layer of doorbell.
 
 use doorbell::{
-    Buffer, BufferPool, Compression, CqConfig, Failure, Path, PoolConfig, QpConfig, QueueId,
-    QueuePair, ReceiveFrom, Receiver, RqConfig, SrqConfig,
+    Buffer, BufferPool, Compression, CqConfig, Failure, Path, PoolConfig, QpConfig, QueueId, QueuePair, ReceiveFrom,
+    Receiver, RqConfig, SrqConfig,
 };
 use rdma_core_sys::ibv_cq_ex_to_cq;
 
@@ -35,28 +35,21 @@ pub(super) enum Way {
 }
 
 /// A receiver on fresh objects, and its queues.
-pub(super) fn receiver(
-    world: &World,
-    objects: &Objects,
-) -> (Receiver, Vec<QueueId>, Vec<QueuePair>) {
+pub(super) fn receiver(world: &World, objects: &Objects) -> (Receiver, Vec<QueueId>, Vec<QueuePair>) {
     let shape = objects.shape;
     assert_eq!(shape.sges, 1);
     // SAFETY: fresh objects that no other code drives, which live until the process ends.
     unsafe {
         let cq = ibv_cq_ex_to_cq(objects.cq);
         let mut receiver =
-            Receiver::from_raw_cq(&world.pd, cq, &CqConfig::new(4096).path(Path::Direct))
-                .expect("a receiver");
+            Receiver::from_raw_cq(&world.pd, cq, &CqConfig::new(4096).path(Path::Direct)).expect("a receiver");
         let size = SrqConfig::new(shape.receives());
         let attach = |&srq| receiver.attach_srq(srq, &size).expect("an SRQ");
         let srqs: Vec<_> = objects.srqs.iter().map(attach).collect();
         let attach = |(index, &qp): (usize, &_)| {
             let own = ReceiveFrom::Own(RqConfig::new(shape.receives()));
             let from = srqs.get(index % shape.queues as usize).map_or(own, |&srq| srq.into());
-            QueuePair::builder(&QpConfig::rc())
-                .receive(&mut receiver, from)
-                .attach(qp)
-                .expect("a QP")
+            QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, from).attach(qp).expect("a QP")
         };
         let qps: Vec<_> = objects.qps.iter().enumerate().map(attach).collect();
         let own = qps.iter().filter_map(|qp| qp.receive_queue().map(QueueId::from));
@@ -66,11 +59,7 @@ pub(super) fn receiver(
 }
 
 /// As [`make`], of objects that the receiver makes itself: an SRQ and a CQ with compressed CQEs.
-pub(super) fn make_compressed(
-    world: &World,
-    shape: Shape,
-    way: Way,
-) -> (Objects, Box<dyn Subject>) {
+pub(super) fn make_compressed(world: &World, shape: Shape, way: Way) -> (Objects, Box<dyn Subject>) {
     assert_eq!(Shape { slots: SLOTS, ..shape }, Shape::new(Kind::Srq, SLOTS));
     let receives = shape.receives();
     let config = CqConfig::new(receives).path(Path::Direct);
@@ -91,8 +80,7 @@ pub(super) fn make_compressed(
 
 /// Buffers for all slots and one more.
 pub(super) fn pool(world: &World, shape: Shape) -> BufferPool {
-    BufferPool::new(&world.pd, &PoolConfig::new(shape.queues * shape.slots + 1, BUFFER))
-        .expect("a pool")
+    BufferPool::new(&world.pd, &PoolConfig::new(shape.queues * shape.slots + 1, BUFFER)).expect("a pool")
 }
 
 pub(super) fn make(world: &World, objects: &Objects, way: Way) -> Box<dyn Subject> {

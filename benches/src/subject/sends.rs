@@ -20,13 +20,7 @@ use crate::world::{BUFFER, Locks, Request, Shape, World};
 const REMOTE: RemoteRegion = RemoteRegion::new(0x1000_0000, 1 << 20, 0x1805);
 
 /// Makes a subject on fresh objects.
-pub(super) fn make(
-    world: &World,
-    objects: Objects,
-    request: Request,
-    name: Name,
-    batch: u32,
-) -> Box<dyn Subject> {
+pub(super) fn make(world: &World, objects: Objects, request: Request, name: Name, batch: u32) -> Box<dyn Subject> {
     macro_rules! of_request {
         ($subject:ident, $new:expr) => {
             match request {
@@ -44,11 +38,7 @@ pub(super) fn make(
         Name::PostSend(_) | Name::DropIn(Calls::PostSend) => {
             let writes_sges = name.locks() == Locks::Default;
             let lists = lists(objects, request, batch);
-            if writes_sges {
-                Box::new(PostSend::<true>(lists))
-            } else {
-                Box::new(PostSend::<false>(lists))
-            }
+            if writes_sges { Box::new(PostSend::<true>(lists)) } else { Box::new(PostSend::<false>(lists)) }
         }
         Name::WrBuilders(_) | Name::DropIn(Calls::WrBuilders) => {
             if objects.shape.sges == 1 {
@@ -150,8 +140,7 @@ struct Sending {
 }
 
 fn doorbell(world: &World, objects: Objects) -> Sending {
-    let pool =
-        BufferPool::new(&world.pd, &PoolConfig::new(objects.shape.slots, BUFFER)).expect("a pool");
+    let pool = BufferPool::new(&world.pd, &PoolConfig::new(objects.shape.slots, BUFFER)).expect("a pool");
     let mut buffers: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
     buffers.iter_mut().for_each(|buffer| buffer.set_len(BUFFER as usize));
     let (_, qps, _) = objects.doorbell.as_ref().expect("objects of doorbell");
@@ -253,8 +242,7 @@ fn lists(objects: Objects, request: Request, batch: u32) -> Lists {
     let first = wrs.as_mut_ptr();
     for (i, wr) in wrs.iter_mut().enumerate() {
         if request == Request::Datagram {
-            wr.wr.ud =
-                ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah: objects.ah, remote_qpn, remote_qkey };
+            wr.wr.ud = ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah: objects.ah, remote_qpn, remote_qkey };
         } else {
             (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = (REMOTE.addr(), REMOTE.rkey());
         }
@@ -384,12 +372,8 @@ impl Building {
                         ibv_wr_set_ud_addr(qp, objects.ah, to.0, to.1);
                     }
                     match (REQUEST, LISTS) {
-                        (INLINED, false) => {
-                            ibv_wr_set_inline_data(qp, bytes.as_mut_ptr().cast(), INLINE)
-                        }
-                        (INLINED, true) => {
-                            ibv_wr_set_inline_data_list(qp, bufs.len(), bufs.as_mut_ptr())
-                        }
+                        (INLINED, false) => ibv_wr_set_inline_data(qp, bytes.as_mut_ptr().cast(), INLINE),
+                        (INLINED, true) => ibv_wr_set_inline_data_list(qp, bufs.len(), bufs.as_mut_ptr()),
                         (_, false) => ibv_wr_set_sge(qp, memory.lkey, addr, BUFFER),
                         (_, true) => {
                             sges.iter_mut().for_each(|sge| sge.addr = addr);

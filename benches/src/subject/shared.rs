@@ -67,12 +67,7 @@ struct Shared {
     _qps: Vec<QueuePair>,
 }
 
-pub(super) fn make(
-    world: &World,
-    objects: &Objects,
-    givers: Givers,
-    poster: bool,
-) -> Box<dyn Subject> {
+pub(super) fn make(world: &World, objects: &Objects, givers: Givers, poster: bool) -> Box<dyn Subject> {
     let (mut receiver, queues, qps) = safe::receiver(world, objects);
     let queue = queues[0];
     let pool = pool(world, objects.shape);

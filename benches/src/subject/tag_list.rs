@@ -28,10 +28,7 @@ struct Tags {
 pub(super) fn make(objects: &Objects, batch: u32) -> Box<dyn Subject> {
     let tags = objects.shape.receives();
     let layout = objects.command;
-    let storage = Storage {
-        entries: storage(tags as usize + 1),
-        operations: storage(layout.wqe_cnt as usize),
-    };
+    let storage = Storage { entries: storage(tags as usize + 1), operations: storage(layout.wqe_cnt as usize) };
     // SAFETY: fresh objects that no other code drives, and storage that stays.
     let (cq, list) = unsafe {
         let queue = BasicBlocks::new(layout).expect("a send queue");

@@ -75,20 +75,18 @@ pub struct Error {
 /// Explains an error.
 pub fn explain(error: Error) -> Explanation {
     let syndrome = format!("{:#04x}", error.syndrome.get());
-    let receive =
-        (error.requester == Some(false)).then(|| find("syndrome", &format!("{syndrome} receive")));
+    let receive = (error.requester == Some(false)).then(|| find("syndrome", &format!("{syndrome} receive")));
     let mut explanation = match receive.flatten().or_else(|| find("syndrome", &syndrome)) {
         Some(row) => row.explain(),
-        None => {
-            unknown("an error whose syndrome has no name", "is it a CQE of an mlx5 adapter at all")
-        }
+        None => unknown("an error whose syndrome has no name", "is it a CQE of an mlx5 adapter at all"),
     };
     explanation.failed = explanation.failed.replace("{what}", &operation(error));
     let name = error.syndrome.names();
     if name.is_some() {
         explanation.sources.push(Source {
             claim: "syndrome",
-            place: "rdma-core providers/mlx5/mlx5dv.h and cq.c; InfiniBand specification, completion return status".into(),
+            place: "rdma-core providers/mlx5/mlx5dv.h and cq.c; InfiniBand specification, completion return status"
+                .into(),
         });
     }
     let syndrome = match (name.is_some(), error.printed) {
@@ -102,12 +100,9 @@ pub fn explain(error: Error) -> Explanation {
         None => "the vendor syndrome was not given".to_owned(),
         Some(number) => match vendor::find(error.syndrome, number) {
             Some(known) => {
-                explanation.failed +=
-                    &format!(" (vendor syndrome {number:#04x}: {})", known.meaning);
-                let places = known
-                    .sources
-                    .iter()
-                    .map(|&place| Source { claim: "vendor syndrome", place: place.into() });
+                explanation.failed += &format!(" (vendor syndrome {number:#04x}: {})", known.meaning);
+                let places =
+                    known.sources.iter().map(|&place| Source { claim: "vendor syndrome", place: place.into() });
                 explanation.sources.extend(places);
                 special(error, number, &mut explanation);
                 let rests_on = match known.evidence {
@@ -115,9 +110,7 @@ pub fn explain(error: Error) -> Explanation {
                     Evidence::Dumps => {
                         "was read from dumps of adapters and what their reports found as the cause, no document"
                     }
-                    Evidence::Reports => {
-                        "rests on reports without bytes, whose cause was partly supposed"
-                    }
+                    Evidence::Reports => "rests on reports without bytes, whose cause was partly supposed",
                 };
                 format!("the meaning of the vendor syndrome {rests_on}")
             }
@@ -130,8 +123,7 @@ pub fn explain(error: Error) -> Explanation {
 }
 
 fn unknown_vendor(number: u8) -> String {
-    let others: Vec<String> =
-        vendor::with_vendor(number).map(|row| format!("{:#04x}", row.syndrome.get())).collect();
+    let others: Vec<String> = vendor::with_vendor(number).map(|row| format!("{:#04x}", row.syndrome.get())).collect();
     if others.is_empty() {
         return format!(
             "vendor syndrome {number:#04x} is unknown: no report of it was found, or the adapter is no ConnectX"
@@ -152,14 +144,11 @@ fn special(error: Error, vendor: u8, explanation: &mut Explanation) {
         ],
         (Syndrome::LOCAL_PROT, 0x56) => {
             explanation.blame = Blame::Machine;
-            &[
-                "dmesg beside it: AMD-Vi IO_PAGE_FAULT or DMAR faults name the address that the IOMMU refused",
-            ]
+            &["dmesg beside it: AMD-Vi IO_PAGE_FAULT or DMAR faults name the address that the IOMMU refused"]
         }
         (Syndrome::LOCAL_LENGTH, 0x8e) => {
             explanation.blame = Blame::BothEnds;
-            "a message does not fit what was posted or agreed upon for it"
-                .clone_into(&mut explanation.failed);
+            "a message does not fit what was posted or agreed upon for it".clone_into(&mut explanation.failed);
             &["the path MTU of both queue pairs: ibv_query_qp on both ends (Mooncake issue 3868)"]
         }
         (Syndrome::REMOTE_ABORTED, 0x93 | 0x99) => {

@@ -75,9 +75,7 @@ pub fn decode(block: &Block, logs: &[Logged]) -> Vec<Finding> {
         whole(&mut finding, entry, block, logs);
         // When there are many entries, fresh and empty ones are left out.
         let fresh = entry[SIZE - 1] >> 4 == CqeOpcode::Invalid.bits();
-        if entries == 1
-            || finding.is_error()
-            || (finding.kind == Kind::Cqe && !fresh && entry.iter().any(|&b| b != 0))
+        if entries == 1 || finding.is_error() || (finding.kind == Kind::Cqe && !fresh && entry.iter().any(|&b| b != 0))
         {
             found.push(finding);
         }
@@ -88,10 +86,9 @@ pub fn decode(block: &Block, logs: &[Logged]) -> Vec<Finding> {
 fn whole(finding: &mut Finding, mut entry: [u8; SIZE], block: &Block, logs: &[Logged]) {
     if entry.starts_with(&SEEN) {
         entry[..SEEN.len()].fill(0);
-        finding.notes.push(
-            "bytes 0 to 4 hold the mark that DPDK writes over a CQE that it has seen: taken as 0"
-                .into(),
-        );
+        finding
+            .notes
+            .push("bytes 0 to 4 hold the mark that DPDK writes over a CQE that it has seen: taken as 0".into());
     }
     finding.bytes = entry.to_vec();
     let opcode = CqeOpcode::from_bits(entry[SIZE - 1] >> 4);
@@ -100,28 +97,24 @@ fn whole(finding: &mut Finding, mut entry: [u8; SIZE], block: &Block, logs: &[Lo
         CqeOpcode::RequesterError | CqeOpcode::ResponderError if is_named || is_error(&entry) => {
             finding.kind = Kind::ErrorCqe;
             if !is_named {
-                finding.notes.push("taken for a CQE of an error: its last byte and its syndrome say so, no words do".into());
+                finding
+                    .notes
+                    .push("taken for a CQE of an error: its last byte and its syndrome say so, no words do".into());
             }
             fields::cqe(finding, &entry, 0);
             finish(finding, &entry, logs);
         }
-        CqeOpcode::RequesterError | CqeOpcode::ResponderError | CqeOpcode::Unknown(_) => {
-            unknown(finding, &entry)
-        }
+        CqeOpcode::RequesterError | CqeOpcode::ResponderError | CqeOpcode::Unknown(_) => unknown(finding, &entry),
         CqeOpcode::Invalid => {
             fields::cqe(finding, &entry, 0);
             finding.notes.push("opcode 15: the adapter has not written this CQE".into());
         }
         _ if entry.iter().all(|&byte| byte == 0) => {
-            finding
-                .notes
-                .push("64 bytes of 0: nothing was written here, or the dump was cleared".into());
+            finding.notes.push("64 bytes of 0: nothing was written here, or the dump was cleared".into());
         }
         _ => {
             if !is_named {
-                finding
-                    .notes
-                    .push("taken for a CQE by its last byte; it may be something else".into());
+                finding.notes.push("taken for a CQE by its last byte; it may be something else".into());
             }
             fields::cqe(finding, &entry, 0);
             let sum = residue(&entry);
@@ -155,16 +148,13 @@ fn part(block: &Block, bytes: &[u8], mut notes: Vec<String>, logs: &[Logged]) ->
     if !at_end || bytes.len() < TAIL || bytes.len() > SIZE || !is_error(bytes) {
         // Without words around it, any number could be meant.
         is_named.then_some(())?;
-        let mut finding = Finding {
-            line: block.line,
-            times: 1,
-            printer: block.printer,
-            bytes: bytes.to_vec(),
-            ..Finding::default()
-        };
+        let mut finding =
+            Finding { line: block.line, times: 1, printer: block.printer, bytes: bytes.to_vec(), ..Finding::default() };
         finding.notes = notes;
         let len = bytes.len();
-        finding.notes.push(format!("{len} bytes of a CQE of {SIZE}: its end, which says what failed, is missing or not legible"));
+        finding.notes.push(format!(
+            "{len} bytes of a CQE of {SIZE}: its end, which says what failed, is missing or not legible"
+        ));
         return Some(finding);
     }
     let first_byte = SIZE - bytes.len();
@@ -172,11 +162,7 @@ fn part(block: &Block, bytes: &[u8], mut notes: Vec<String>, logs: &[Logged]) ->
     entry[first_byte..].copy_from_slice(bytes);
     notes.push(format!(
         "only bytes {first_byte:#04x} to 0x3f of a CQE{}",
-        if is_named {
-            ""
-        } else {
-            ", taken for its end because its last byte and its syndrome say so"
-        }
+        if is_named { "" } else { ", taken for its end because its last byte and its syndrome say so" }
     ));
     let mut finding = Finding {
         line: block.line,
@@ -218,22 +204,18 @@ fn finish(finding: &mut Finding, entry: &[u8; SIZE], logs: &[Logged]) {
         printed: true,
     }));
     if let Some(log) = beside {
-        let differs = log.facts.syndrome != facts.syndrome
-            || log.facts.vendor.is_some_and(|v| Some(v) != facts.vendor);
+        let differs = log.facts.syndrome != facts.syndrome || log.facts.vendor.is_some_and(|v| Some(v) != facts.vendor);
         if differs {
-            finding.notes.push(format!(
-                "line {} says other syndromes than these bytes: they may be of another CQE",
-                log.line
-            ));
+            finding
+                .notes
+                .push(format!("line {} says other syndromes than these bytes: they may be of another CQE", log.line));
         }
         if let (Some(named), Some(0)) = (log.facts.qpn, facts.qpn) {
             finding.notes.push(format!("line {} names the queue: {named:#x}", log.line));
         }
     }
     if facts.syndrome == Some(0) {
-        finding
-            .notes
-            .push("syndrome 0 is no error: the bytes may be cut, or in another order".into());
+        finding.notes.push("syndrome 0 is no error: the bytes may be cut, or in another order".into());
     }
 }
 
@@ -243,9 +225,7 @@ fn check(entry: &[u8; SIZE], ci: Option<u32>) -> Signature {
     let (holds, text) = match ci {
         Some(ci) if fold(ci) == sum => (
             Some(true),
-            format!(
-                "holds for index {ci:#x}, which was printed beside it: the CQE is whole and was read at its place"
-            ),
+            format!("holds for index {ci:#x}, which was printed beside it: the CQE is whole and was read at its place"),
         ),
         // Kernels of 2019 advanced it before they printed it.
         Some(ci) if ci > 0 && fold(ci - 1) == sum => (
@@ -264,11 +244,7 @@ fn check(entry: &[u8; SIZE], ci: Option<u32>) -> Signature {
             ),
         ),
         None => {
-            let small = if sum == 0 {
-                "the first CQE of its CQ".to_owned()
-            } else {
-                format!("index {sum}")
-            };
+            let small = if sum == 0 { "the first CQE of its CQ".to_owned() } else { format!("index {sum}") };
             (
                 None,
                 format!(

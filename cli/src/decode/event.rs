@@ -48,18 +48,14 @@ pub fn events(lines: &[Line], is_read: impl Fn(usize) -> bool) -> Vec<Event> {
 fn event_of(mut explanation: Explanation, sure: &str, source: &'static str, place: &str) -> Event {
     explanation.sure = format!("{sure}; where to look first is experience, no proof");
     explanation.sources = vec![Source { claim: source, place: place.into() }];
-    Event {
-        finding: Finding { explanation: Some(explanation), ..Finding::default() },
-        object: None,
-    }
+    Event { finding: Finding { explanation: Some(explanation), ..Finding::default() }, object: None }
 }
 
 /// `CQ error on CQN 0x40a, syndrom 0x1`.
 fn cq_error(words: &[Word]) -> Option<Event> {
     let at = (0..words.len()).find(|&at| begins(&words[at..], "cq error on cqn"))?;
     let (cqn, _) = words.get(at + 4)?.number()?;
-    let key =
-        (at + 5..words.len()).find(|&at| words[at].is("syndrom") || words[at].is("syndrome"))?;
+    let key = (at + 5..words.len()).find(|&at| words[at].is("syndrom") || words[at].is("syndrome"))?;
     let (syndrome, _) = words.get(key + 1)?.number()?;
     let known = find("cq", &format!("{syndrome:#04x}"));
     let mut event = event_of(
@@ -156,9 +152,7 @@ fn call(text: &str, words: &[Word]) -> Option<Event> {
     }
     let error = errno_of(text, words, after)?;
     let known = rows("call").iter().find(|row| {
-        row.name
-            .split_once(' ')
-            .is_some_and(|(end, number)| name.ends_with(end) && number.parse() == Ok(error))
+        row.name.split_once(' ').is_some_and(|(end, number)| name.ends_with(end) && number.parse() == Ok(error))
     });
     let failed = || {
         let text = errno(error).map_or("", |row| row.words[0]);
@@ -195,17 +189,13 @@ fn call(text: &str, words: &[Word]) -> Option<Event> {
 /// Finds the errno of a failed call: as `errno 101`, as a number after the call, as text, or as a number before it.
 fn errno_of(text: &str, words: &[Word], after: usize) -> Option<u64> {
     let known = |number: u64| errno(number).map(|_| number);
-    let number =
-        |at: usize| words.get(at).and_then(Word::number).and_then(|(number, _)| known(number));
+    let number = |at: usize| words.get(at).and_then(Word::number).and_then(|(number, _)| known(number));
     let keyed = |keys: &[&str], range: std::ops::Range<usize>| {
-        range.into_iter().find_map(|at| {
-            keys.iter().any(|key| words[at].is(key)).then(|| number(at + 1)).flatten()
-        })
+        range.into_iter().find_map(|at| keys.iter().any(|key| words[at].is(key)).then(|| number(at + 1)).flatten())
     };
     let by_text = || {
         let lower = text.to_ascii_lowercase();
-        let row =
-            rows("errno").iter().find(|row| lower.contains(&row.words[0].to_ascii_lowercase()));
+        let row = rows("errno").iter().find(|row| lower.contains(&row.words[0].to_ascii_lowercase()));
         row.and_then(|row| row.name.split(' ').next()?.parse().ok())
     };
     let keys = ["error", "err", "ret", "rc", "returned", "with", "code"];
@@ -230,12 +220,7 @@ fn errno_field(finding: &mut Finding, number: u64) {
 
 /// Returns the words that are known, for a text in which nothing was found.
 pub fn vocabulary() -> impl Iterator<Item = &'static str> {
-    let statuses =
-        (0..=0x22).filter_map(|number| Syndrome::new(number).names()).map(|names| names.verbs);
+    let statuses = (0..=0x22).filter_map(|number| Syndrome::new(number).names()).map(|names| names.verbs);
     let events = rows("event").iter().flat_map(|row| row.words.iter().skip(1).copied());
-    statuses.chain(events).chain([
-        "CQ error on CQN",
-        "vendor syndrome",
-        "ibv_modify_qp failed, errno",
-    ])
+    statuses.chain(events).chain(["CQ error on CQN", "vendor syndrome", "ibv_modify_qp failed, errno"])
 }

@@ -72,8 +72,8 @@ struct Printed {
     context: Option<(Context, &'static str)>,
 }
 
-/// Returns all blocks of a text; rows are joined with rows of the same processor or thread. Lines of which `skip` is true
-/// are left out.
+/// Returns all blocks of a text; rows are joined with rows of the same processor or thread. Lines of which `skip` is
+/// true are left out.
 pub fn blocks(lines: &[Line], skip: impl Fn(usize) -> bool) -> Vec<Block> {
     let mut found = Vec::new();
     let mut all: HashMap<&str, Printed> = HashMap::new();
@@ -100,10 +100,7 @@ pub fn blocks(lines: &[Line], skip: impl Fn(usize) -> bool) -> Vec<Block> {
             if !goes_on {
                 found.extend(printed.open.take().map(Open::close));
             }
-            printed
-                .open
-                .get_or_insert_with(|| Open::new(line, printed.context))
-                .add(row, line.number);
+            printed.open.get_or_insert_with(|| Open::new(line, printed.context)).add(row, line.number);
             continue;
         }
         if line.text.is_empty() || head.is_some() {
@@ -128,20 +125,16 @@ struct Closed {
     last: usize,
 }
 
-/// Takes apart what two dumps without prefixes left when their rows came in turns: a row with the end of a CQE stands for
-/// itself, and the other rows are dropped, because nothing says which dump they are of.
+/// Takes apart what two dumps without prefixes left when their rows came in turns: a row with the end of a CQE stands
+/// for itself, and the other rows are dropped, because nothing says which dump they are of.
 fn separate(found: &mut [Closed]) {
-    let ends =
-        |block: &Block| (block.base.unwrap_or_default() as usize + block.bytes.len()) % BLOCK == 0;
+    let ends = |block: &Block| (block.base.unwrap_or_default() as usize + block.bytes.len()) % BLOCK == 0;
     let starts = |block: &Block| block.base.unwrap_or_default() as usize % BLOCK == 0;
     let mut at = 0;
     while at < found.len() {
         let is_row = |closed: &Closed| {
             closed.block.base.is_some()
-                && !matches!(
-                    closed.block.context,
-                    Context::SendRing | Context::ReceiveRing | Context::SendWqe
-                )
+                && !matches!(closed.block.context, Context::SendRing | Context::ReceiveRing | Context::SendWqe)
         };
         let mut end = at + 1;
         while end < found.len()
@@ -154,8 +147,7 @@ fn separate(found: &mut [Closed]) {
         }
         let cluster = &mut found[at..end];
         let cut = cluster.iter().position(|closed| !ends(&closed.block));
-        let torn =
-            cut.is_some_and(|cut| cluster[cut + 1..].iter().any(|closed| !starts(&closed.block)));
+        let torn = cut.is_some_and(|cut| cluster[cut + 1..].iter().any(|closed| !starts(&closed.block)));
         let rows = cluster.iter().filter(|closed| ends(&closed.block)).count();
         if torn && rows > 0 {
             for Closed { block, .. } in cluster {
@@ -177,11 +169,7 @@ fn separate(found: &mut [Closed]) {
 
 fn head(line: &str) -> Option<(Context, &'static str)> {
     // The words stand near the beginning; a line of a megabyte is a dump.
-    let start = line
-        .get(..line.len().min(512))
-        .or_else(|| line.get(..256))
-        .unwrap_or_default()
-        .to_ascii_lowercase();
+    let start = line.get(..line.len().min(512)).or_else(|| line.get(..256)).unwrap_or_default().to_ascii_lowercase();
     HEADS.iter().find(|head| start.contains(head.0)).map(|head| (head.1, head.2))
 }
 
@@ -199,8 +187,7 @@ fn row(line: &str) -> Option<Row> {
     let mut best: Option<Row> = None;
     let mut run: Option<Row> = None;
     let mut offset = None;
-    let words = line
-        .split(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | '"' | '{' | '}' | '(' | ')'));
+    let words = line.split(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | '"' | '{' | '}' | '(' | ')'));
     for word in words.filter(|word| !word.is_empty()) {
         if let Some(number) = word.strip_suffix(':').and_then(as_offset) {
             keep(&mut best, run.take());
@@ -219,8 +206,7 @@ fn row(line: &str) -> Option<Row> {
         }
         if !goes_on {
             keep(&mut best, run.take());
-            run =
-                Some(Row { offset: offset.take(), bytes: Vec::new(), group: hex / 2, cut: false });
+            run = Some(Row { offset: offset.take(), bytes: Vec::new(), group: hex / 2, cut: false });
         }
         let current = run.as_mut().expect("begun");
         push(&mut current.bytes, &digits[..hex]);
@@ -235,9 +221,7 @@ fn row(line: &str) -> Option<Row> {
 
 fn keep(best: &mut Option<Row>, run: Option<Row>) {
     let Some(run) = run else { return };
-    let is_better = |best: &Row| {
-        (run.offset.is_some(), run.bytes.len()) > (best.offset.is_some(), best.bytes.len())
-    };
+    let is_better = |best: &Row| (run.offset.is_some(), run.bytes.len()) > (best.offset.is_some(), best.bytes.len());
     if best.as_ref().is_none_or(is_better) {
         *best = Some(run);
     }
@@ -250,8 +234,7 @@ fn as_offset(word: &str) -> Option<u64> {
 
 fn push(bytes: &mut Vec<u8>, digits: &str) {
     let digit = |c: u8| (c as char).to_digit(16).unwrap_or_default() as u8;
-    bytes
-        .extend(digits.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])));
+    bytes.extend(digits.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])));
 }
 
 /// A block that is being read.
@@ -315,9 +298,7 @@ impl Open {
             self.block.group = row.group;
         }
         if row.cut {
-            self.block
-                .notes
-                .push("other text follows a word of the dump without a space: cut off".into());
+            self.block.notes.push("other text follows a word of the dump without a space: cut off".into());
         }
         self.last = row.offset.map(|offset| (offset, row.bytes.len()));
         self.rows.push(row.bytes);
@@ -325,7 +306,8 @@ impl Open {
 
     /// Cuts the last row to `step` bytes.
     fn cut_to(&mut self, step: usize) {
-        const NOTE: &str = "rows have more bytes than their offsets leave room for: what is too much was cut off their end";
+        const NOTE: &str =
+            "rows have more bytes than their offsets leave room for: what is too much was cut off their end";
         if let Some(row) = self.rows.last_mut() {
             row.truncate(step);
         }
@@ -380,15 +362,13 @@ mod tests {
         assert_eq!(row.bytes, [0, 0, 0xa9, 0, 0x56, 4]);
         assert_eq!(super::row("error 4, opcode 1, len 21938, vendor err 81"), None);
         assert_eq!(super::row("dead beef face 10.5.0.202"), None, "six bytes");
-        let glued = super::row("00000000 00008813 08006214 0000f6d2[1496344648.549828] [vegas06:1")
-            .unwrap();
+        let glued = super::row("00000000 00008813 08006214 0000f6d2[1496344648.549828] [vegas06:1").unwrap();
         assert_eq!((glued.bytes.len(), glued.cut), (16, true));
     }
 
     #[test]
     fn rows_are_put_together_by_their_offsets() {
-        let block =
-            only("00000000: 01 02 03 04 05 06 07 08 09\n00000008: 11 12 13 14 15 16 17 18 19\n");
+        let block = only("00000000: 01 02 03 04 05 06 07 08 09\n00000008: 11 12 13 14 15 16 17 18 19\n");
         assert_eq!(block.bytes.len(), 16, "nine bytes in a row of eight");
         assert_eq!(block.notes.len(), 1);
         assert_eq!(blocks(&lines(b"00000000: 01 02\n00000000: 03 04"), |_| false).len(), 2);

@@ -121,21 +121,11 @@ mod tests {
 
     #[test]
     fn the_table_is_whole() {
-        for (kind, count) in [
-            ("syndrome", 15),
-            ("event", 19),
-            ("cq", 2),
-            ("command", 9),
-            ("call", 15),
-            ("errno", 17),
-        ] {
+        for (kind, count) in [("syndrome", 15), ("event", 19), ("cq", 2), ("command", 9), ("call", 15), ("errno", 17)] {
             let rows = rows(kind);
             assert_eq!(rows.len(), count, "{kind}");
             for row in rows {
-                assert!(
-                    kind == "errno" || !row.failed.is_empty() && !row.checks.is_empty(),
-                    "{row:?}"
-                );
+                assert!(kind == "errno" || !row.failed.is_empty() && !row.checks.is_empty(), "{row:?}");
                 assert_eq!(find(kind, row.name).map(|row| row.failed), Some(row.failed), "{row:?}");
             }
         }

@@ -38,10 +38,7 @@ fn caller(line: &str) -> Option<&str> {
         }
     }
     if first.starts_with("[[") {
-        return first
-            .split_inclusive(']')
-            .nth(1)
-            .map(|_| first.split("][").next().unwrap_or(first));
+        return first.split_inclusive(']').nth(1).map(|_| first.split("][").next().unwrap_or(first));
     }
     // NCCL: `node:2411:2520 [3]`.
     if first.matches(':').count() == 2 && start[first.len()..].trim_start().starts_with('[') {
@@ -103,9 +100,7 @@ fn without_colours(line: &str) -> String {
 
 /// Says which dumps of other adapters the text has.
 pub fn foreign_formats(lines: &[Line], notes: &mut Vec<String>) {
-    let mlx4 = |line: &&Line| {
-        line.text.contains("(QPN ") && line.text.contains("WQE @") && line.text.contains("CQN ")
-    };
+    let mlx4 = |line: &&Line| line.text.contains("(QPN ") && line.text.contains("WQE @") && line.text.contains("CQN ");
     if let Some(line) = lines.iter().find(mlx4) {
         notes.push(format!(
             "line {}: a dump of libmlx4 (ConnectX-3 and older), whose CQEs have another layout: not decoded",
@@ -113,10 +108,7 @@ pub fn foreign_formats(lines: &[Line], notes: &mut Vec<String>) {
         ));
     }
     if let Some(line) = lines.iter().find(|line| line.text.contains("mcxnex")) {
-        notes.push(format!(
-            "line {}: the Solaris driver of ConnectX-2, whose CQEs have another layout",
-            line.number
-        ));
+        notes.push(format!("line {}: the Solaris driver of ConnectX-2, whose CQEs have another layout", line.number));
     }
 }
 

@@ -1,4 +1,5 @@
-//! Bytes as languages and debuggers write them: lists of numbers (Rust, Go, C, gdb) and strings with escapes (Python, gdb).
+//! Bytes as languages and debuggers write them: lists of numbers (Rust, Go, C, gdb) and strings with escapes (Python,
+//! gdb).
 
 use super::cqe;
 use super::hex::{Block, Context};
@@ -85,8 +86,7 @@ fn bytes(items: &[Item]) -> (Option<Vec<u8>>, Option<&'static str>) {
         items.iter().map(byte).collect()
     };
     let only_hex = digits().filter(|digits| !digits.starts_with("0x")).any(|digits| {
-        digits.bytes().any(|byte| byte.is_ascii_alphabetic())
-            || digits.len() == 2 && digits.starts_with('0')
+        digits.bytes().any(|byte| byte.is_ascii_alphabetic()) || digits.len() == 2 && digits.starts_with('0')
     });
     if only_hex {
         return (in_base(16), None);
@@ -172,8 +172,7 @@ impl<'a> Cursor<'a> {
             Some(c) if c.is_ascii_hexdigit() => {
                 let rest = self.rest();
                 let prefix = if rest.starts_with("0x") { 2 } else { 0 };
-                let end =
-                    rest[prefix..].find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(0) + prefix;
+                let end = rest[prefix..].find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(0) + prefix;
                 if end == prefix || end > prefix + 3 {
                     return false;
                 }
@@ -192,8 +191,7 @@ impl<'a> Cursor<'a> {
         }
         if self.eat(" <repeats ") {
             let rest = self.rest();
-            let Some(times) = rest.split(' ').next().and_then(|times| times.parse::<usize>().ok())
-            else {
+            let Some(times) = rest.split(' ').next().and_then(|times| times.parse::<usize>().ok()) else {
                 return false;
             };
             let Some(end) = rest.find('>') else { return false };
@@ -231,10 +229,8 @@ impl<'a> Cursor<'a> {
             self.at += 1;
             let value = match escape {
                 b'x' => {
-                    let Some(byte) = self
-                        .text
-                        .get(self.at..self.at + 2)
-                        .and_then(|two| u8::from_str_radix(two, 16).ok())
+                    let Some(byte) =
+                        self.text.get(self.at..self.at + 2).and_then(|two| u8::from_str_radix(two, 16).ok())
                     else {
                         break;
                     };
@@ -243,13 +239,8 @@ impl<'a> Cursor<'a> {
                 }
                 b'0'..=b'7' => {
                     self.at -= 1;
-                    let len = bytes[self.at..]
-                        .iter()
-                        .take(3)
-                        .take_while(|byte| (b'0'..=b'7').contains(byte))
-                        .count();
-                    let value =
-                        u32::from_str_radix(&self.text[self.at..self.at + len], 8).unwrap_or(256);
+                    let len = bytes[self.at..].iter().take(3).take_while(|byte| (b'0'..=b'7').contains(byte)).count();
+                    let value = u32::from_str_radix(&self.text[self.at..self.at + len], 8).unwrap_or(256);
                     self.at += len;
                     let Ok(byte) = u8::try_from(value) else { break };
                     byte

@@ -26,9 +26,7 @@ pub fn findings(logs: Vec<Logged>, events: Vec<Event>, dumped: &[Dumped]) -> Vec
         let is_dumped = dumped[first..]
             .iter()
             .take_while(|(line, ..)| *line <= logged.line + NEAR)
-            .any(|(_, caller, facts)| {
-                facts.syndrome == logged.facts.syndrome && *caller == logged.caller
-            });
+            .any(|(_, caller, facts)| facts.syndrome == logged.facts.syndrome && *caller == logged.caller);
         if !is_dumped {
             let object = logged.facts.qpn.map(|qpn| ("QP", u64::from(qpn)));
             all.push(Event { finding: finding(logged), object });
@@ -41,8 +39,7 @@ pub fn findings(logs: Vec<Logged>, events: Vec<Event>, dumped: &[Dumped]) -> Vec
         // All but the numbers of objects.
         let numbers = ["QP number", "CQ number", "wqe_counter"];
         let fields = finding.fields.iter().filter(|field| !numbers.contains(&field.name));
-        let fields: String =
-            fields.map(|field| format!("{}={} ", field.name, field.value)).collect();
+        let fields: String = fields.map(|field| format!("{}={} ", field.name, field.value)).collect();
         let failed = finding.explanation.as_ref().map(|explanation| &explanation.failed);
         let number = object.map(|object| object.1);
         match known.get_mut(&format!("{:?} {fields} {failed:?}", finding.printer)) {
@@ -52,8 +49,7 @@ pub fn findings(logs: Vec<Logged>, events: Vec<Event>, dumped: &[Dumped]) -> Vec
                 let (Some((name, _)), Some(number)) = (object, number) else { continue };
                 if !numbers.contains(&number) && numbers.len() < NAMED {
                     numbers.push(number);
-                    same.notes
-                        .push(format!("the same of {name} {number:#x}, in line {}", finding.line));
+                    same.notes.push(format!("the same of {name} {number:#x}, in line {}", finding.line));
                 }
             }
             None => {
@@ -80,10 +76,7 @@ fn finding(logged: Logged) -> Finding {
         let name = super::words::STATUSES.iter().find(|row| row.number == status);
         let field = finding.field(None, "status", format!("{status}"));
         if let Some(name) = name {
-            field.means(format!(
-                "IBV_WC_{}",
-                name.names[0].trim_start_matches("wc ").replace(' ', "_").to_uppercase()
-            ));
+            field.means(format!("IBV_WC_{}", name.names[0].trim_start_matches("wc ").replace(' ', "_").to_uppercase()));
         }
     }
     let syndrome = facts.syndrome.map(Syndrome::new);
@@ -94,10 +87,7 @@ fn finding(logged: Logged) -> Finding {
                 format!("{}: {} (status {} of verbs)", names.mlx5, names.verbs, names.status)
             }
             (Some(names), false) => {
-                format!(
-                    "not printed: an mlx5 adapter has {} where verbs say this status",
-                    names.mlx5
-                )
+                format!("not printed: an mlx5 adapter has {} where verbs say this status", names.mlx5)
             }
             (None, _) => "no name in mlx5dv.h".into(),
         });

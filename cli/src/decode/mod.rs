@@ -137,12 +137,7 @@ impl Finding {
         matches!(self.kind, Kind::ErrorCqe | Kind::PartOfErrorCqe | Kind::Log)
     }
 
-    fn field(
-        &mut self,
-        offset: impl Into<Option<usize>>,
-        name: &'static str,
-        value: String,
-    ) -> &mut Field {
+    fn field(&mut self, offset: impl Into<Option<usize>>, name: &'static str, value: String) -> &mut Field {
         self.fields.push(Field { offset: offset.into(), name, value, meaning: None });
         self.fields.last_mut().expect("just added")
     }
@@ -163,20 +158,13 @@ pub fn run(args: &DecodeArgs) -> Result<bool, Box<dyn std::error::Error>> {
     let mut input = Vec::new();
     match &args.file {
         Some(path) => {
-            let file = std::fs::File::open(path)
-                .map_err(|error| format!("{}: {error}", path.display()))?;
-            file.take(MOST_INPUT)
-                .read_to_end(&mut input)
-                .map_err(|error| format!("{}: {error}", path.display()))?;
+            let file = std::fs::File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            file.take(MOST_INPUT).read_to_end(&mut input).map_err(|error| format!("{}: {error}", path.display()))?;
         }
         None => drop(std::io::stdin().lock().take(MOST_INPUT).read_to_end(&mut input)?),
     }
     let report = decode(&input);
-    let text = if args.json {
-        serde_json::to_string_pretty(&report)? + "\n"
-    } else {
-        print::text(&report)
-    };
+    let text = if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { print::text(&report) };
     crate::output::write(&text)?;
     if report.findings.is_empty() {
         let nearest = report.nearest.map_or(String::new(), |nearest| format!("; {nearest}"));

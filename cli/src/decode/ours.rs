@@ -59,13 +59,10 @@ fn normal(text: &str) -> impl Iterator<Item = &str> {
 /// Returns a digest of each different run of words.
 fn runs(text: &str) -> Vec<u64> {
     let digest = |bytes: &mut dyn Iterator<Item = u8>| {
-        bytes.fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| {
-            (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        })
+        bytes.fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
     };
     let words: Vec<u64> = normal(text).map(|word| digest(&mut word.bytes())).collect();
-    let digests =
-        words.windows(RUN).map(|run| digest(&mut run.iter().flat_map(|word| word.to_le_bytes())));
+    let digests = words.windows(RUN).map(|run| digest(&mut run.iter().flat_map(|word| word.to_le_bytes())));
     let mut runs: Vec<u64> = digests.collect();
     runs.sort_unstable();
     runs.dedup();
@@ -103,10 +100,8 @@ fn debugged(line: &str) -> Option<&'static Known> {
             line.match_indices(before).any(|(at, _)| {
                 let rest = &line[at + before.len()..];
                 // A variant may stand inside another error's.
-                let inner =
-                    rest.split(['(', ' ']).find(|word| word.trim_matches([',', ')']) == name);
-                rest.strip_prefix(name).is_some_and(ends)
-                    || inner.is_some() && rest.contains(&format!("({name}"))
+                let inner = rest.split(['(', ' ']).find(|word| word.trim_matches([',', ')']) == name);
+                rest.strip_prefix(name).is_some_and(ends) || inner.is_some() && rest.contains(&format!("({name}"))
             })
         })
     };
@@ -121,9 +116,7 @@ pub fn errors(lines: &[Line], is_read: impl Fn(usize) -> bool) -> Vec<Event> {
     /// Part of a text that a line must have.
     const ENOUGH: f64 = 0.6;
     let mut found = Vec::new();
-    for line in
-        lines.iter().filter(|line| (1..4096).contains(&line.text.len()) && !is_read(line.number))
-    {
+    for line in lines.iter().filter(|line| (1..4096).contains(&line.text.len()) && !is_read(line.number)) {
         let (known, text) = match best(&line.text).filter(|best| best.1 >= ENOUGH) {
             Some((known, _)) => (known, line.text.as_str()),
             None => match debugged(&line.text) {
@@ -137,13 +130,8 @@ pub fn errors(lines: &[Line], is_read: impl Fn(usize) -> bool) -> Vec<Event> {
 }
 
 fn error(line: usize, known: &Known, text: &str) -> Event {
-    let mut finding = Finding {
-        line,
-        kind: super::Kind::Log,
-        printer: Some("doorbell"),
-        times: 1,
-        ..Finding::default()
-    };
+    let mut finding =
+        Finding { line, kind: super::Kind::Log, printer: Some("doorbell"), times: 1, ..Finding::default() };
     finding.field(None, "error", known.name.into());
     // The words of the line, whose numbers are the real ones; a name alone has only the example.
     let start = known.text.split([' ', ':']).next().unwrap_or_default();
@@ -164,17 +152,11 @@ fn error(line: usize, known: &Known, text: &str) -> Event {
 }
 
 /// Returns the known text that is most like one of the lines, for a text in which nothing was found.
-pub fn nearest(
-    lines: &[Line],
-    vocabulary: impl Iterator<Item = &'static str>,
-) -> Option<(usize, &'static str)> {
+pub fn nearest(lines: &[Line], vocabulary: impl Iterator<Item = &'static str>) -> Option<(usize, &'static str)> {
     /// Part of the words that a line must have.
     const ALIKE: f64 = 0.5;
-    let lower = |text: &str| -> Vec<String> {
-        normal(&text.to_ascii_lowercase()).map(str::to_owned).collect()
-    };
-    let phrases: Vec<(&str, Vec<String>)> =
-        vocabulary.map(|phrase| (phrase, lower(phrase))).collect();
+    let lower = |text: &str| -> Vec<String> { normal(&text.to_ascii_lowercase()).map(str::to_owned).collect() };
+    let phrases: Vec<(&str, Vec<String>)> = vocabulary.map(|phrase| (phrase, lower(phrase))).collect();
     let mut best: Option<(f64, usize, &'static str)> = None;
     for line in lines.iter().take(10_000).filter(|line| line.text.len() < 4096) {
         let words = lower(&line.text);

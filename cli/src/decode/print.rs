@@ -34,10 +34,8 @@ fn one(out: &mut String, finding: &Finding) {
         Kind::Log => "report of an error",
         Kind::Unknown => "unknown bytes",
     };
-    let printer =
-        finding.printer.map_or(String::new(), |printer| format!(", printed by {printer}"));
-    let times =
-        if finding.times > 1 { format!(", {} times", finding.times) } else { String::new() };
+    let printer = finding.printer.map_or(String::new(), |printer| format!(", printed by {printer}"));
+    let times = if finding.times > 1 { format!(", {} times", finding.times) } else { String::new() };
     let _ = writeln!(out, "line {}: {kind}{printer}{times}", finding.line);
     if let Some(explanation) = &finding.explanation {
         verdict(out, explanation);

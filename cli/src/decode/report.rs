@@ -1,7 +1,8 @@
 //! Errors that programs report in words: `key separator value`, and names of statuses.
 //!
-//! There is one grammar for all programs. The numbers of a report may stand in several lines, if a line says that it goes
-//! on, or if both come from one place of one program; otherwise a number stays without an error, and an error without it.
+//! There is one grammar for all programs. The numbers of a report may stand in several lines, if a line says that it
+//! goes on, or if both come from one place of one program; otherwise a number stays without an error, and an error
+//! without it.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -84,15 +85,7 @@ const KEYS: &[(Key, &[&str])] = &[
     ),
     (
         Key::Status,
-        &[
-            "status",
-            "status number",
-            "status code",
-            "wc status",
-            "wc error",
-            "completion with error",
-            "cqe with error",
-        ],
+        &["status", "status number", "status code", "wc status", "wc error", "completion with error", "cqe with error"],
     ),
     (Key::Qp, &["qp", "qp num", "qp number", "qpn", "sqn", "qn", "local qpn", "qp id"]),
     (Key::Packed, &["wqe qpn", "s wqe opcode qpn"]),
@@ -270,11 +263,8 @@ pub fn reports(lines: &[Line]) -> Vec<Logged> {
     for line in lines.iter().filter(|line| !line.text.is_empty()) {
         for draft in scan(line) {
             // A line without a prefix goes on with the line before it.
-            let caller = if draft.caller.is_empty() && !open.contains_key("") {
-                last_caller
-            } else {
-                line.caller.as_str()
-            };
+            let caller =
+                if draft.caller.is_empty() && !open.contains_key("") { last_caller } else { line.caller.as_str() };
             match open.get_mut(caller) {
                 Some(before) if before.continues(&draft) => before.join(draft),
                 _ => {
@@ -297,12 +287,7 @@ fn scan(line: &Line) -> Vec<Draft> {
         return Vec::new();
     }
     let words = words::words(&line.text);
-    let fresh = || Draft {
-        line: line.number,
-        last: line.number,
-        caller: line.caller.clone(),
-        ..Draft::default()
-    };
+    let fresh = || Draft { line: line.number, last: line.number, caller: line.caller.clone(), ..Draft::default() };
     let (mut done, mut draft, mut at) = (Vec::new(), fresh(), 0);
     while at < words.len() {
         let mut piece = fresh();
@@ -322,8 +307,7 @@ fn scan(line: &Line) -> Vec<Draft> {
             piece.status = None;
         }
         if draft.contradicts(&piece) {
-            if draft.has_error() && piece.has_error() || draft.qp != piece.qp && piece.qp.is_some()
-            {
+            if draft.has_error() && piece.has_error() || draft.qp != piece.qp && piece.qp.is_some() {
                 done.push(std::mem::replace(&mut draft, fresh()));
             } else {
                 // The first number of a kind counts.
@@ -353,8 +337,7 @@ fn read(words: &[Word], at: usize, draft: &mut Draft) -> usize {
     let Some((len, (key, _))) = key_names().longest(here) else { return 0 };
     let Some(value) = here.get(len).filter(|value| separates(value.gap)) else { return len };
     let before = at.checked_sub(1).map_or("", |before| words[before].text);
-    let theirs =
-        ["peer", "remote", "dest", "src", "r"].iter().any(|word| before.eq_ignore_ascii_case(word));
+    let theirs = ["peer", "remote", "dest", "src", "r"].iter().any(|word| before.eq_ignore_ascii_case(word));
     let number = value.number();
     let small = number.and_then(|(number, _)| u32::try_from(number).ok());
     match key {
@@ -378,8 +361,7 @@ fn read(words: &[Word], at: usize, draft: &mut Draft) -> usize {
             None => return len,
         },
         Key::Vendor => {
-            let written =
-                |text: &str| text.len() <= 2 && text.bytes().any(|byte| byte.is_ascii_alphabetic());
+            let written = |text: &str| text.len() <= 2 && text.bytes().any(|byte| byte.is_ascii_alphabetic());
             let bare = || value.hex().filter(|_| written(value.text)).map(|number| (number, false));
             let Some((number, decimal)) = number.or_else(bare) else { return len };
             draft.vendor = u8::try_from(number).ok().map(|number| (number.into(), decimal));
@@ -442,9 +424,7 @@ fn after_status(words: &[Word], status: u32, draft: &mut Draft) -> usize {
     };
     let numbers: Vec<_> = words.iter().take(3).map_while(Word::number).collect();
     match numbers[..] {
-        [(vendor, false), (error, false), (kind, false)]
-            if words[1..3].iter().all(|word| word.gap == " ") =>
-        {
+        [(vendor, false), (error, false), (kind, false)] if words[1..3].iter().all(|word| word.gap == " ") => {
             draft.vendor = Some((vendor as u32, false));
             draft.hw = (Some(error as u32), Some(kind as u32));
             3
@@ -482,26 +462,22 @@ fn opcode(words: &[Word], draft: &mut Draft) {
 
 /// Adds what the words around the numbers say.
 fn about_line(line: &Line, words: &[Word], drafts: &mut [Draft]) {
-    const COMPLETION: [&str; 7] =
-        ["completion", "completions", "cqe", "wqe", "wc", "polling", "slice"];
+    const COMPLETION: [&str; 7] = ["completion", "completions", "cqe", "wqe", "wc", "polling", "slice"];
     // The words stand near the beginning of a line.
     let head = &words[..words.len().min(400)];
     let text = line.text.get(..line.text.len().min(2000)).unwrap_or_default();
     let completion = head.iter().any(|word| COMPLETION.iter().any(|known| word.is(known)));
     let printer = printer(text);
-    let place =
-        text.split_whitespace().map(|word| word.trim_end_matches(']')).find(|word| is_place(word));
+    let place = text.split_whitespace().map(|word| word.trim_end_matches(']')).find(|word| is_place(word));
     // UCX prints the number of the line as a word of its own.
     let requester = match text {
         _ if text.contains("esponder error cqe") => Some(false),
-        _ if text.contains("equestor error cqe") || text.contains("equester error cqe") => {
-            Some(true)
-        }
+        _ if text.contains("equestor error cqe") || text.contains("equester error cqe") => Some(true),
         _ if text.contains("end completion with error") => Some(true),
         _ => None,
     };
-    let goes_on = line.text.trim_end().ends_with([',', ':', '=', '('])
-        || text.matches('(').count() > text.matches(')').count();
+    let goes_on =
+        line.text.trim_end().ends_with([',', ':', '=', '(']) || text.matches('(').count() > text.matches(')').count();
     for draft in drafts.iter_mut() {
         draft.completion |= completion;
         draft.printer = printer;
@@ -542,9 +518,7 @@ fn finish(draft: Draft) -> Logged {
         printer: draft.printer,
         requester: draft.requester,
         // The words of UCX stand for the syndrome beside them.
-        status: draft
-            .status
-            .filter(|&status| status != 0 && !(draft.named && draft.syndrome.is_some())),
+        status: draft.status.filter(|&status| status != 0 && !(draft.named && draft.syndrome.is_some())),
         printed: draft.syndrome.is_some(),
         ..Logged::default()
     };
@@ -558,26 +532,17 @@ fn finish(draft: Draft) -> Logged {
     // SPDK prints the first of the two only.
     logged.hardware = draft.hw.0.map(|error| (error, draft.hw.1));
     if let Some((number @ 10..=255, true)) = draft.vendor {
-        logged.notes.push(format!(
-            "vendor syndrome {number} is printed in decimal: it is {number:#04x}, not 0x{number}"
-        ));
+        logged
+            .notes
+            .push(format!("vendor syndrome {number} is printed in decimal: it is {number:#04x}, not 0x{number}"));
     }
     if draft.verbs_opcode {
-        logged.notes.push(
-            "the opcode in a completion with an error has no meaning in verbs: not read".into(),
-        );
+        logged.notes.push("the opcode in a completion with an error has no meaning in verbs: not read".into());
     }
     if draft.older {
-        logged.notes.push(
-            "an adapter before mlx5, whose syndromes have the same numbers as far as is known"
-                .into(),
-        );
+        logged.notes.push("an adapter before mlx5, whose syndromes have the same numbers as far as is known".into());
     }
-    if draft.status.is_none()
-        && draft.syndrome.is_some()
-        && draft.vendor.is_none()
-        && draft.qp.is_some()
-    {
+    if draft.status.is_none() && draft.syndrome.is_some() && draft.vendor.is_none() && draft.qp.is_some() {
         logged.notes.push("the vendor syndrome is in the bytes of the CQE, which DPDK writes to /var/log or to the folder of --log-path: decode that, it says more".into());
     }
     if logged.facts.vendor.is_none() && draft.syndrome.is_none() && draft.named {

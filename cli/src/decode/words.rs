@@ -1,7 +1,7 @@
 //! A line as words, and the names that programs give to statuses, events and keys.
 //!
-//! A name is a sequence of words, so that `IBV_WC_REM_ACCESS_ERR`, `RemoteAccessError` and "REMOTE ACCESS ERROR" are read
-//! alike: underscores, capitals and the prefixes of headers make no difference.
+//! A name is a sequence of words, so that `IBV_WC_REM_ACCESS_ERR`, `RemoteAccessError` and "REMOTE ACCESS ERROR" are
+//! read alike: underscores, capitals and the prefixes of headers make no difference.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -23,8 +23,7 @@ impl<'a> Word<'a> {
 
     /// Returns the number, and `true` if it is written in decimal.
     pub fn number(&self) -> Option<(u64, bool)> {
-        if let Some(digits) = self.text.strip_prefix("0x").or_else(|| self.text.strip_prefix("0X"))
-        {
+        if let Some(digits) = self.text.strip_prefix("0x").or_else(|| self.text.strip_prefix("0X")) {
             return u64::from_str_radix(digits, 16).ok().map(|number| (number, false));
         }
         self.text.parse().ok().map(|number| (number, true))
@@ -72,9 +71,7 @@ pub fn words(line: &str) -> Vec<Word<'_>> {
 pub fn begins(words: &[Word], name: &str) -> bool {
     let mut given = words.iter();
     name.split(' ').enumerate().all(|(number, word)| {
-        given.next().is_some_and(|one| {
-            one.is(word) && (number == 0 || matches!(one.gap.trim(), "" | "_" | "-"))
-        })
+        given.next().is_some_and(|one| one.is(word) && (number == 0 || matches!(one.gap.trim(), "" | "_" | "-")))
     })
 }
 
@@ -114,8 +111,8 @@ impl<T> Names<T> {
 pub struct Status {
     /// Its number.
     pub number: u32,
-    /// Its names: without the prefix of the header, in `ibv_wc_status_str`, and in other programs. A name of which other
-    /// texts are full is none.
+    /// Its names: without the prefix of the header, in `ibv_wc_status_str`, and in other programs. A name of which
+    /// other texts are full is none.
     pub names: &'static [&'static str],
 }
 
@@ -127,19 +124,10 @@ const fn status(number: u32, names: &'static [&'static str]) -> Status {
 /// `btl_openib_component.c` of Open MPI 4, `ib_mlx5_log.c` of UCX.
 pub const STATUSES: &[Status] = &[
     status(1, &["loc len err", "local length err", "local length error"]),
-    status(
-        2,
-        &["loc qp op err", "local qp op err", "local qp operation error", "local qp operation err"],
-    ),
+    status(2, &["loc qp op err", "local qp op err", "local qp operation error", "local qp operation err"]),
     status(3, &["loc eec op err", "local ee context operation error", "local eec operation error"]),
-    status(
-        4,
-        &["loc prot err", "local prot err", "local protection error", "local protocol error"],
-    ),
-    status(
-        5,
-        &["wr flush err", "work request flushed error", "wr flushed", "work request flushed"],
-    ),
+    status(4, &["loc prot err", "local prot err", "local protection error", "local protocol error"]),
+    status(5, &["wr flush err", "work request flushed error", "wr flushed", "work request flushed"]),
     status(
         6,
         &[
@@ -151,15 +139,7 @@ pub const STATUSES: &[Status] = &[
     ),
     status(7, &["bad resp err", "bad response error"]),
     status(8, &["loc access err", "local access err", "local access error"]),
-    status(
-        9,
-        &[
-            "rem inv req err",
-            "remote inval req err",
-            "remote invalid request error",
-            "remote invalid request",
-        ],
-    ),
+    status(9, &["rem inv req err", "remote inval req err", "remote invalid request error", "remote invalid request"]),
     status(10, &["rem access err", "remote access err", "remote access error"]),
     status(11, &["rem op err", "remote op err", "remote operation error", "remote operation err"]),
     status(
@@ -245,14 +225,7 @@ mod tests {
         let texts: Vec<_> = line.iter().map(|word| (word.gap, word.text)).collect();
         assert_eq!(
             texts,
-            [
-                ("", "vendor"),
-                ("_", "err"),
-                ("=", "0x88"),
-                (", ", "wqe"),
-                ("[", "12"),
-                ("] ", "1b010008")
-            ]
+            [("", "vendor"), ("_", "err"), ("=", "0x88"), (", ", "wqe"), ("[", "12"), ("] ", "1b010008")]
         );
         assert_eq!(line[2].number(), Some((0x88, false)));
         assert_eq!(line[4].number(), Some((12, true)));

@@ -47,9 +47,7 @@ pub fn decode(block: &Block) -> Vec<Finding> {
         let wqe = &rest[..len.min(rest.len())];
         if !is_ring || wqe.iter().any(|&byte| byte != 0) {
             if block.context == Context::None {
-                finding.notes.push(
-                    "taken for a send WQE: its first 16 bytes are a legal control segment".into(),
-                );
+                finding.notes.push("taken for a send WQE: its first 16 bytes are a legal control segment".into());
             }
             if is_ring {
                 finding.notes.push(format!("at offset {at:#x} of the ring"));
@@ -67,19 +65,13 @@ fn one(finding: &mut Finding, bytes: &[u8]) {
     finding.bytes = bytes.to_vec();
     let Some(ctrl) = control(bytes) else {
         finding.kind = Kind::Unknown;
-        finding
-            .notes
-            .push(format!("{} bytes: too few for the control segment of a WQE", bytes.len()));
+        finding.notes.push(format!("{} bytes: too few for the control segment of a WQE", bytes.len()));
         return;
     };
     let ds = usize::from(ctrl.ds());
     fields::wqe(finding, WqeText { bytes, addressing: None });
     if ds * UNIT > bytes.len() {
-        finding.notes.push(format!(
-            "the WQE has {} bytes, of which {} are here",
-            ds * UNIT,
-            bytes.len()
-        ));
+        finding.notes.push(format!("the WQE has {} bytes, of which {} are here", ds * UNIT, bytes.len()));
     }
     if finding.fields.iter().any(|field| field.name == "segment") && is_send(ctrl.opcode()) {
         finding.notes.push(
@@ -115,11 +107,7 @@ pub fn relate(findings: &mut [Finding]) {
         if wqe.line - line > NEAR {
             continue;
         }
-        let same = (
-            cqe.qpn == wqe.facts.qpn,
-            cqe.wqe_counter == wqe.facts.wqe_counter,
-            cqe.opcode == wqe.facts.opcode,
-        );
+        let same = (cqe.qpn == wqe.facts.qpn, cqe.wqe_counter == wqe.facts.wqe_counter, cqe.opcode == wqe.facts.opcode);
         wqe.notes.push(match same {
             (true, true, true) => format!("the WQE of the CQE in line {line}: queue, index and opcode are the same"),
             (false, false, _) => format!(

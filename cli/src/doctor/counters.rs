@@ -10,10 +10,7 @@ use crate::sysfs;
 const MEANINGS: [(&str, &str); 26] = [
     ("out_of_buffer", "messages that found no receive posted: post more receives, or sooner"),
     ("rnr_nak_retry_err", "refusals by a receiver that was not ready, after which sends ended"),
-    (
-        "local_ack_timeout_err",
-        "acknowledgements that did not come in time: loss, congestion, a peer that is gone",
-    ),
+    ("local_ack_timeout_err", "acknowledgements that did not come in time: loss, congestion, a peer that is gone"),
     ("packet_seq_err", "packets that were lost on the way to the peer"),
     ("out_of_sequence", "packets that came out of order: loss, or more than one path"),
     ("duplicate_request", "requests that came twice: acknowledgements were lost or late"),
@@ -49,17 +46,13 @@ impl Counters {
         let mut values: BTreeMap<String, u64> = BTreeMap::new();
         for dir in ["counters", "hw_counters"].map(|name| port.join(name)) {
             for name in sysfs::entries(&dir) {
-                if let Some(value) =
-                    sysfs::read(&dir.join(&name)).and_then(|text| text.parse().ok())
-                {
+                if let Some(value) = sysfs::read(&dir.join(&name)).and_then(|text| text.parse().ok()) {
                     values.insert(name, value);
                 }
             }
         }
         // Requests and receives of a queue pair that ended are flushed: that is no trouble.
-        for (all, flushed) in
-            [("req_cqe_error", "req_cqe_flush_error"), ("resp_cqe_error", "resp_cqe_flush_error")]
-        {
+        for (all, flushed) in [("req_cqe_error", "req_cqe_flush_error"), ("resp_cqe_error", "resp_cqe_flush_error")] {
             let flushed = values.get(flushed).copied().unwrap_or_default();
             values.entry(all.to_owned()).and_modify(|count| *count = count.saturating_sub(flushed));
         }
@@ -90,11 +83,7 @@ impl Counters {
                 );
                 patient.add(Level::Warning, what, text);
             } else if now > 0 {
-                patient.add(
-                    Level::Note,
-                    what,
-                    format!("{now} since the driver was loaded: {meaning}"),
-                );
+                patient.add(Level::Note, what, format!("{now} since the driver was loaded: {meaning}"));
             }
             quiet &= now == 0;
         }
@@ -126,10 +115,7 @@ mod tests {
         assert_eq!(reported.len(), 2, "{reported:?}");
         assert_eq!(before.risen(&after), Some(vec![("out_of_buffer", 2)]));
         assert_eq!(before.risen(&Counters::default()), None);
-        assert!(
-            reported[0].0 == Level::Warning && reported[0].1.starts_with("5, 2 of them"),
-            "{reported:?}"
-        );
+        assert!(reported[0].0 == Level::Warning && reported[0].1.starts_with("5, 2 of them"), "{reported:?}");
         assert_eq!(reported[1].0, Level::Note);
     }
 

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use doorbell::{
-    BufferPool, Context, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender,
-};
+use doorbell::{BufferPool, Context, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender};
 
 const MESSAGE: &[u8] = b"doorbell doctor";
 /// An adapter ends a send itself, after its retries. This time ends the wait for an adapter that does not.
@@ -33,9 +31,8 @@ pub fn send(context: &Context, port: u8, gid_index: u8) -> Result<(), String> {
     let (mut sent, mut arrived) = (false, false);
     while !(sent && arrived) {
         if let Some(completion) = sender.next() {
-            completion.map_err(|failure| {
-                format!("{} (vendor syndrome {:#04x})", failure.status, failure.vendor_err)
-            })?;
+            completion
+                .map_err(|failure| format!("{} (vendor syndrome {:#04x})", failure.status, failure.vendor_err))?;
             sent = true;
         }
         let mut batch = receiver.poll();

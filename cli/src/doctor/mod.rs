@@ -1,5 +1,5 @@
-//! `doorbell doctor`: finds causes that keep queue pairs from connecting, or messages from arriving. It changes nothing on
-//! the machine.
+//! `doorbell doctor`: finds causes that keep queue pairs from connecting, or messages from arriving. It changes nothing
+//! on the machine.
 
 pub(crate) mod counters;
 mod loopback;
@@ -70,16 +70,11 @@ pub fn run(args: &DoctorArgs) -> Result<bool, Box<dyn std::error::Error>> {
             doorbell::open(name)?;
         }
     }
-    let wanted =
-        |device: &&doorbell::Device| args.device.as_ref().is_none_or(|name| name == device.name());
+    let wanted = |device: &&doorbell::Device| args.device.as_ref().is_none_or(|name| name == device.name());
     let process = Process::this();
-    let patients: Vec<Patient> =
-        present.iter().filter(wanted).map(|device| examine(device, &process)).collect();
-    let text = if args.json {
-        serde_json::to_string_pretty(&patients)? + "\n"
-    } else {
-        patients.iter().map(text).collect()
-    };
+    let patients: Vec<Patient> = present.iter().filter(wanted).map(|device| examine(device, &process)).collect();
+    let text =
+        if args.json { serde_json::to_string_pretty(&patients)? + "\n" } else { patients.iter().map(text).collect() };
     crate::output::write(&text)?;
     let checks = patients.iter().flat_map(|patient| &patient.checks);
     Ok(checks.into_iter().all(|check| matches!(check.level, Level::Ok | Level::Note)))

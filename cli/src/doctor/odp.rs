@@ -19,7 +19,8 @@ pub fn examine(patient: &mut Patient, context: &Context) {
 
 fn text(caps: &sys::ibv_odp_caps) -> String {
     if caps.general_caps & u64::from(sys::IBV_ODP_SUPPORT) == 0 {
-        return "the device takes no page faults: IBV_ACCESS_ON_DEMAND fails, and all registered memory is pinned".into();
+        return "the device takes no page faults: IBV_ACCESS_ON_DEMAND fails, and all registered memory is pinned"
+            .into();
     }
     let rc = caps.per_transport_caps.rc_odp_caps;
     let on = |bit, name| (rc & bit != 0).then_some(name);

@@ -22,26 +22,15 @@ pub fn examine(patient: &mut Patient, context: &Context, number: u8) -> doorbell
     let link = names::link_layer(attr.link_layer);
     if attr.state != ACTIVE {
         let state = names::port_state(attr.state);
-        let cause = if ethernet {
-            "cable, switch port, ip link set up"
-        } else {
-            "cable, and a subnet manager (opensm)"
-        };
-        patient.add(
-            Level::Failure,
-            port,
-            format!("{state}, {link}: nothing is sent or received; look at {cause}"),
-        );
+        let cause =
+            if ethernet { "cable, switch port, ip link set up" } else { "cable, and a subnet manager (opensm)" };
+        patient.add(Level::Failure, port, format!("{state}, {link}: nothing is sent or received; look at {cause}"));
         return Ok(());
     }
     patient.add(Level::Ok, &port, format!("active, {link}"));
     mtu(patient, &port, ethernet, [attr.active_mtu, attr.max_mtu]);
     if !ethernet && attr.lid == 0 {
-        patient.add(
-            Level::Failure,
-            format!("{port} LID"),
-            "0: no subnet manager has configured the port",
-        );
+        patient.add(Level::Failure, format!("{port} LID"), "0: no subnet manager has configured the port");
     }
     let dir = context.sysfs_path().join(format!("ports/{number}"));
     if !ethernet {
@@ -55,11 +44,7 @@ pub fn examine(patient: &mut Patient, context: &Context, number: u8) -> doorbell
     }
     let before = Counters::read(&dir);
     for gid in gids.iter().take(MOST_GIDS) {
-        let what = format!(
-            "{port} loopback through GID {} ({}, {gid})",
-            gid.index,
-            names::gid_kind(gid.kind)
-        );
+        let what = format!("{port} loopback through GID {} ({}, {gid})", gid.index, names::gid_kind(gid.kind));
         match loopback::send(context, number, gid.index as u8) {
             Ok(()) => patient.add(Level::Ok, what, "a message arrived"),
             Err(error) => patient.add(Level::Warning, what, error),
@@ -77,11 +62,8 @@ fn mtu(patient: &mut Patient, port: &str, ethernet: bool, codes: [u32; 2]) {
     if active == max {
         return patient.add(Level::Ok, what, format!("{active}"));
     }
-    let how = if ethernet {
-        ": for more, the interface and all switches need an MTU of that and 100 bytes"
-    } else {
-        ""
-    };
+    let how =
+        if ethernet { ": for more, the interface and all switches need an MTU of that and 100 bytes" } else { "" };
     let both = "both ends of a connection must use the same";
     patient.add(Level::Note, what, format!("{active} of {max}{how}; {both}"));
 }
@@ -89,11 +71,7 @@ fn mtu(patient: &mut Patient, port: &str, ethernet: bool, codes: [u32; 2]) {
 fn addresses(patient: &mut Patient, port: &str, ethernet: bool, gids: &[Gid]) {
     let what = format!("{port} GIDs");
     if gids.is_empty() {
-        return patient.add(
-            Level::Warning,
-            what,
-            "none, or the kernel does not report their kinds",
-        );
+        return patient.add(Level::Warning, what, "none, or the kernel does not report their kinds");
     }
     if !ethernet {
         return patient.add(Level::Ok, what, format!("{}", gids.len()));
@@ -101,27 +79,26 @@ fn addresses(patient: &mut Patient, port: &str, ethernet: bool, gids: &[Gid]) {
     let routed: Vec<&Gid> = gids.iter().filter(|gid| gid.kind == GidKind::RoceV2).collect();
     let is_local = |gid: &&&Gid| gid.raw[..2] == [0xfe, 0x80];
     if routed.is_empty() {
-        patient.add(Level::Warning, what, "none of RoCE v2: peers that use it cannot be reached; does the interface have an IP address");
+        patient.add(
+            Level::Warning,
+            what,
+            "none of RoCE v2: peers that use it cannot be reached; does the interface have an IP address",
+        );
     } else if routed.iter().filter(is_local).count() == routed.len() {
         let text = "those of RoCE v2 are link-local only: peers in other subnets are out of reach; give the interface an IP address";
         patient.add(Level::Note, what, text);
     } else {
         let example = routed.iter().find(|gid| !is_local(gid)).map_or(0, |gid| gid.index);
-        let text = format!(
-            "{} of RoCE v2; index {example} is routed: the peer's must be of the same version",
-            routed.len()
-        );
+        let text =
+            format!("{} of RoCE v2; index {example} is routed: the peer's must be of the same version", routed.len());
         patient.add(Level::Ok, what, text);
     }
 }
 
 fn partitions(patient: &mut Patient, port: &str, dir: &std::path::Path) {
     let what = format!("{port} partition keys");
-    let key = |name: &str| {
-        u16::from_str_radix(sysfs::read(&dir.join(name))?.strip_prefix("0x")?, 16).ok()
-    };
-    let keys: Vec<u16> =
-        sysfs::entries(dir).iter().filter_map(|name| key(name)).filter(|&key| key != 0).collect();
+    let key = |name: &str| u16::from_str_radix(sysfs::read(&dir.join(name))?.strip_prefix("0x")?, 16).ok();
+    let keys: Vec<u16> = sysfs::entries(dir).iter().filter_map(|name| key(name)).filter(|&key| key != 0).collect();
     if keys.is_empty() {
         return patient.add(Level::Note, what, "not readable in sysfs");
     }
@@ -129,10 +106,6 @@ fn partitions(patient: &mut Patient, port: &str, dir: &std::path::Path) {
     if keys.iter().any(|key| key & FULL != 0) {
         patient.add(Level::Ok, what, text);
     } else {
-        patient.add(
-            Level::Warning,
-            what,
-            format!("{text}: limited members only, which cannot reach each other"),
-        );
+        patient.add(Level::Warning, what, format!("{text}: limited members only, which cannot reach each other"));
     }
 }

@@ -1,5 +1,5 @@
-//! Routes and neighbours of the interfaces behind GIDs: on RoCE the kernel looks them up when a queue pair connects, and
-//! `ibv_modify_qp` fails with errno 101 (no route) or 110 (no answer from the neighbour).
+//! Routes and neighbours of the interfaces behind GIDs: on RoCE the kernel looks them up when a queue pair connects,
+//! and `ibv_modify_qp` fails with errno 101 (no route) or 110 (no answer from the neighbour).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -25,8 +25,7 @@ struct Network {
 
 /// Adds what the routes of each interface with a routed GID mean.
 pub fn examine(patient: &mut Patient, port: &str, dir: &Path, gids: &[Gid]) {
-    let routed =
-        gids.iter().filter(|gid| gid.kind == GidKind::RoceV2 && gid.raw[..2] != [0xfe, 0x80]);
+    let routed = gids.iter().filter(|gid| gid.kind == GidKind::RoceV2 && gid.raw[..2] != [0xfe, 0x80]);
     let mut seen: Vec<(String, bool)> = Vec::new();
     for gid in routed {
         let ipv4 = gid.raw[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
@@ -66,8 +65,7 @@ pub fn examine(patient: &mut Patient, port: &str, dir: &Path, gids: &[Gid]) {
 
 impl Network {
     fn verdict(&self) -> (Level, String) {
-        let direct =
-            if self.direct.is_empty() { "none".to_owned() } else { self.direct.join(", ") };
+        let direct = if self.direct.is_empty() { "none".to_owned() } else { self.direct.join(", ") };
         let (mut level, mut text) = match (self.default, self.direct.is_empty()) {
             (true, _) => (Level::Ok, format!("a default route; without a gateway: {direct}")),
             (false, false) => (
@@ -84,11 +82,8 @@ impl Network {
         };
         if !self.silent.is_empty() {
             level = if level == Level::Ok { Level::Note } else { level };
-            let names =
-                self.silent.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-            text += &format!(
-                "; no answer from {names}: connecting to it fails with errno 110 (ETIMEDOUT)"
-            );
+            let names = self.silent.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+            text += &format!("; no answer from {names}: connecting to it fails with errno 110 (ETIMEDOUT)");
         }
         (level, text)
     }
@@ -109,10 +104,8 @@ fn network_v4(routes: &str, neighbours: &str, interface: &str) -> Network {
     let mut network = Network::default();
     for line in routes.lines().skip(1) {
         let columns: Vec<&str> = line.split_whitespace().collect();
-        let number =
-            |at: usize| columns.get(at).and_then(|text| u32::from_str_radix(text, 16).ok());
-        let (Some(&name), Some(to), Some(gateway), Some(mask)) =
-            (columns.first(), number(1), number(2), number(7))
+        let number = |at: usize| columns.get(at).and_then(|text| u32::from_str_radix(text, 16).ok());
+        let (Some(&name), Some(to), Some(gateway), Some(mask)) = (columns.first(), number(1), number(2), number(7))
         else {
             continue;
         };
@@ -147,11 +140,9 @@ fn network_v6(routes: &str, interface: &str) -> Network {
     for line in routes.lines() {
         let columns: Vec<&str> = line.split_whitespace().collect();
         let [to, len, _, _, gateway, _, _, _, flags, name] = columns[..] else { continue };
-        let (Ok(to), Ok(len), Ok(flags)) = (
-            u128::from_str_radix(to, 16),
-            u32::from_str_radix(len, 16),
-            u32::from_str_radix(flags, 16),
-        ) else {
+        let (Ok(to), Ok(len), Ok(flags)) =
+            (u128::from_str_radix(to, 16), u32::from_str_radix(len, 16), u32::from_str_radix(flags, 16))
+        else {
             continue;
         };
         let address = Ipv6Addr::from(to);
@@ -183,21 +174,13 @@ mod tests {
     #[cfg(target_endian = "little")]
     fn routes_and_neighbours_of_ipv4() {
         let eth0 = network_v4(ROUTES, ARP, "eth0");
-        assert_eq!(
-            eth0,
-            Network { direct: vec!["10.0.0.0/24".into()], default: true, silent: Vec::new() }
-        );
+        assert_eq!(eth0, Network { direct: vec!["10.0.0.0/24".into()], default: true, silent: Vec::new() });
         assert_eq!(eth0.verdict().0, Level::Ok);
         let eth1 = network_v4(ROUTES, ARP, "eth1");
         assert_eq!((&eth1.direct[..], eth1.default), (&["192.168.0.0/16".to_owned()][..], false));
         let (level, text) = eth1.verdict();
         assert_eq!(level, Level::Note);
-        assert!(
-            text.contains("errno 101")
-                && text.contains("192.168.1.7")
-                && text.contains("errno 110"),
-            "{text}"
-        );
+        assert!(text.contains("errno 101") && text.contains("192.168.1.7") && text.contains("errno 110"), "{text}");
         let (level, text) = network_v4(ROUTES, ARP, "eth2").verdict();
         assert!(level == Level::Warning && text.starts_with("no route"), "{text}");
     }

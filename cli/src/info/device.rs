@@ -186,10 +186,7 @@ impl Device {
             warnings.push(format!("an mlx5 device that is not driven directly: {reason}"));
         }
         for port in self.ports.iter().filter(|port| port.state != "active") {
-            warnings.push(format!(
-                "port {} is {}: nothing is sent or received on it",
-                port.number, port.state
-            ));
+            warnings.push(format!("port {} is {}: nothing is sent or received on it", port.number, port.state));
         }
         warnings.extend(self.numa_node.and_then(|node| process.numa_warning(node)));
         warnings
@@ -200,11 +197,7 @@ impl Device {
     }
 }
 
-fn port<'a>(
-    context: &Context,
-    number: u8,
-    gids: impl Iterator<Item = &'a doorbell::Gid>,
-) -> doorbell::Result<Port> {
+fn port<'a>(context: &Context, number: u8, gids: impl Iterator<Item = &'a doorbell::Gid>) -> doorbell::Result<Port> {
     let attr = context.query_port(number)?;
     let link = names::lanes(attr.active_width).zip(names::lane_speed(attr.active_speed));
     Ok(Port {
@@ -217,12 +210,6 @@ fn port<'a>(
         max_mtu: names::mtu(attr.max_mtu),
         max_message: attr.max_msg_sz,
         lid: attr.lid,
-        gids: gids
-            .map(|gid| Gid {
-                index: gid.index,
-                gid: gid.to_string(),
-                kind: names::gid_kind(gid.kind),
-            })
-            .collect(),
+        gids: gids.map(|gid| Gid { index: gid.index, gid: gid.to_string(), kind: names::gid_kind(gid.kind) }).collect(),
     })
 }

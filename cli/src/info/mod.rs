@@ -46,11 +46,7 @@ pub fn run(args: &InfoArgs) -> Result<bool, Box<dyn std::error::Error>> {
         .map(|device| Device::query(device, &process))
         .collect();
     let report = Report { process, devices };
-    let text = if args.json {
-        serde_json::to_string_pretty(&report)? + "\n"
-    } else {
-        print::text(&report)
-    };
+    let text = if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { print::text(&report) };
     crate::output::write(&text)?;
     Ok(report.devices.iter().all(|device| device.error.is_none()))
 }

@@ -90,22 +90,10 @@ fn of_device(device: &Device) -> String {
         }),
     );
     let limits = &device.limits;
-    line(
-        "limits",
-        &format!("{} QPs of {} receives of {} buffers", limits.qps, limits.qp_wr, limits.qp_sge),
-    );
-    line(
-        "",
-        &format!(
-            "{} SRQs of {} receives of {} buffers",
-            limits.srqs, limits.srq_wr, limits.srq_sge
-        ),
-    );
+    line("limits", &format!("{} QPs of {} receives of {} buffers", limits.qps, limits.qp_wr, limits.qp_sge));
+    line("", &format!("{} SRQs of {} receives of {} buffers", limits.srqs, limits.srq_wr, limits.srq_sge));
     let vectors = limits.comp_vectors;
-    line(
-        "",
-        &format!("{} CQs of {} entries, {vectors} completion vectors", limits.cqs, limits.cqe),
-    );
+    line("", &format!("{} CQs of {} entries, {vectors} completion vectors", limits.cqs, limits.cqe));
     match limits.mr_size {
         u64::MAX => line("", "memory regions of any size"),
         size => line("", &format!("memory regions of {size} bytes")),

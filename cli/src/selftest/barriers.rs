@@ -11,24 +11,14 @@ use super::stop::{Stop, fail};
 use crate::process;
 
 pub const CHECKS: &[Check] = &[
-    Check {
-        id: "G39",
-        name: "payloads and CQEs of many messages are whole",
-        needs: Needs::Rings,
-        run: whole,
-    },
+    Check { id: "G39", name: "payloads and CQEs of many messages are whole", needs: Needs::Rings, run: whole },
     Check {
         id: "G40",
         name: "the same on other processors, one of each NUMA node",
         needs: Needs::Rings,
         run: elsewhere,
     },
-    Check {
-        id: "G41",
-        name: "the barriers of this processor",
-        needs: Needs::Device,
-        run: processor,
-    },
+    Check { id: "G41", name: "the barriers of this processor", needs: Needs::Device, run: processor },
 ];
 
 /// Messages, unless the time is over before.

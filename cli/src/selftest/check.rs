@@ -59,8 +59,7 @@ impl Outcome {
     /// Runs a check.
     pub fn of(check: &Check, lab: &mut Lab) -> Self {
         let done = if check.needs == Needs::Rings && !lab.direct {
-            let reason =
-                lab.context.auto_path().1.map_or(String::new(), |reason| reason.to_string());
+            let reason = lab.context.auto_path().1.map_or(String::new(), |reason| reason.to_string());
             Err(Stop::Cannot(format!("doorbell does not drive the rings of this device: {reason}")))
         } else if check.needs == Needs::Peer && lab.peer.is_none() {
             Err(Stop::Cannot("there is no peer: --peer names one".into()))

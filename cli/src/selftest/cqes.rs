@@ -16,53 +16,23 @@ use super::stop::{Stop, fail, same};
 use super::witness::{Witness, hex};
 
 pub const CHECKS: &[Check] = &[
-    Check {
-        id: "D21",
-        name: "owner bits over three laps of a CQ",
-        needs: Needs::Rings,
-        run: owners,
-    },
-    Check {
-        id: "D23",
-        name: "wqe_counter and queue pair of each CQE",
-        needs: Needs::Rings,
-        run: counters,
-    },
+    Check { id: "D21", name: "owner bits over three laps of a CQ", needs: Needs::Rings, run: owners },
+    Check { id: "D23", name: "wqe_counter and queue pair of each CQE", needs: Needs::Rings, run: counters },
     Check { id: "D24", name: "byte count of each CQE", needs: Needs::Rings, run: byte_counts },
     Check { id: "D25", name: "opcode of each CQE", needs: Needs::Rings, run: opcodes },
-    Check {
-        id: "D26",
-        name: "timestamps rise, within the time that passes",
-        needs: Needs::Device,
-        run: timestamps,
-    },
+    Check { id: "D26", name: "timestamps rise, within the time that passes", needs: Needs::Device, run: timestamps },
     Check { id: "D28", name: "compressed CQEs", needs: Needs::Rings, run: compressed },
 ];
 
 /// Checks of all CQEs of the run.
 pub const LAST: &[Check] = &[
-    Check {
-        id: "D20",
-        name: "signature of every CQE of this run",
-        needs: Needs::Rings,
-        run: signatures,
-    },
-    Check {
-        id: "D22",
-        name: "user index of every CQE of this run",
-        needs: Needs::Rings,
-        run: user_indices,
-    },
+    Check { id: "D20", name: "signature of every CQE of this run", needs: Needs::Rings, run: signatures },
+    Check { id: "D22", name: "user index of every CQE of this run", needs: Needs::Rings, run: user_indices },
     Check { id: "D27", name: "opcodes that were seen", needs: Needs::Rings, run: seen },
 ];
 
 /// Lets `count` messages arrive one after the other, and returns the CQEs of the receives.
-fn cqes(
-    lab: &Lab,
-    shape: &Shape,
-    count: u32,
-    imm: impl Fn(u32) -> Option<u32>,
-) -> Result<(Pair, Vec<Cqe64>), Stop> {
+fn cqes(lab: &Lab, shape: &Shape, count: u32, imm: impl Fn(u32) -> Option<u32>) -> Result<(Pair, Vec<Cqe64>), Stop> {
     let mut pair = Pair::new(lab, shape)?;
     for number in 0..count {
         pair.send(0, &payload(number, number as usize % 60), imm(number))?;
@@ -94,11 +64,7 @@ fn counters(lab: &mut Lab) -> Result<String, Stop> {
     let qpn = pair.near[0].qp_num();
     for (number, (cqe, bytes)) in cqes.iter().zip(pair.cqes()).enumerate() {
         same(format!("wqe_counter of CQE {number} ({})", hex(&bytes)), &number, &counter(&bytes))?;
-        same(
-            format!("QP of CQE {number} ({})", hex(&bytes)),
-            &qpn,
-            &(cqe.sop_drop_qpn.get() & 0xff_ffff),
-        )?;
+        same(format!("QP of CQE {number} ({})", hex(&bytes)), &qpn, &(cqe.sop_drop_qpn.get() & 0xff_ffff))?;
     }
     Ok("60 receives".into())
 }
@@ -116,32 +82,22 @@ fn byte_counts(lab: &mut Lab) -> Result<String, Stop> {
 }
 
 fn opcodes(lab: &mut Lab) -> Result<String, Stop> {
-    let (mut pair, cqes) =
-        cqes(lab, &Shape::new(lab), 40, |number| (number % 2 == 1).then_some(number))?;
+    let (mut pair, cqes) = cqes(lab, &Shape::new(lab), 40, |number| (number % 2 == 1).then_some(number))?;
     for (number, cqe) in cqes.iter().enumerate() {
         let wanted = [CqeOpcode::ResponderSend, CqeOpcode::ResponderSendImm][number % 2];
-        same(
-            format!("opcode of CQE {number} ({})", CqeText(&cqe.to_bytes())),
-            &wanted,
-            &cqe.opcode(),
-        )?;
+        same(format!("opcode of CQE {number} ({})", CqeText(&cqe.to_bytes())), &wanted, &cqe.opcode())?;
         same("format", &CqeFormat::Plain, &CqeFormat::from_op_own(cqe.op_own))?;
     }
     pair.all_sent(0)?;
     for seen in pair.sent_cqes(0).iter().flatten() {
         let cqe = Cqe64::from_bytes(seen);
-        same(
-            format!("opcode of the CQE of a send ({})", hex(seen)),
-            &CqeOpcode::Requester,
-            &cqe.opcode(),
-        )?;
+        same(format!("opcode of the CQE of a send ({})", hex(seen)), &CqeOpcode::Requester, &cqe.opcode())?;
     }
     Ok("SEND, SEND with immediate data, and the CQEs of their sends".into())
 }
 
 fn timestamps(lab: &mut Lab) -> Result<String, Stop> {
-    let shape =
-        Shape { receiver: |config| config.timestamps(Timestamps::Ticks), ..Shape::new(lab) };
+    let shape = Shape { receiver: |config| config.timestamps(Timestamps::Ticks), ..Shape::new(lab) };
     let mut pair = Pair::new(lab, &shape)?;
     let Ok(clock) = lab.context.clock() else {
         return Err(Stop::Cannot("the device has no clock that can be read".into()));
@@ -156,18 +112,14 @@ fn timestamps(lab: &mut Lab) -> Result<String, Stop> {
             };
             let now = clock.nanoseconds(time).map_err(|error| error.to_string())?;
             if last.is_some_and(|last| now < last) {
-                return fail(format!(
-                    "timestamp {now} ns of message {number} comes after {} ns",
-                    last.unwrap_or(0)
-                ));
+                return fail(format!("timestamp {now} ns of message {number} comes after {} ns", last.unwrap_or(0)));
             }
             first.get_or_insert(now);
             last = Some(now);
             Ok(())
         })?;
     }
-    let (spent, passed) =
-        (last.unwrap_or(0) - first.unwrap_or(0), began.elapsed().as_nanos() as u64);
+    let (spent, passed) = (last.unwrap_or(0) - first.unwrap_or(0), began.elapsed().as_nanos() as u64);
     // Clocks of crystals differ by less than a part in a thousand.
     if spent > passed + passed / 1000 {
         return fail(format!("{spent} ns by timestamps in {passed} ns"));
@@ -185,16 +137,14 @@ fn compressed(lab: &mut Lab) -> Result<String, Stop> {
         (
             caps.hash,
             "hash",
-            (|config| config.compression(Compression::Hash))
-                as fn(doorbell::CqConfig) -> doorbell::CqConfig,
+            (|config| config.compression(Compression::Hash)) as fn(doorbell::CqConfig) -> doorbell::CqConfig,
         ),
         (caps.checksum, "checksum", |config| config.compression(Compression::Checksum)),
     ] {
         if !there {
             continue;
         }
-        let shape =
-            Shape { path: Path::Direct, receiver: config, cq: Some(127), ..Shape::new(lab) };
+        let shape = Shape { path: Path::Direct, receiver: config, cq: Some(127), ..Shape::new(lab) };
         let mut pair = Pair::new(lab, &shape)?;
         // It does not know arrays of mini CQEs.
         let tap = pair.tap.take();
@@ -239,9 +189,7 @@ fn signatures(lab: &mut Lab) -> Result<String, Stop> {
     let witness = looked_at(lab)?;
     match witness.wrong {
         0 => Ok(format!("{} CQEs, all right", witness.seen)),
-        wrong => {
-            fail(format!("{wrong} of {} wrong; {}", witness.seen, witness.examples.join("; ")))
-        }
+        wrong => fail(format!("{wrong} of {} wrong; {}", witness.seen, witness.examples.join("; "))),
     }
 }
 
@@ -255,8 +203,7 @@ fn user_indices(lab: &mut Lab) -> Result<String, Stop> {
 
 fn seen(lab: &mut Lab) -> Result<String, Stop> {
     let witness = looked_at(lab)?;
-    let names =
-        witness.first.values().map(|bytes| format!("{:?}", Cqe64::from_bytes(bytes).opcode()));
+    let names = witness.first.values().map(|bytes| format!("{:?}", Cqe64::from_bytes(bytes).opcode()));
     let mut names: Vec<String> = names.collect();
     names.dedup();
     Ok(names.join(", "))

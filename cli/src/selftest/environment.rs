@@ -10,12 +10,7 @@ use crate::sysfs;
 pub const CHECKS: &[Check] = &[
     Check { id: "A1", name: "device and firmware", needs: Needs::Device, run: device },
     Check { id: "A2", name: "who drives it", needs: Needs::Device, run: driver },
-    Check {
-        id: "A3",
-        name: "limits and processors of this process",
-        needs: Needs::Device,
-        run: process,
-    },
+    Check { id: "A3", name: "limits and processors of this process", needs: Needs::Device, run: process },
     Check { id: "A4", name: "port", needs: Needs::Device, run: port },
     Check { id: "A5", name: "what the device offers", needs: Needs::Device, run: attributes },
 ];
@@ -41,8 +36,8 @@ fn driver(lab: &mut Lab) -> Result<String, Stop> {
     Ok(format!("{}; path {path}{why}", libraries(&maps, lab.context.name()).join(", ")))
 }
 
-/// The files of libibverbs and of the provider for a device of that name in a list of mappings: their names end with the
-/// version of rdma-core. libibverbs loads all providers, so a provider of another name cannot be identified.
+/// The files of libibverbs and of the provider for a device of that name in a list of mappings: their names end with
+/// the version of rdma-core. libibverbs loads all providers, so a provider of another name cannot be identified.
 fn libraries<'a>(maps: &'a str, device: &str) -> Vec<&'a str> {
     let kind: String = device.chars().take_while(char::is_ascii_alphabetic).collect();
     let provider = format!("lib{kind}");
@@ -58,8 +53,7 @@ fn libraries<'a>(maps: &'a str, device: &str) -> Vec<&'a str> {
 
 fn process(lab: &mut Lab) -> Result<String, Stop> {
     let process = Process::this();
-    let memlock =
-        process.memlock_limit.map_or("unlimited".into(), |bytes| format!("{} KiB", bytes >> 10));
+    let memlock = process.memlock_limit.map_or("unlimited".into(), |bytes| format!("{} KiB", bytes >> 10));
     let governor = std::path::Path::new("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
     let governor = sysfs::read(governor).unwrap_or("unknown".into());
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

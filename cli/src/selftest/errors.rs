@@ -18,33 +18,13 @@ use super::stop::{Stop, fail, same};
 use super::witness::hex;
 
 pub const CHECKS: &[Check] = &[
-    Check {
-        id: "E28",
-        name: "a message longer than its receive",
-        needs: Needs::Device,
-        run: too_long,
-    },
-    Check {
-        id: "E29",
-        name: "a receive with a key that does not exist",
-        needs: Needs::Rings,
-        run: bad_lkey,
-    },
-    Check {
-        id: "E30",
-        name: "a WRITE with a key that the peer does not have",
-        needs: Needs::Device,
-        run: bad_rkey,
-    },
+    Check { id: "E28", name: "a message longer than its receive", needs: Needs::Device, run: too_long },
+    Check { id: "E29", name: "a receive with a key that does not exist", needs: Needs::Rings, run: bad_lkey },
+    Check { id: "E30", name: "a WRITE with a key that the peer does not have", needs: Needs::Device, run: bad_rkey },
     Check { id: "E31", name: "no receive, and no retry", needs: Needs::Device, run: not_ready },
     Check { id: "E32", name: "a peer that does not answer", needs: Needs::Device, run: dead_peer },
     Check { id: "E33", name: "receives are flushed in order", needs: Needs::Device, run: flush },
-    Check {
-        id: "E34",
-        name: "the limit of an SRQ raises its event",
-        needs: Needs::Device,
-        run: srq_limit,
-    },
+    Check { id: "E34", name: "the limit of an SRQ raises its event", needs: Needs::Device, run: srq_limit },
     Check {
         id: "E35",
         name: "the last WQE of a queue pair on an SRQ raises its event",
@@ -67,12 +47,7 @@ const NO_ANSWER: Code = (Syndrome::TRANSPORT_RETRY_EXC, 0x81);
 const FLUSHED: Code = (Syndrome::WR_FLUSH, 0xf9);
 
 /// Compares the first CQE of an error with the expected codes; where CQEs are not watched, there is nothing to compare.
-fn report(
-    what: &str,
-    cqes: Option<Vec<[u8; 64]>>,
-    opcode: CqeOpcode,
-    wanted: Code,
-) -> Result<String, Stop> {
+fn report(what: &str, cqes: Option<Vec<[u8; 64]>>, opcode: CqeOpcode, wanted: Code) -> Result<String, Stop> {
     let Some(cqes) = cqes else { return Ok(String::new()) };
     let mut errors = cqes.iter().filter(|bytes| matches!(bytes[63] >> 4, 13 | 14));
     let Some(first) = errors.next() else { return fail(format!("{what}: no CQE of an error")) };
@@ -137,8 +112,7 @@ fn bad_lkey(lab: &mut Lab) -> Result<String, Stop> {
     unsafe {
         let Some(mut rings) = pair.receiver.as_direct() else { return fail("no rings") };
         let (_, ring) = rings.rq(queue)?;
-        let sge =
-            Sge { addr: memory.as_ptr().expose_provenance() as u64, length: 16, lkey: 0x1234_5678 };
+        let sge = Sge { addr: memory.as_ptr().expose_provenance() as u64, length: 16, lkey: 0x1234_5678 };
         ring.post(SlotContext::from_wr_id(7), &[sge]).map_err(|error| format!("{error:?}"))?;
         ring.ring_doorbell();
     }
@@ -226,9 +200,7 @@ fn srq_limit(lab: &mut Lab) -> Result<String, Stop> {
     for number in 0..6 {
         pair.send(0, &[number], None)?;
     }
-    event(lab, "IBV_EVENT_SRQ_LIMIT_REACHED", |event| {
-        matches!(event, AsyncEvent::SrqLimitReached { .. })
-    })?;
+    event(lab, "IBV_EVENT_SRQ_LIMIT_REACHED", |event| matches!(event, AsyncEvent::SrqLimitReached { .. }))?;
     Ok("9 of 15 receives left, the limit being 10".into())
 }
 

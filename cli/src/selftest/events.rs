@@ -18,18 +18,8 @@ pub const CHECKS: &[Check] = &[
         needs: Needs::Device,
         run: arm,
     },
-    Check {
-        id: "F37",
-        name: "arming at the moment of an arrival loses nothing",
-        needs: Needs::Device,
-        run: race,
-    },
-    Check {
-        id: "F38",
-        name: "an event for solicited messages only",
-        needs: Needs::Device,
-        run: solicited,
-    },
+    Check { id: "F37", name: "arming at the moment of an arrival loses nothing", needs: Needs::Device, run: race },
+    Check { id: "F38", name: "an event for solicited messages only", needs: Needs::Device, run: solicited },
 ];
 
 /// For an event that has been raised already, or never will be.
@@ -75,9 +65,7 @@ fn race(lab: &mut Lab) -> Result<String, Stop> {
         if pair.receiver.arm()? {
             before += 1;
         } else if !readable(&pair, SURE)? {
-            return fail(format!(
-                "no event in round {round}, though a message arrived after the CQ was armed"
-            ));
+            return fail(format!("no event in round {round}, though a message arrived after the CQ was armed"));
         }
         pair.take(1)?;
     }

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use doorbell::{
-    AddressHandle, BufferPool, CqConfig, NotSent, Path, PoolConfig, Posting, ProtectionDomain,
-    QpAddress, QpConfig, QueuePair, Receiver, Refused, RemoteRegion, RqConfig, Sender, WcStatus,
+    AddressHandle, BufferPool, CqConfig, NotSent, Path, PoolConfig, Posting, ProtectionDomain, QpAddress, QpConfig,
+    QueuePair, Receiver, Refused, RemoteRegion, RqConfig, Sender, WcStatus,
 };
 
 use super::lab::Lab;
@@ -59,10 +59,7 @@ impl LocalFar {
             let config = config(lab, shape.datagrams).sends(64).max_inline(64);
             let config = config.timeout(shape.timeout).retry_cnt(shape.retries);
             let config = config.rnr_retry(shape.rnr_retry);
-            let qp = QueuePair::builder(&config)
-                .receive(&mut receiver, RqConfig::new(1))
-                .send(&mut sender)
-                .build()?;
+            let qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build()?;
             // SAFETY: a live queue pair.
             let cq = unsafe { (*qp.as_raw()).send_cq };
             let watched = lab.direct && shape.watched;
@@ -163,10 +160,7 @@ fn posted<P>(done: Result<(), Refused<P, NotSent>>) -> Result<(), Stop> {
 impl Drop for LocalFar {
     /// Looks at CQEs that came too late for the checks.
     fn drop(&mut self) {
-        self.queues
-            .iter_mut()
-            .filter_map(|queue| queue.tap.as_mut())
-            .for_each(|tap| _ = tap.look());
+        self.queues.iter_mut().filter_map(|queue| queue.tap.as_mut()).for_each(|tap| _ = tap.look());
     }
 }
 
@@ -182,9 +176,7 @@ impl Far {
     /// Makes them: at the peer if there is one, unless they must be local.
     pub fn new(lab: &Lab, shape: &FarShape, local: bool) -> Result<Self, Stop> {
         match &lab.peer {
-            Some(peer) if !local => {
-                Ok(Self::There(RemoteFar::new(Rc::clone(peer), Rc::clone(&lab.witness), shape)?))
-            }
+            Some(peer) if !local => Ok(Self::There(RemoteFar::new(Rc::clone(peer), Rc::clone(&lab.witness), shape)?)),
             _ => Ok(Self::Here(Box::new(LocalFar::new(lab, shape)?))),
         }
     }

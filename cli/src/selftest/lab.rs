@@ -46,12 +46,7 @@ pub struct Lab {
 
 impl Lab {
     /// Reads the properties of an open device.
-    pub fn new(
-        context: Context,
-        model: bool,
-        args: &SelftestArgs,
-        descriptors: usize,
-    ) -> doorbell::Result<Self> {
+    pub fn new(context: Context, model: bool, args: &SelftestArgs, descriptors: usize) -> doorbell::Result<Self> {
         let pd = context.alloc_pd()?;
         let direct = context.auto_path().0 == Path::Direct;
         let witness = Rc::default();
@@ -131,13 +126,14 @@ impl Iterator for Rounds {
 
 /// Ends a wait in which nothing happens any more.
 ///
-/// It counts processor time of this process, which grows while it waits: on a busy machine time passes without any work.
+/// It counts processor time of this process, which grows while it waits: on a busy machine time passes without any
+/// work.
 pub struct Patience {
     since: Duration,
 }
 
-/// Longest processor time without progress. It is shorter after the first stall: such a device stalls again, and the run
-/// must end.
+/// Longest processor time without progress. It is shorter after the first stall: such a device stalls again, and the
+/// run must end.
 const LONGEST: [Duration; 2] = [Duration::from_millis(600), Duration::from_millis(150)];
 static STALLED: AtomicBool = AtomicBool::new(false);
 /// The factor for both where another host takes part.

@@ -12,30 +12,10 @@ use super::stop::{Stop, fail, same};
 use super::witness::{hex, plain};
 
 pub const CHECKS: &[Check] = &[
-    Check {
-        id: "B6",
-        name: "WQEs of receives equal those of libmlx5",
-        needs: Needs::Rings,
-        run: wqes,
-    },
-    Check {
-        id: "B7",
-        name: "doorbell records equal, and cover what they count",
-        needs: Needs::Rings,
-        run: records,
-    },
-    Check {
-        id: "B8",
-        name: "the device follows the links of an SRQ",
-        needs: Needs::Rings,
-        run: links,
-    },
-    Check {
-        id: "B9",
-        name: "indices in CQEs equal those of libmlx5's queue",
-        needs: Needs::Rings,
-        run: indices,
-    },
+    Check { id: "B6", name: "WQEs of receives equal those of libmlx5", needs: Needs::Rings, run: wqes },
+    Check { id: "B7", name: "doorbell records equal, and cover what they count", needs: Needs::Rings, run: records },
+    Check { id: "B8", name: "the device follows the links of an SRQ", needs: Needs::Rings, run: links },
+    Check { id: "B9", name: "indices in CQEs equal those of libmlx5's queue", needs: Needs::Rings, run: indices },
 ];
 
 /// The same queue twice: driven by doorbell, and by libmlx5.
@@ -85,13 +65,8 @@ fn base(wqes: &Wqes, posted: usize) -> u64 {
     let segments = (0..posted).flat_map(|slot| wqes.wqe(slot)[lead..].to_vec());
     let segments: Vec<u8> = segments.collect();
     let segments = segments.chunks_exact(DataSegment::SIZE);
-    let segments =
-        segments.map(|bytes| DataSegment::from_bytes(bytes.try_into().expect("a segment")));
-    segments
-        .filter(|segment| segment.lkey.get() > 0x100)
-        .map(|segment| segment.addr.get())
-        .min()
-        .unwrap_or(0)
+    let segments = segments.map(|bytes| DataSegment::from_bytes(bytes.try_into().expect("a segment")));
+    segments.filter(|segment| segment.lkey.get() > 0x100).map(|segment| segment.addr.get()).min().unwrap_or(0)
 }
 
 fn wqes(lab: &mut Lab) -> Result<String, Stop> {
@@ -173,8 +148,7 @@ fn records(lab: &mut Lab) -> Result<String, Stop> {
 }
 
 fn links(lab: &mut Lab) -> Result<String, Stop> {
-    let shape =
-        Shape { qps: 2, srq: true, receives: 7, buffer: 8192, buffers: 7, ..Shape::new(lab) };
+    let shape = Shape { qps: 2, srq: true, receives: 7, buffer: 8192, buffers: 7, ..Shape::new(lab) };
     let mut pair = Pair::new(lab, &shape)?;
     let wqes = Wqes::of(pair.near_raw(0))?;
     let (mut turned, mut checked) = (0, 0);
@@ -196,11 +170,7 @@ fn links(lab: &mut Lab) -> Result<String, Stop> {
         pair.arrived(3)?;
         let counters: Vec<usize> = pair.cqes()[before..].iter().map(counter).collect();
         for two in counters.windows(2) {
-            same(
-                format!("slot after {:#x}, which links to the next", two[0]),
-                &wqes.link(two[0]),
-                &two[1],
-            )?;
+            same(format!("slot after {:#x}, which links to the next", two[0]), &wqes.link(two[0]), &two[1])?;
             checked += 1;
         }
         pair.take(3)?;

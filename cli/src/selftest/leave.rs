@@ -30,18 +30,14 @@ fn descriptors(lab: &mut Lab) -> Result<String, Stop> {
         return fail(format!("{now} descriptors are open, {before} were before the checks"));
     }
     match objects(lab) {
-        None => {
-            Ok(format!("{now} descriptors, as before; rdma resource show does not list the device"))
-        }
-        Some(left) if left.is_empty() => {
-            Ok(format!("{now} descriptors, as before, and nothing in rdma resource show"))
-        }
+        None => Ok(format!("{now} descriptors, as before; rdma resource show does not list the device")),
+        Some(left) if left.is_empty() => Ok(format!("{now} descriptors, as before, and nothing in rdma resource show")),
         Some(left) => fail(format!("rdma resource show has objects of this process: {left:?}")),
     }
 }
 
-/// The kinds of the objects that the kernel has for this process on the device, by the program `rdma` of iproute2; `None`
-/// where that program or the device is not there.
+/// The kinds of the objects that the kernel has for this process on the device, by the program `rdma` of iproute2;
+/// `None` where that program or the device is not there.
 fn objects(lab: &Lab) -> Option<Vec<&'static str>> {
     let show = |kind: &[&str]| {
         let mut rdma = Command::new("rdma");
@@ -52,9 +48,7 @@ fn objects(lab: &Lab) -> Option<Vec<&'static str>> {
     if !show(&[])?.iter().any(|entry| entry["ifname"] == *name) {
         return None;
     }
-    let ours = |entry: &serde_json::Value| {
-        entry["ifname"] == *name && entry["pid"] == u64::from(std::process::id())
-    };
+    let ours = |entry: &serde_json::Value| entry["ifname"] == *name && entry["pid"] == u64::from(std::process::id());
     // Protection domains are left out: the domain of the checks still exists.
     let mut left = Vec::new();
     for kind in ["qp", "cq", "srq", "mr"] {

@@ -21,8 +21,8 @@ const SILENCE: Duration = Duration::from_secs(120);
 pub fn run(lab: Lab, port: u16) -> Result<bool, Box<dyn Error>> {
     let failed = |error: std::io::Error| format!("TCP port {port}: {error}");
     // Where there is no IPv6, IPv4 alone.
-    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
-        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
+    let listener =
+        TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
     let listener = listener.map_err(failed)?;
     let port = listener.local_addr()?.port();
     crate::output::write(&format!("listening on TCP port {port} for doorbell selftest --peer\n"))?;
@@ -84,9 +84,9 @@ impl Host {
                 self.two_way = Some(end);
                 Ok(reply)
             }),
-            Command::ConnectTwoWay { near } => addresses(&[near])
-                .and_then(|near| self.two_way()?.connect(&near[0]))
-                .map(|()| Reply::Done),
+            Command::ConnectTwoWay { near } => {
+                addresses(&[near]).and_then(|near| self.two_way()?.connect(&near[0])).map(|()| Reply::Done)
+            }
         };
         let reply = match (self.failed.take(), done) {
             (Some(why), _) | (None, Err(Stop::Fail(why) | Stop::Cannot(why))) => Reply::Failed(why),
@@ -112,10 +112,7 @@ impl Host {
     }
 
     /// Replies, and then works.
-    fn afterwards(
-        &mut self,
-        work: impl FnOnce(&mut TwoWay) -> Result<(), Stop>,
-    ) -> Result<Option<String>, String> {
+    fn afterwards(&mut self, work: impl FnOnce(&mut TwoWay) -> Result<(), Stop>) -> Result<Option<String>, String> {
         self.lines.write(&Reply::Done)?;
         let done = self.two_way().and_then(work);
         self.no_reply(done)

@@ -73,10 +73,9 @@ pub fn run(args: &SelftestArgs) -> Result<bool, Box<dyn Error>> {
     let context = doorbell::open(&name)?;
     // soft-mlx5 names itself in one of two files: within a process, and in a virtual machine.
     let path = context.sysfs_path();
-    let model =
-        [("node_desc", "soft-mlx5"), ("board_id", "SOFT")].into_iter().any(|(file, start)| {
-            sysfs::read(&path.join(file)).is_some_and(|text| text.starts_with(start))
-        });
+    let model = [("node_desc", "soft-mlx5"), ("board_id", "SOFT")]
+        .into_iter()
+        .any(|(file, start)| sysfs::read(&path.join(file)).is_some_and(|text| text.starts_with(start)));
     let peer = match &args.peer {
         Some(host) => Some(Rc::new(RefCell::new(Peer::connect(host, args.tcp_port)?))),
         None => None,
@@ -131,14 +130,7 @@ fn verdict(outcomes: &[Outcome]) -> String {
     let cannot = of(Ending::Cannot).count();
     let failed: Vec<&str> = of(Ending::Fail).map(|outcome| outcome.id).collect();
     if failed.is_empty() {
-        return format!(
-            "selftest: ok: {} checks, {cannot} could not run",
-            of(Ending::Pass).count()
-        );
+        return format!("selftest: ok: {} checks, {cannot} could not run", of(Ending::Pass).count());
     }
-    format!(
-        "selftest: FAILED: {} ({} passed, {cannot} could not run)",
-        failed.join(" "),
-        of(Ending::Pass).count()
-    )
+    format!("selftest: FAILED: {} ({} passed, {cannot} could not run)", failed.join(" "), of(Ending::Pass).count())
 }

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use doorbell::raw::rdma_core_sys as sys;
 use doorbell::{
-    BufferPool, CqConfig, Failure, Message, Path, PoolConfig, QpConfig, QueueId, QueuePair,
-    ReceiveFrom, Receiver, RqConfig, SrqConfig, SrqId, WcStatus,
+    BufferPool, CqConfig, Failure, Message, Path, PoolConfig, QpConfig, QueueId, QueuePair, ReceiveFrom, Receiver,
+    RqConfig, SrqConfig, SrqId, WcStatus,
 };
 
 use super::far::{Far, OUTSTANDING, config};
@@ -118,11 +118,7 @@ impl Pair {
                 Some(srq) => ReceiveFrom::Srq(srq),
                 None => RqConfig::new(shape.receives).max_sge(shape.sges).into(),
             };
-            near.push(
-                QueuePair::builder(&(shape.receives_with)(base))
-                    .receive(&mut receiver, from)
-                    .build()?,
-            );
+            near.push(QueuePair::builder(&(shape.receives_with)(base)).receive(&mut receiver, from).build()?);
         }
         let (timeout, retries) = shape.timeout;
         let far = FarShape {
@@ -199,9 +195,7 @@ impl Pair {
     pub fn sent(&mut self, qp: usize) -> Result<(), Stop> {
         match self.completed(qp)? {
             (WcStatus::SUCCESS, _) => Ok(()),
-            (status, vendor) => {
-                fail(format!("a send completed with {status} (vendor {vendor:#04x})"))
-            }
+            (status, vendor) => fail(format!("a send completed with {status} (vendor {vendor:#04x})")),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The other host: it makes the queue pairs that send, and posts the requests that this host sends it over TCP.
 //!
-//! A command or reply is a line of JSON. Commands that have no reply are not waited for; their failure is the reply to the
-//! next command that has one.
+//! A command or reply is a line of JSON. Commands that have no reply are not waited for; their failure is the reply to
+//! the next command that has one.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -60,9 +60,7 @@ impl Lines {
 
 fn describe(error: &std::io::Error) -> String {
     match error.kind() {
-        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
-            "it does not answer".into()
-        }
+        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => "it does not answer".into(),
         _ => error.to_string(),
     }
 }
@@ -78,9 +76,8 @@ pub struct Peer {
 impl Peer {
     /// Connects to `doorbell selftest --listen`.
     pub fn connect(host: &str, port: u16) -> Result<Self, String> {
-        let failed = |why: String| {
-            format!("{host}, TCP port {port}: {why}; does doorbell selftest --listen run there?")
-        };
+        let failed =
+            |why: String| format!("{host}, TCP port {port}: {why}; does doorbell selftest --listen run there?");
         let mut last = "no address".into();
         for address in (host, port).to_socket_addrs().map_err(|error| failed(error.to_string()))? {
             match TcpStream::connect_timeout(&address, SILENCE) {
@@ -99,9 +96,7 @@ impl Peer {
         self.lines.write(&Command::Hello { version: VERSION.into() })?;
         match self.lines.read()? {
             Reply::Version(theirs) if theirs == VERSION => Ok(()),
-            Reply::Version(theirs) => {
-                Err(format!("version {theirs} there, {VERSION} here: both must be the same"))
-            }
+            Reply::Version(theirs) => Err(format!("version {theirs} there, {VERSION} here: both must be the same")),
             Reply::Failed(why) => Err(why),
             _ => Err("an unexpected answer".into()),
         }
@@ -128,9 +123,7 @@ impl Peer {
     /// Asks for addresses.
     pub fn addresses(&mut self, command: &Command<'_>) -> Result<Vec<QpAddress>, Stop> {
         match self.ask(command)? {
-            Reply::Addresses(texts) => {
-                Ok(texts.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
-            }
+            Reply::Addresses(texts) => Ok(texts.iter().map(|text| text.parse()).collect::<Result<_, _>>()?),
             _ => Err(self.lost("an unexpected answer")),
         }
     }
@@ -154,11 +147,7 @@ pub struct RemoteFar {
 
 impl RemoteFar {
     /// Has the peer make them.
-    pub fn new(
-        peer: Rc<RefCell<Peer>>,
-        witness: Rc<RefCell<Witness>>,
-        shape: &FarShape,
-    ) -> Result<Self, Stop> {
+    pub fn new(peer: Rc<RefCell<Peer>>, witness: Rc<RefCell<Witness>>, shape: &FarShape) -> Result<Self, Stop> {
         let mut link = peer.borrow_mut();
         link.next += 1;
         let id = link.next;

@@ -10,18 +10,8 @@ use super::rings::Wqes;
 use super::stop::{Stop, fail, same};
 
 pub const CHECKS: &[Check] = &[
-    Check {
-        id: "C10",
-        name: "messages of a queue pair arrive in order",
-        needs: Needs::Device,
-        run: in_order,
-    },
-    Check {
-        id: "C11",
-        name: "an SRQ whose buffers come back in any order",
-        needs: Needs::Device,
-        run: out_of_order,
-    },
+    Check { id: "C10", name: "messages of a queue pair arrive in order", needs: Needs::Device, run: in_order },
+    Check { id: "C11", name: "an SRQ whose buffers come back in any order", needs: Needs::Device, run: out_of_order },
     Check { id: "C12", name: "a receive queue goes round", needs: Needs::Rings, run: wraps },
     Check {
         id: "C13",
@@ -29,25 +19,10 @@ pub const CHECKS: &[Check] = &[
         needs: Needs::Device,
         run: full_and_empty,
     },
-    Check {
-        id: "C14",
-        name: "messages over several buffers, and of no bytes",
-        needs: Needs::Device,
-        run: scattered,
-    },
-    Check {
-        id: "C16",
-        name: "datagrams, their source and header",
-        needs: Needs::Device,
-        run: datagrams,
-    },
+    Check { id: "C14", name: "messages over several buffers, and of no bytes", needs: Needs::Device, run: scattered },
+    Check { id: "C16", name: "datagrams, their source and header", needs: Needs::Device, run: datagrams },
     Check { id: "C17", name: "immediate data", needs: Needs::Device, run: immediate },
-    Check {
-        id: "C18",
-        name: "recycling in order writes no WQE",
-        needs: Needs::Rings,
-        run: recycled,
-    },
+    Check { id: "C18", name: "recycling in order writes no WQE", needs: Needs::Rings, run: recycled },
 ];
 
 /// Bytes that follow from a number.
@@ -125,9 +100,7 @@ fn wraps(lab: &mut Lab) -> Result<String, Stop> {
     let count = 16 * 3 + 5;
     for number in 0..count {
         pair.send(0, &payload(number, 20), None)?;
-        pair.receive(1, |message| {
-            same(format!("message {number}"), &payload(number, 20), &message?.to_vec())
-        })?;
+        pair.receive(1, |message| same(format!("message {number}"), &payload(number, 20), &message?.to_vec()))?;
     }
     let counters: Vec<usize> = pair.cqes().iter().map(counter).collect();
     same("wqe_counter of each CQE", &(0..count as usize).collect(), &counters)?;
@@ -175,15 +148,7 @@ fn full_and_empty(lab: &mut Lab) -> Result<String, Stop> {
 fn scattered(lab: &mut Lab) -> Result<String, Stop> {
     let lengths = [0, 1, 15, 16, 17, 31, 32, 33, 47, 48];
     for srq in [false, true] {
-        let shape = Shape {
-            sges: 3,
-            srq,
-            receives: 7,
-            buffer: 16,
-            buffers: 21,
-            fill: false,
-            ..Shape::new(lab)
-        };
+        let shape = Shape { sges: 3, srq, receives: 7, buffer: 16, buffers: 21, fill: false, ..Shape::new(lab) };
         let mut pair = Pair::new(lab, &shape)?;
         for (number, len) in lengths.into_iter().enumerate() {
             let buffers = (0..3).map_while(|_| pair.pool.take()).collect();
@@ -193,15 +158,9 @@ fn scattered(lab: &mut Lab) -> Result<String, Stop> {
             pair.receive(1, |message| {
                 let message = message?;
                 let pieces: Vec<usize> = message.segments().map(<[u8]>::len).collect();
-                same(
-                    format!("bytes of a message of {len}"),
-                    &bytes,
-                    &message.segments().flatten().copied().collect(),
-                )?;
-                let wanted: Vec<usize> = (0..3)
-                    .map(|piece| len.saturating_sub(16 * piece).min(16))
-                    .filter(|len| *len > 0)
-                    .collect();
+                same(format!("bytes of a message of {len}"), &bytes, &message.segments().flatten().copied().collect())?;
+                let wanted: Vec<usize> =
+                    (0..3).map(|piece| len.saturating_sub(16 * piece).min(16)).filter(|len| *len > 0).collect();
                 same(format!("pieces of a message of {len}"), &wanted, &pieces)?;
                 drop(message.into_buffers());
                 Ok(())
@@ -225,11 +184,7 @@ fn datagrams(lab: &mut Lab) -> Result<String, Stop> {
             let Some(datagram) = message.datagram() else {
                 return fail("a message that is no datagram");
             };
-            same(
-                format!("bytes of datagram {number}"),
-                &payload(number, 30),
-                &datagram.payload().to_vec(),
-            )?;
+            same(format!("bytes of datagram {number}"), &payload(number, 30), &datagram.payload().to_vec())?;
             same("queue pair that it came from", &from, &datagram.source().qp_num)?;
             with_header += u32::from(message.flags().contains(WcFlags::GRH));
             Ok(())
@@ -243,9 +198,7 @@ fn immediate(lab: &mut Lab) -> Result<String, Stop> {
     for number in 0..100u32 {
         let imm = (number % 3 != 0).then_some(number.wrapping_mul(0x0102_0408) | 1);
         pair.send(0, &number.to_be_bytes(), imm)?;
-        pair.receive(1, |message| {
-            same(format!("immediate data of message {number}"), &imm, &message?.imm())
-        })?;
+        pair.receive(1, |message| same(format!("immediate data of message {number}"), &imm, &message?.imm()))?;
     }
     Ok("100 messages, two thirds of them with immediate data".into())
 }

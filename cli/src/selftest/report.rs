@@ -11,9 +11,7 @@ use super::witness::hex;
 /// Name of the report: board and firmware, nothing of the machine.
 pub fn file_name(lab: &Lab) -> String {
     let name = format!("doorbell-selftest-{}-{}.txt", lab.board(), lab.context.firmware());
-    name.chars()
-        .map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' })
-        .collect()
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect()
 }
 
 fn head(lab: &Lab) -> String {
@@ -64,7 +62,5 @@ pub fn bundle(lab: &Lab, outcomes: &[Outcome]) -> String {
 
 /// FNV-1a of 64 bits: it finds accidental changes, not deliberate ones.
 fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
-        (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }

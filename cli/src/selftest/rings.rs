@@ -29,8 +29,7 @@ fn init_obj(kind: u32, fill: impl FnOnce(&mut sys::mlx5dv_obj)) -> Result<(), St
 }
 
 fn some(pointer: *mut libc::c_void) -> Result<NonNull<u8>, Stop> {
-    NonNull::new(pointer.cast())
-        .ok_or_else(|| Stop::Fail("mlx5dv_init_obj reports a null pointer".into()))
+    NonNull::new(pointer.cast()).ok_or_else(|| Stop::Fail("mlx5dv_init_obj reports a null pointer".into()))
 }
 
 /// Memory of a queue. It is mapped as long as the object of the queue lives, which must outlive this value.
@@ -158,12 +157,11 @@ impl Tap {
         let (cqn, size, first) = (self.cqn, self.size, self.reported);
         self.reported = self.seen.len();
         let new = (first..).zip(&self.seen[first..]);
-        new.map(|(index, bytes)| SeenCqe { cqn, size, index: index as u32, bytes: bytes.to_vec() })
-            .collect()
+        new.map(|(index, bytes)| SeenCqe { cqn, size, index: index as u32, bytes: bytes.to_vec() }).collect()
     }
 
-    /// Returns the compressed blocks among the CQEs of the first lap, none of which was taken: the index of each title, and
-    /// the title with its arrays.
+    /// Returns the compressed blocks among the CQEs of the first lap, none of which was taken: the index of each title,
+    /// and the title with its arrays.
     pub fn blocks(&self) -> Vec<(u32, Vec<[u8; 64]>)> {
         let entries = 1u32 << self.log;
         let owned = |at: u32| {
@@ -184,9 +182,7 @@ impl Tap {
                 continue;
             }
             let mut cqes = vec![title];
-            cqes.extend(
-                (0..count).step_by(MINI_CQES_PER_ARRAY).map(|mini| cqe(at + array_of(mini))),
-            );
+            cqes.extend((0..count).step_by(MINI_CQES_PER_ARRAY).map(|mini| cqe(at + array_of(mini))));
             blocks.push((at, cqes));
             at += count.max(2);
         }

@@ -15,40 +15,15 @@ use super::stop::{Stop, fail};
 use super::two_way::TwoWay;
 
 pub const CHECKS: &[Check] = &[
-    Check {
-        id: "I46",
-        name: "from post to message, beside libmlx5",
-        needs: Needs::Rings,
-        run: latency,
-    },
-    Check {
-        id: "I47",
-        name: "time for each message in batches, beside libmlx5",
-        needs: Needs::Rings,
-        run: rate,
-    },
-    Check {
-        id: "I49",
-        name: "from post to completion, beside libmlx5",
-        needs: Needs::Rings,
-        run: completion,
-    },
+    Check { id: "I46", name: "from post to message, beside libmlx5", needs: Needs::Rings, run: latency },
+    Check { id: "I47", name: "time for each message in batches, beside libmlx5", needs: Needs::Rings, run: rate },
+    Check { id: "I49", name: "from post to completion, beside libmlx5", needs: Needs::Rings, run: completion },
 ];
 
 /// Checks between this host and the peer.
 pub const PEER: &[Check] = &[
-    Check {
-        id: "I53",
-        name: "half a round trip to the peer, beside libmlx5",
-        needs: Needs::Peer,
-        run: round_trip,
-    },
-    Check {
-        id: "I54",
-        name: "messages from the peer in a second",
-        needs: Needs::Peer,
-        run: stream,
-    },
+    Check { id: "I53", name: "half a round trip to the peer, beside libmlx5", needs: Needs::Peer, run: round_trip },
+    Check { id: "I54", name: "messages from the peer in a second", needs: Needs::Peer, run: stream },
 ];
 
 /// Times of libmlx5 that doorbell may take: single runs differ by as much.
@@ -96,8 +71,7 @@ fn in_turns(
 fn compare(lab: &Lab, what: &str, times: &[Vec<f64>; 2]) -> Result<String, Stop> {
     let mut text = Vec::new();
     for (percent, name) in [(0.5, "p50"), (0.99, "p99"), (0.9999, "p99.99")] {
-        let [ours, theirs] =
-            [0, 1].map(|side| times[side][(times[side].len() as f64 * percent) as usize]);
+        let [ours, theirs] = [0, 1].map(|side| times[side][(times[side].len() as f64 * percent) as usize]);
         text.push(format!("{name} {ours:.2} and {theirs:.2} us"));
         if percent < 0.9 {
             verdict(lab, what, ours, theirs)?;
@@ -170,11 +144,7 @@ fn stream(lab: &mut Lab) -> Result<String, Stop> {
     peer.borrow_mut().ask(&Command::Stream { count })?;
     let rate = end.rate(count)?;
     peer.borrow_mut().tell(&Command::CloseTwoWay)?;
-    Ok(format!(
-        "{count} messages of 8 bytes, {:.3} million in a second{}",
-        rate / 1e6,
-        model_note(lab)
-    ))
+    Ok(format!("{count} messages of 8 bytes, {:.3} million in a second{}", rate / 1e6, model_note(lab)))
 }
 
 fn rate(lab: &mut Lab) -> Result<String, Stop> {
@@ -182,8 +152,7 @@ fn rate(lab: &mut Lab) -> Result<String, Stop> {
     for batch in [1, 8, 32] {
         let mut spent = [0.0; 2];
         for (path, spent) in [Path::Direct, Path::Verbs].into_iter().zip(&mut spent) {
-            let mut pair =
-                Pair::new(lab, &Shape { path, local: true, watched: false, ..Shape::new(lab) })?;
+            let mut pair = Pair::new(lab, &Shape { path, local: true, watched: false, ..Shape::new(lab) })?;
             let mut taking = 0;
             let mut messages = 0;
             for _ in lab.rounds(2_000) {

@@ -23,11 +23,7 @@ pub fn fail<T>(what: impl Into<String>) -> Result<T, Stop> {
 }
 
 /// Ends a check unless two values are equal.
-pub fn same<T: PartialEq + fmt::Debug>(
-    what: impl fmt::Display,
-    wanted: &T,
-    found: &T,
-) -> Result<(), Stop> {
+pub fn same<T: PartialEq + fmt::Debug>(what: impl fmt::Display, wanted: &T, found: &T) -> Result<(), Stop> {
     if wanted == found {
         return Ok(());
     }

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use doorbell::tags::{
-    Offload, Received, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
-};
+use doorbell::tags::{Offload, Received, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer};
 use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig};
 use mlx5_wire::cqe::{APP_TAG_MATCHING, Cqe64};
 use mlx5_wire::tm::AppOp;
@@ -15,30 +13,10 @@ use super::rings::Tap;
 use super::stop::{Stop, fail, same};
 
 pub const CHECKS: &[Check] = &[
-    Check {
-        id: "H42",
-        name: "a message takes the oldest receive that matches",
-        needs: Needs::Rings,
-        run: oldest,
-    },
-    Check {
-        id: "H43",
-        name: "masks, and unexpected messages",
-        needs: Needs::Rings,
-        run: unexpected,
-    },
-    Check {
-        id: "H44",
-        name: "matching goes on after unexpected messages",
-        needs: Needs::Rings,
-        run: phases,
-    },
-    Check {
-        id: "H45",
-        name: "CQEs of tag matching name the entry",
-        needs: Needs::Rings,
-        run: cqes,
-    },
+    Check { id: "H42", name: "a message takes the oldest receive that matches", needs: Needs::Rings, run: oldest },
+    Check { id: "H43", name: "masks, and unexpected messages", needs: Needs::Rings, run: unexpected },
+    Check { id: "H44", name: "matching goes on after unexpected messages", needs: Needs::Rings, run: phases },
+    Check { id: "H45", name: "CQEs of tag matching name the entry", needs: Needs::Rings, run: cqes },
 ];
 
 /// Link layer of a port (`IBV_LINK_LAYER_ETHERNET`).
@@ -59,18 +37,14 @@ impl Sides {
         if lab.context.capabilities()?.tag_matching.is_none() {
             return Err(Stop::Cannot("the device does not match tags".into()));
         }
-        // libmlx5 connects its own queue pair for the list without a GRH, which Ethernet needs: the SRQ cannot be made there.
+        // libmlx5 connects its own queue pair for the list without a GRH, which Ethernet needs: the SRQ cannot be made
+        // there.
         let ethernet = lab.context.query_port(lab.port)?.link_layer == ETHERNET;
         let side = |offload| {
-            let config = TagMatchingConfig::new(16)
-                .slots(64)
-                .cq(CqConfig::new(1).path(lab.path()))
-                .offload(offload);
+            let config = TagMatchingConfig::new(16).slots(64).cq(CqConfig::new(1).path(lab.path())).offload(offload);
             let mut side = match TagMatchingSrq::new(&lab.pd, &config) {
                 Err(error) if ethernet && offload == Offload::Required => {
-                    return Err(Stop::Cannot(format!(
-                        "libmlx5 makes no tag-matching SRQ on this port: {error}"
-                    )));
+                    return Err(Stop::Cannot(format!("libmlx5 makes no tag-matching SRQ on this port: {error}")));
                 }
                 made => made?,
             };
@@ -133,8 +107,7 @@ impl Sides {
                 return fail(format!("an unexpected event: {event:?}"));
             }
             drop(self.far.poll());
-            patience
-                .wait(|| format!("{} of {count} unexpected messages", self.near.unexpected()))?;
+            patience.wait(|| format!("{} of {count} unexpected messages", self.near.unexpected()))?;
         }
         Ok(())
     }
@@ -167,11 +140,7 @@ fn unexpected(lab: &mut Lab) -> Result<String, Stop> {
         let wide = sides.post(0x12_0000, 0xffff_0000)?;
         sides.send(0x12_3456, round)?;
         let got = sides.received()?;
-        same(
-            "receive of a message that its mask lets in",
-            &format!("{wide:?}"),
-            &format!("{:?}", got.receive),
-        )?;
+        same("receive of a message that its mask lets in", &format!("{wide:?}"), &format!("{:?}", got.receive))?;
         same("whether the library matched", &false, &got.by_library)?;
         sides.send(9, round)?;
         sides.wait_unexpected(1)?;

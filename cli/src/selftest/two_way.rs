@@ -2,10 +2,7 @@
 
 use std::time::Instant;
 
-use doorbell::{
-    BufferPool, CqConfig, NotSent, Path, PoolConfig, QpAddress, QueuePair, Receiver, RqConfig,
-    Sender,
-};
+use doorbell::{BufferPool, CqConfig, NotSent, Path, PoolConfig, QpAddress, QueuePair, Receiver, RqConfig, Sender};
 
 use super::far::config;
 use super::lab::{Lab, Patience};
@@ -33,10 +30,8 @@ impl TwoWay {
         let mut receiver = Receiver::new(&lab.pd, &receiving)?;
         let mut sender = Sender::new(&lab.pd, &CqConfig::new(256).path(path))?;
         let config = config(lab, false).sends(2 * BATCH).max_inline(32);
-        let qp = QueuePair::builder(&config)
-            .receive(&mut receiver, RqConfig::new(RECEIVES))
-            .send(&mut sender)
-            .build()?;
+        let qp =
+            QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(RECEIVES)).send(&mut sender).build()?;
         let pool = BufferPool::new(&lab.pd, &PoolConfig::new(RECEIVES, 64))?;
         receiver.fill(qp.receive_queue().ok_or("no receive queue")?, &pool)?;
         Ok(Self { receiver, sender, qp, _pool: pool, outstanding: 0 })

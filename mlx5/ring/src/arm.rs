@@ -22,10 +22,10 @@ pub struct Place {
 
 /// The doorbell that arms a CQ.
 ///
-/// An arm says which CQEs software has taken. The device raises an event as soon as it has written a CQE after those, at
-/// once if it has already: so no CQE is missed between the last look at the CQ and the arm. An arm is good for one event.
-/// Its sequence number distinguishes it from an arm that the device has answered, so [`event`](Self::event) must count each
-/// event.
+/// An arm says which CQEs software has taken. The device raises an event as soon as it has written a CQE after those,
+/// at once if it has already: so no CQE is missed between the last look at the CQ and the arm. An arm is good for one
+/// event. Its sequence number distinguishes it from an arm that the device has answered, so [`event`](Self::event) must
+/// count each event.
 #[derive(Debug)]
 pub struct CqDoorbell {
     record: DoorbellRecord,
@@ -46,8 +46,7 @@ impl CqDoorbell {
     /// as the value exists.
     pub const unsafe fn new(place: Place) -> Self {
         // SAFETY: the record has two words, and the register is inside the page.
-        let (record, register) =
-            unsafe { (place.dbrec.add(dbrec::ARM), place.uar.add(uar::CQ_DOORBELL).cast()) };
+        let (record, register) = unsafe { (place.dbrec.add(dbrec::ARM), place.uar.add(uar::CQ_DOORBELL).cast()) };
         // SAFETY: the caller keeps the record mapped, and no other code arms the CQ.
         let record = unsafe { DoorbellRecord::new(record) };
         Self { record, register, cqn: place.cqn, sequence: 0 }
@@ -58,8 +57,8 @@ impl CqDoorbell {
         self.cqn
     }
 
-    /// Asks for one event, when there is a CQE at `consumer_index` or after it; with `solicited_only` a CQE whose sender asked
-    /// for an event, or one in error.
+    /// Asks for one event, when there is a CQE at `consumer_index` or after it; with `solicited_only` a CQE whose
+    /// sender asked for an event, or one in error.
     #[inline]
     pub fn arm(&mut self, consumer_index: u32, solicited_only: bool) {
         let arm = Arm { sequence: self.sequence, solicited_only, consumer_index };
@@ -84,18 +83,14 @@ mod tests {
     #[test]
     fn the_record_then_the_register_with_a_number_for_each_event() {
         let (mut page, mut record) = ([Be64::new(0); 8], [Be32::new(7), Be32::new(0)]);
-        let place = Place {
-            dbrec: NonNull::from(&mut record).cast(),
-            uar: NonNull::from(&mut page).cast(),
-            cqn: 0x412,
-        };
+        let place =
+            Place { dbrec: NonNull::from(&mut record).cast(), uar: NonNull::from(&mut page).cast(), cqn: 0x412 };
         // SAFETY: memory of the test's own, which outlives the value.
         let mut doorbell = unsafe { CqDoorbell::new(place) };
         let read = || {
             // SAFETY: as above; the doorbell is not writing now.
-            let (record, page) = unsafe {
-                (place.dbrec.cast::<[Be32; 2]>().read(), place.uar.cast::<[Be64; 8]>().read())
-            };
+            let (record, page) =
+                unsafe { (place.dbrec.cast::<[Be32; 2]>().read(), place.uar.cast::<[Be64; 8]>().read()) };
             assert_eq!(record[0].get(), 7, "the consumer index");
             (record[1].get(), page[uar::CQ_DOORBELL / 8].get())
         };

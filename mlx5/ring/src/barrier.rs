@@ -2,9 +2,9 @@
 //!
 //! The other party is most often a PCIe device. It is cache-coherent, reads host memory by DMA, and observes CPU
 //! stores in the order in which they become visible in the outer shareable domain. Rust's
-//! `atomic::fence` orders accesses for other CPUs. On aarch64 (`dmb ish`) this is not enough for the device, and on x86-64
-//! (`mfence`) it costs too much. So each barrier is the instruction that the architecture asks for, in inline assembly.
-//! Without `nomem` an `asm!` block is also a compiler barrier for all memory that the device can reach.
+//! `atomic::fence` orders accesses for other CPUs. On aarch64 (`dmb ish`) this is not enough for the device, and on
+//! x86-64 (`mfence`) it costs too much. So each barrier is the instruction that the architecture asks for, in inline
+//! assembly. Without `nomem` an `asm!` block is also a compiler barrier for all memory that the device can reach.
 //!
 //! rdma-core's `util/udma_barrier.h` makes the same choices but one: on x86-64 it has an `lfence` where
 //! [`owner_before_cqe`] has nothing.

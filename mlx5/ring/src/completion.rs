@@ -15,8 +15,8 @@ use mlx5_wire::tmh::Tmh;
 
 /// A CQE that has arrived and was not given back yet.
 ///
-/// The last word says who owns the CQE and what kind it is. It was read once, when the CQE was found: every decision that
-/// depends on it uses that one reading, whatever the device writes. The other fields are read when asked for.
+/// The last word says who owns the CQE and what kind it is. It was read once, when the CQE was found: every decision
+/// that depends on it uses that one reading, whatever the device writes. The other fields are read when asked for.
 #[derive(Clone, Copy)]
 pub struct Cqe<'a> {
     cqe: NonNull<u8>,
@@ -55,7 +55,8 @@ impl LastWord {
         KINDS[(self.op_own() ^ owner) as usize]
     }
 
-    /// Returns `true` for a CQE of software's, on a lap with this owner bit, that has this `op_own` except for the owner bit.
+    /// Returns `true` for a CQE of software's, on a lap with this owner bit, that has this `op_own` except for the
+    /// owner bit.
     #[inline(always)]
     pub(crate) const fn is(self, op_own: u8, owner: u8) -> bool {
         self.op_own() ^ owner == op_own
@@ -74,7 +75,8 @@ pub(crate) const REQUESTER: u8 = cqe::op_own(CqeOpcode::Requester, CqeFormat::Pl
 /// `op_own` of a frame or a SEND that was received, without immediate data or solicited event, with owner bit 0.
 pub(crate) const SEND: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
 
-/// Bits of the opcodes of messages: a SEND without immediate data or a key has none of them, and each other message has one.
+/// Bits of the opcodes of messages: a SEND without immediate data or a key has none of them, and each other message has
+/// one.
 const IMM_OR_KEY: u8 = cqe::op_own(CqeOpcode::ResponderWriteImm, CqeFormat::Plain, false, 0)
     | cqe::op_own(CqeOpcode::ResponderSendInv, CqeFormat::Plain, false, 0);
 
@@ -84,8 +86,8 @@ const IMM_OR_KEY: u8 = cqe::op_own(CqeOpcode::ResponderWriteImm, CqeFormat::Plai
 pub enum CqeKind {
     /// A SEND arrived, with or without immediate data; the payload is in the posted buffers.
     Send,
-    /// An RDMA WRITE with immediate data was completed: nothing is in the posted buffers or in the CQE, and the byte count
-    /// is of what was written elsewhere.
+    /// An RDMA WRITE with immediate data was completed: nothing is in the posted buffers or in the CQE, and the byte
+    /// count is of what was written elsewhere.
     Written,
     /// A message arrived whose payload, if it is short enough, is in the CQE.
     Inline,
@@ -122,9 +124,7 @@ const fn kind_of(op_own: u8) -> CqeKind {
         (_, CqeFormat::Compressed) => CqeKind::Compressed,
         (CqeOpcode::ResponderError, _) => CqeKind::Failed,
         (CqeOpcode::ResponderWriteImm, _) => CqeKind::Written,
-        (opcode, CqeFormat::Inline32 | CqeFormat::Inline64) if opcode.is_responder() => {
-            CqeKind::Inline
-        }
+        (opcode, CqeFormat::Inline32 | CqeFormat::Inline64) if opcode.is_responder() => CqeKind::Inline,
         (opcode, _) if opcode.is_responder() => CqeKind::Send,
         _ => CqeKind::NotAReceive,
     }
@@ -143,15 +143,10 @@ mod frame;
 impl<'a> Cqe<'a> {
     /// # Safety
     /// - `cqe` is an aligned CQE in mapped memory that the device does not write during `'a`.
-    /// - `last_word` was read from it since it is software's, and `kind` follows from that; `size` is that of the entries
-    ///   of its CQ.
+    /// - `last_word` was read from it since it is software's, and `kind` follows from that; `size` is that of the
+    ///   entries of its CQ.
     #[inline(always)]
-    pub(crate) const unsafe fn new(
-        cqe: NonNull<u8>,
-        last_word: LastWord,
-        kind: CqeKind,
-        size: usize,
-    ) -> Self {
+    pub(crate) const unsafe fn new(cqe: NonNull<u8>, last_word: LastWord, kind: CqeKind, size: usize) -> Self {
         Self { cqe, last_word, size: size as u16, kind, batch: PhantomData }
     }
 
@@ -379,8 +374,7 @@ impl<'a> Cqe<'a> {
     /// Returns `true` if the checksums of layers 3 and 4 of an IPv4 packet are good.
     #[inline]
     pub fn is_checksum_ok(&self) -> bool {
-        let (ip, l4) =
-            (field!(self, Cqe64.hds_ip_ext: u8), field!(self, Cqe64.l4_hdr_type_etc: u8));
+        let (ip, l4) = (field!(self, Cqe64.hds_ip_ext: u8), field!(self, Cqe64.l4_hdr_type_etc: u8));
         cqe::is_checksum_ok(ip, l4)
     }
 

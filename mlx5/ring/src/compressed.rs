@@ -10,9 +10,7 @@ use core::mem::offset_of;
 
 use mlx5_wire::be::Be32;
 use mlx5_wire::cqe::{Cqe64, CqeFormat, SOLICITED_EVENT, op_own};
-use mlx5_wire::mini_cqe::{
-    ChecksumMiniCqe, HashMiniCqe, MINI_CQES_PER_ARRAY, MiniCqeFormat, array_of,
-};
+use mlx5_wire::mini_cqe::{ChecksumMiniCqe, HashMiniCqe, MINI_CQES_PER_ARRAY, MiniCqeFormat, array_of};
 
 use crate::barrier;
 use crate::cq::{CompletionQueue, LayoutError};
@@ -42,17 +40,14 @@ impl CompletionQueue {
         let count = title.byte_cnt.get();
         // CQEs before the title may be software's still.
         let room = self.capacity().saturating_sub(index.wrapping_sub(self.published));
-        let is_block = title.format() == CqeFormat::Compressed
-            && title.opcode().is_responder()
-            && (2..=room).contains(&count);
+        let is_block =
+            title.format() == CqeFormat::Compressed && title.opcode().is_responder() && (2..=room).contains(&count);
         if !is_block {
             return false;
         }
         let solicited = title.op_own & SOLICITED_EVENT != 0;
         let plain = op_own(title.opcode(), CqeFormat::Plain, solicited, 0);
-        let first_word = u32::from(title.wqe_counter.get()) << 16
-            | u32::from(title.signature) << 8
-            | u32::from(plain);
+        let first_word = u32::from(title.wqe_counter.get()) << 16 | u32::from(title.signature) << 8 | u32::from(plain);
         let mut array = [0; Cqe64::SIZE];
         for i in 0..count {
             let place = i as usize % MINI_CQES_PER_ARRAY;

@@ -181,7 +181,8 @@ impl CompletionQueue {
         Some(unsafe { Cqe::new(cqe, last_word, kind, self.stride) })
     }
 
-    /// Takes the next CQE if it has arrived, is that of a frame, and `complete` returns something for it, which is returned.
+    /// Takes the next CQE if it has arrived, is that of a frame, and `complete` returns something for it, which is
+    /// returned.
     #[inline(always)]
     pub fn next_frame<F>(&mut self, complete: impl FnOnce(Cqe<'_>) -> Option<F>) -> Option<F> {
         let next = self.next;
@@ -248,9 +249,9 @@ impl CompletionQueue {
         count.min(self.count)
     }
 
-    /// Checks the [signatures](mlx5_wire::signature) of the next CQEs that have arrived, at most `count`, and takes none.
-    /// Calls `wrong` with the index and the bytes of each whose signature is not that of its index; returns how many it
-    /// has checked. It ends before a compressed block, whose arrays have no signature.
+    /// Checks the [signatures](mlx5_wire::signature) of the next CQEs that have arrived, at most `count`, and takes
+    /// none. Calls `wrong` with the index and the bytes of each whose signature is not that of its index; returns how
+    /// many it has checked. It ends before a compressed block, whose arrays have no signature.
     pub fn verify_ahead(&self, count: u32, mut wrong: impl FnMut(u32, [u8; Cqe64::SIZE])) -> u32 {
         self.look_ahead(count, |index, cqe| {
             let bytes = cqe.bytes();
@@ -260,8 +261,8 @@ impl CompletionQueue {
         })
     }
 
-    /// Drops every CQE that has arrived and for which `remove` returns `true`, and keeps the order of the others. A driver does
-    /// so when a QP is reset or destroyed, because its number may come back.
+    /// Drops every CQE that has arrived and for which `remove` returns `true`, and keeps the order of the others. A
+    /// driver does so when a QP is reset or destroyed, because its number may come back.
     pub fn purge(&mut self, mut remove: impl FnMut(Cqe<'_>) -> bool) -> u32 {
         let start = self.consumer_index;
         let mut end = start;

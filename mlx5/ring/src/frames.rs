@@ -7,14 +7,14 @@
 //!        |---- held: software's ---|---- the device's ----|
 //! ```
 //!
-//! Each slot has a buffer at any time. A frame is read in place; its WQE is posted again by adding to the count of posted
-//! WQEs, which writes no WQE. [`FrameQueue::replace`] writes one: another buffer takes the place of one that frames were
-//! taken out of.
+//! Each slot has a buffer at any time. A frame is read in place; its WQE is posted again by adding to the count of
+//! posted WQEs, which writes no WQE. [`FrameQueue::replace`] writes one: another buffer takes the place of one that
+//! frames were taken out of.
 //!
-//! A *plain* queue has one frame in a WQE. A *striding* one (multi-packet RQ) cuts the buffer of a WQE into strides, which
-//! the device fills in order: a CQE names the WQE, the first stride of its frame, and how many strides the frame takes.
-//! A frame that does not fit into the rest of a WQE goes to the next one, and a *filler* CQE says how many strides stay
-//! empty. A WQE has completed with its last stride.
+//! A *plain* queue has one frame in a WQE. A *striding* one (multi-packet RQ) cuts the buffer of a WQE into strides,
+//! which the device fills in order: a CQE names the WQE, the first stride of its frame, and how many strides the frame
+//! takes. A frame that does not fit into the rest of a WQE goes to the next one, and a *filler* CQE says how many
+//! strides stay empty. A WQE has completed with its last stride.
 
 use core::ptr::NonNull;
 
@@ -124,8 +124,8 @@ pub enum Completion {
 ///
 /// Invariants, which `SAFETY` comments cite by name:
 /// - `[slots]`: `buffers` has an initialised buffer for each slot, and only this value uses it.
-/// - `[open]`: unless `limit` is 0, the device fills WQE `completed`. `limit` is then the number of its strides, and `base` the
-///   first byte of its buffer.
+/// - `[open]`: unless `limit` is 0, the device fills WQE `completed`. `limit` is then the number of its strides, and
+///   `base` the first byte of its buffer.
 #[derive(Debug)]
 pub struct FrameQueue {
     is_striding: bool,
@@ -165,8 +165,8 @@ impl FrameQueue {
     /// When `posted` has fewer buffers than the queue has slots.
     ///
     /// # Safety
-    /// - `layout` describes such a queue, to which no other code posts, and whose device cuts buffers as `shape` says; its
-    ///   buffer and doorbell record stay mapped for as long as the value exists.
+    /// - `layout` describes such a queue, to which no other code posts, and whose device cuts buffers as `shape` says;
+    ///   its buffer and doorbell record stay mapped for as long as the value exists.
     /// - `slots` is valid for reads and writes of `wqe_cnt` buffers for as long, and no other code uses it.
     /// - Each buffer has [`Shape::bytes`] bytes that `lkey` covers, and that no code reads or writes until its WQE has
     ///   completed, or the queue was reset or destroyed.
@@ -203,7 +203,8 @@ impl FrameQueue {
         let mut posted = posted.into_iter();
         for slot in 0..layout.wqe_cnt as usize {
             let buffer = posted.next().expect("a buffer for each slot");
-            // SAFETY: a slot and its WQE, which is not the device's yet. A striding one starts with a next segment of zeros.
+            // SAFETY: a slot and its WQE, which is not the device's yet. A striding one starts with a next segment of
+            // zeros.
             unsafe {
                 if lead > 0 {
                     let next = layout.buf.add(slot * this.stride);
@@ -223,7 +224,8 @@ impl FrameQueue {
     unsafe fn write(&mut self, slot: u32, buffer: FrameBuffer) {
         let addr = buffer.start.as_ptr().expose_provenance() as u64;
         let segment = DataSegment::new(addr, self.strides.count * self.strides.size, self.lkey);
-        // SAFETY: [slots]; the caller's `slot` exists and is not the device's, so its WQE is in the buffer and may be written.
+        // SAFETY: [slots]; the caller's `slot` exists and is not the device's, so its WQE is in the buffer and may be
+        // written.
         unsafe {
             self.buffers.add(slot as usize).write(buffer);
             let segments = self.segments.add(slot as usize * self.stride).cast();
@@ -249,8 +251,9 @@ impl FrameQueue {
         (0..count).map(|i| self.buffer(self.completed.wrapping_add(i))).for_each(each);
     }
 
-    /// Completes the frame that `cqe` names. Returns `None`, and changes nothing, for what [`complete`](Self::complete) must
-    /// look at: all but frames; on a striding queue also the first and the last frame of a WQE, and those after a filler.
+    /// Completes the frame that `cqe` names. Returns `None`, and changes nothing, for what [`complete`](Self::complete)
+    /// must look at: all but frames; on a striding queue also the first and the last frame of a WQE, and those after a
+    /// filler.
     #[inline(always)]
     pub fn frame(&mut self, cqe: Cqe<'_>) -> Option<Frame> {
         if cqe.kind() != CqeKind::Send {
@@ -269,18 +272,15 @@ impl FrameQueue {
         Some(Frame { wqe, start: self.buffer(wqe).start, len: len as usize })
     }
 
-    /// Completes a frame that starts with the next stride of a WQE and does not end it. The index of the WQE in the CQE is
-    /// left to `any_strides`, which takes the first and the last CQE of each WQE: 3 instructions of 48.
+    /// Completes a frame that starts with the next stride of a WQE and does not end it. The index of the WQE in the CQE
+    /// is left to `any_strides`, which takes the first and the last CQE of each WQE: 3 instructions of 48.
     #[inline(always)]
     fn next_strides(&mut self, cqe: Cqe<'_>) -> Option<Frame> {
         let count = cqe.byte_count();
         // The bits above the number of strides, one of which says filler, make it larger than any WQE has.
         let (first, strides, len) = (self.consumed, count >> 16, StrideCount(count).len());
         let end = first + strides;
-        if cqe.wqe_counter() != first as u16
-            || len > strides * self.strides.size
-            || end >= self.limit
-        {
+        if cqe.wqe_counter() != first as u16 || len > strides * self.strides.size || end >= self.limit {
             return None;
         }
         self.consumed = end;

@@ -11,11 +11,7 @@ use crate::copy;
 /// # Safety
 /// `segments` has `max_sge` segments, and each up to the terminator names writable memory, apart from the payload.
 #[cold]
-pub(crate) unsafe fn scatter(
-    mut payload: &[u8],
-    segments: NonNull<DataSegment>,
-    max_sge: u32,
-) -> &[u8] {
+pub(crate) unsafe fn scatter(mut payload: &[u8], segments: NonNull<DataSegment>, max_sge: u32) -> &[u8] {
     for i in 0..max_sge as usize {
         // SAFETY: the WQE has `max_sge` segments.
         let segment = unsafe { segments.add(i).read() };
@@ -23,7 +19,8 @@ pub(crate) unsafe fn scatter(
             break;
         }
         let (chunk, left) = payload.split_at(payload.len().min(segment.byte_count.get() as usize));
-        // SAFETY: the caller's segments name writable memory, apart from the payload; the chunk is no longer than the segment.
+        // SAFETY: the caller's segments name writable memory, apart from the payload; the chunk is no longer than the
+        // segment.
         unsafe { copy_to(chunk, segment) };
         payload = left;
     }

@@ -3,9 +3,9 @@
 use core::arch::asm;
 use core::ptr::NonNull;
 
-/// Bytes by which lines of WQEs are fetched before they are written. The device has read the lines since they were written last,
-/// so most are in no cache; the store buffer alone holds only a few WQEs while their lines come. Beyond the end of the ring it
-/// is a hint in vain.
+/// Bytes by which lines of WQEs are fetched before they are written. The device has read the lines since they were
+/// written last, so most are in no cache; the store buffer alone holds only a few WQEs while their lines come. Beyond
+/// the end of the ring it is a hint in vain.
 const AHEAD: usize = 1024;
 
 /// Bytes of a cache line.

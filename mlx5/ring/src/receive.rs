@@ -30,8 +30,8 @@ pub enum PostError {
 /// each call; the device learns of it by [`ring_doorbell`](Self::ring_doorbell).
 ///
 /// # Contract of posting
-/// Every `unsafe` method that posts has this contract. Each SGE or segment names memory that its key covers and that no code
-/// reads or writes until the WQE has completed, the QP of the receive queue was reset or destroyed, or the SRQ was
+/// Every `unsafe` method that posts has this contract. Each SGE or segment names memory that its key covers and that no
+/// code reads or writes until the WQE has completed, the QP of the receive queue was reset or destroyed, or the SRQ was
 /// destroyed. When a QP of the queue has scatter-to-CQE on, each address is also where this process sees that memory.
 ///
 /// # Order with the CQ
@@ -63,16 +63,16 @@ pub trait ReceiveRing {
         self.wqes().max_sge
     }
 
-    /// Returns the number of receives that there is room for. A receive queue posts in order: where slots were given back
-    /// out of order, posting says [`PostError::Full`] until the next slot is free, too.
+    /// Returns the number of receives that there is room for. A receive queue posts in order: where slots were given
+    /// back out of order, posting says [`PostError::Full`] until the next slot is free, too.
     fn free_slots(&self) -> u32;
 
     /// Returns `true` if a receive can be posted.
     fn has_room(&self) -> bool;
 
-    /// Posts a WQE that `write` writes to the data segments that it is given, of which there are [`max_sge`](Self::max_sge).
-    /// The next doorbell hands it to the device. Returns its slot on an SRQ, and its running index on a receive queue: the
-    /// lower 16 bits are the `wqe_counter` of its completion.
+    /// Posts a WQE that `write` writes to the data segments that it is given, of which there are
+    /// [`max_sge`](Self::max_sge). The next doorbell hands it to the device. Returns its slot on an SRQ, and its
+    /// running index on a receive queue: the lower 16 bits are the `wqe_counter` of its completion.
     ///
     /// # Errors
     /// [`PostError::Full`]; nothing was written then.
@@ -97,7 +97,8 @@ pub trait ReceiveRing {
         if sges.len() > self.max_sge() as usize {
             return Err(PostError::TooManySges);
         }
-        // SAFETY: the segments of a free slot; the number of SGEs was checked; the caller keeps the contract of posting.
+        // SAFETY: the segments of a free slot; the number of SGEs was checked; the caller keeps the contract of
+        // posting.
         unsafe { self.post_with(data, |segments, room| sge::scatter(segments, room, sges)) }
     }
 
@@ -109,12 +110,9 @@ pub trait ReceiveRing {
     /// # Safety
     /// As [`post`](Self::post).
     #[inline(always)]
-    unsafe fn post_segment(
-        &mut self,
-        data: Self::Data,
-        segment: DataSegment,
-    ) -> Result<u32, PostError> {
-        // SAFETY: the segments of a free slot, and every WQE has room for one; the caller keeps the contract of posting.
+    unsafe fn post_segment(&mut self, data: Self::Data, segment: DataSegment) -> Result<u32, PostError> {
+        // SAFETY: the segments of a free slot, and every WQE has room for one; the caller keeps the contract of
+        // posting.
         unsafe { self.post_with(data, |segments, room| sge::write_one(segments, room, segment)) }
     }
 
@@ -131,8 +129,8 @@ pub trait ReceiveRing {
         unsafe { self.wqes_mut().slots.get_mut(slot).state = SlotState::Held };
     }
 
-    /// Completes the WQE that completes with `wqe_counter`: returns its slot, which is held from now on; `None` when the
-    /// device does not have such a WQE.
+    /// Completes the WQE that completes with `wqe_counter`: returns its slot, which is held from now on; `None` when
+    /// the device does not have such a WQE.
     #[inline(always)]
     fn complete(&mut self, wqe_counter: u16) -> Option<u32> {
         let slot = self.posted_slot(wqe_counter)?;
@@ -220,8 +218,8 @@ impl<T: Copy> Wqes<T> {
     /// Takes `slots.count()` WQEs, of which nothing was posted.
     ///
     /// # Safety
-    /// `segments` are the data segments of the first WQE, of which each has `max_sge`, and `dbrec` is the doorbell record; both
-    /// stay mapped for as long as the value exists, and no other code writes them.
+    /// `segments` are the data segments of the first WQE, of which each has `max_sge`, and `dbrec` is the doorbell
+    /// record; both stay mapped for as long as the value exists, and no other code writes them.
     pub(crate) unsafe fn new(
         segments: NonNull<u8>,
         stride: u32,
@@ -257,7 +255,8 @@ impl<T: Copy> Wqes<T> {
         unsafe { self.segments.add(slot as usize * self.stride).cast() }
     }
 
-    /// Copies the buffers of the receive in slot `from`, which is free from now on, to slot `to`, which gets this state.
+    /// Copies the buffers of the receive in slot `from`, which is free from now on, to slot `to`, which gets this
+    /// state.
     ///
     /// # Safety
     /// Both slots exist and are not the device's; `from` has a receive.

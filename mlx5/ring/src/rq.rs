@@ -78,8 +78,8 @@ impl<T: Copy> ReceiveQueue<T> {
     /// See [`LayoutError`].
     ///
     /// # Safety
-    /// - `layout` describes such a queue, to which no other code posts; its buffer and doorbell record stay mapped for as
-    ///   long as the value exists.
+    /// - `layout` describes such a queue, to which no other code posts; its buffer and doorbell record stay mapped for
+    ///   as long as the value exists.
     /// - `slots` is valid for reads and writes of `wqe_cnt` slots for as long, and no other code uses it.
     pub unsafe fn new(layout: Layout, slots: NonNull<Slot<T>>) -> Result<Self, LayoutError> {
         layout.check()?;
@@ -178,11 +178,7 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
     }
 
     #[inline(always)]
-    unsafe fn post_with(
-        &mut self,
-        data: T,
-        write: impl FnOnce(NonNull<DataSegment>, u32),
-    ) -> Result<u32, PostError> {
+    unsafe fn post_with(&mut self, data: T, write: impl FnOnce(NonNull<DataSegment>, u32)) -> Result<u32, PostError> {
         if !self.has_room() {
             return Err(PostError::Full);
         }

@@ -104,7 +104,8 @@ unsafe fn write(segment: NonNull<DataSegment>, value: DataSegment) {
     }
 }
 
-/// Writes the segment of `sge`: with one shuffle where the build may use SSSE3, as `.cargo/config.toml` says for x86-64.
+/// Writes the segment of `sge`: with one shuffle where the build may use SSSE3, as `.cargo/config.toml` says for
+/// x86-64.
 ///
 /// # Safety
 /// As [`write`].

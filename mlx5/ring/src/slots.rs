@@ -25,16 +25,15 @@ pub struct Slot<T: Copy> {
     data: MaybeUninit<T>,
     /// Aligns the two fields that follow, which are one [word](word).
     _word: [u32; 0],
-    /// SRQ: the slot that the link of the WQE names. Receive queue: the `wqe_counter` with which the WQE completes, if it
-    /// is posted.
+    /// SRQ: the slot that the link of the WQE names. Receive queue: the `wqe_counter` with which the WQE completes, if
+    /// it is posted.
     pub(crate) index: u16,
     pub(crate) state: SlotState,
 }
 
 impl<T: Copy> Slot<T> {
     /// A slot without a buffer.
-    pub const FREE: Self =
-        Self { data: MaybeUninit::uninit(), _word: [], index: 0, state: SlotState::Free };
+    pub const FREE: Self = Self { data: MaybeUninit::uninit(), _word: [], index: 0, state: SlotState::Free };
 
     /// Stores the caller's value with a state.
     #[inline(always)]

@@ -13,8 +13,8 @@
 //!
 //! - *exclusive*: the queue was empty, its QP in RESET, when [`SendQueue::new`] took it over, and nothing but this
 //!   value posts to it. Its buffer and doorbell record and its register stay mapped, and the storage valid and
-//!   untouched by others, for as long as the value exists. The QP was made without a signature in its WQEs, and so that the
-//!   data of READs and atomics goes to memory and never into a CQE.
+//!   untouched by others, for as long as the value exists. The QP was made without a signature in its WQEs, and so that
+//!   the data of READs and atomics goes to memory and never into a CQE.
 //! - *register*: with [`BlueFlame`] other than [`Never`](BlueFlame::Never), no other queue has this register.
 //! - *memory*: what an SGE or a remote key names stays valid, the memory that a READ or an atomic writes is
 //!   untouched, and the memory that a SEND or WRITE reads is not written, until the request's value has come
@@ -202,8 +202,8 @@ impl<T: Copy> SendQueue<T> {
         self
     }
 
-    /// Returns this queue such that a WQE asks for a CQE only if its flags say so. The caller must notice when no CQE would
-    /// retire the WQEs.
+    /// Returns this queue such that a WQE asks for a CQE only if its flags say so. The caller must notice when no CQE
+    /// would retire the WQEs.
     #[must_use]
     pub const fn without_asking(mut self) -> Self {
         // Further than any WQE can be posted.
@@ -212,16 +212,16 @@ impl<T: Copy> SendQueue<T> {
         self
     }
 
-    /// Returns this queue such that the last WQE of each posting asks for a CQE: with its completion everything that was
-    /// posted so far comes back.
+    /// Returns this queue such that the last WQE of each posting asks for a CQE: with its completion everything that
+    /// was posted so far comes back.
     #[must_use]
     pub const fn signaling_last(mut self) -> Self {
         self.signals_last = true;
         self
     }
 
-    /// Has the next doorbell written to the half of the register at this offset; returns that of the other half. Queues of
-    /// one owner that share a register take its halves in turn.
+    /// Has the next doorbell written to the half of the register at this offset; returns that of the other half. Queues
+    /// of one owner that share a register take its halves in turn.
     #[inline(always)]
     pub fn select_half(&mut self, offset: usize) -> usize {
         self.blocks.select_half(offset)
@@ -276,8 +276,8 @@ impl<T: Copy> SendQueue<T> {
         self.has_inline = false;
     }
 
-    /// Takes note of the last WQE, which ends at running count `end` and asks for a CQE if it is signaled; makes it ask if the queue
-    /// needs a CQE.
+    /// Takes note of the last WQE, which ends at running count `end` and asks for a CQE if it is signaled; makes it ask
+    /// if the queue needs a CQE.
     #[inline(always)]
     fn note_last(&mut self, end: u32, is_signaled: bool) {
         if is_signaled {

@@ -4,14 +4,14 @@
 //! on after the last posted WQE with the free slots, from `head` to `tail`. Posting takes the slot at the head, giving
 //! back appends to the tail.
 //!
-//! - A driver that reads a link to find the next slot pays a dependent load from memory that the device reads, too. Each
-//!   slot has a copy of its link instead; a link is stored to the WQE only where it changes, and never read back. While
-//!   messages complete in order no link changes.
-//! - `[last-free]`: at least one slot stays free: the last posted WQE links to it, and the link of a posted WQE is never
-//!   written.
+//! - A driver that reads a link to find the next slot pays a dependent load from memory that the device reads, too.
+//!   Each slot has a copy of its link instead; a link is stored to the WQE only where it changes, and never read back.
+//!   While messages complete in order no link changes.
+//! - `[last-free]`: at least one slot stays free: the last posted WQE links to it, and the link of a posted WQE is
+//!   never written.
 //! - `[loaded-alone]`: the last free slot can be loaded: its WQE describes a buffer that waits. Then every slot has a
-//!   buffer, and recycling a slot appends it, loaded, and posts the one that waited. No WQE is written but a link, where
-//!   it changes. A slot is loaded only while it is the only free one.
+//!   buffer, and recycling a slot appends it, loaded, and posts the one that waited. No WQE is written but a link,
+//!   where it changes. A slot is loaded only while it is the only free one.
 
 use core::mem::offset_of;
 use core::ptr::NonNull;
@@ -102,13 +102,14 @@ impl<T: Copy> SharedReceiveQueue<T> {
     /// See [`LayoutError`].
     ///
     /// # Safety
-    /// - `layout` describes such an SRQ, to which no other code posts; its buffer and doorbell record stay mapped for as
-    ///   long as the value exists.
+    /// - `layout` describes such an SRQ, to which no other code posts; its buffer and doorbell record stay mapped for
+    ///   as long as the value exists.
     /// - `slots` is valid for reads and writes of [`Layout::slots`] slots for as long, and no other code uses it.
     pub unsafe fn new(layout: Layout, slots: NonNull<Slot<T>>) -> Result<Self, LayoutError> {
         layout.check()?;
         let count = layout.slots();
-        // SAFETY: no other code posts to the caller's SRQ or uses `slots`, and both stay valid; the segments follow the link.
+        // SAFETY: no other code posts to the caller's SRQ or uses `slots`, and both stay valid; the segments follow the
+        // link.
         let wqes = unsafe {
             let segments = layout.buf.add(NextSegment::SIZE);
             let slots = Slots::new(slots, count);
@@ -237,11 +238,7 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
     }
 
     #[inline(always)]
-    unsafe fn post_with(
-        &mut self,
-        data: T,
-        write: impl FnOnce(NonNull<DataSegment>, u32),
-    ) -> Result<u32, PostError> {
+    unsafe fn post_with(&mut self, data: T, write: impl FnOnce(NonNull<DataSegment>, u32)) -> Result<u32, PostError> {
         if !self.has_room() {
             return Err(PostError::Full);
         }

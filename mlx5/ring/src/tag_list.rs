@@ -260,8 +260,7 @@ impl<T: Copy> TagList<T> {
     /// The state of a receive that is not over.
     #[inline(always)]
     fn live(&self, handle: Handle) -> Option<&Entry<T>> {
-        self.entry(handle.entry)
-            .filter(|entry| entry.generation == handle.generation && entry.has(LIVE))
+        self.entry(handle.entry).filter(|entry| entry.generation == handle.generation && entry.has(LIVE))
     }
 
     #[inline(always)]
@@ -293,9 +292,7 @@ impl<T: Copy> TagList<T> {
             self.recover();
         }
         let opcode = cqe.opcode();
-        if cqe.app() != APP_TAG_MATCHING
-            || !(opcode.is_responder() || opcode == CqeOpcode::NoPacket)
-        {
+        if cqe.app() != APP_TAG_MATCHING || !(opcode.is_responder() || opcode == CqeOpcode::NoPacket) {
             return Completion::Other;
         }
         match cqe.app_op() {
@@ -353,12 +350,7 @@ impl<T: Copy> TagList<T> {
     ///
     /// # Safety
     /// As [`complete`](Self::complete).
-    unsafe fn message(
-        &mut self,
-        op: AppOp,
-        cqe: Cqe<'_>,
-        cqe_size: usize,
-    ) -> Option<Completion<T>> {
+    unsafe fn message(&mut self, op: AppOp, cqe: Cqe<'_>, cqe_size: usize) -> Option<Completion<T>> {
         let index = cqe.app_info();
         let handle = self.handle(index);
         let byte_count = cqe.byte_count();

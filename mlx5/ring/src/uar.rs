@@ -42,8 +42,8 @@ impl Register {
         barrier::flush_uar();
     }
 
-    /// Rings with the basic blocks of a WQE, `first` and those in `others`, stale bytes after its end included. The doorbell
-    /// record was written, and a fence stands after it.
+    /// Rings with the basic blocks of a WQE, `first` and those in `others`, stale bytes after its end included. The
+    /// doorbell record was written, and a fence stands after it.
     ///
     /// # Safety
     /// The blocks are aligned to 64 bytes and readable, no more of them than a half has room for, and no other queue

@@ -7,8 +7,7 @@ use mlx5_ring::{cq, rq, sq, srq};
 #[test]
 fn of_completion_queues() {
     let check = |cqe_cnt, cqe_size| {
-        cq::Layout { buf: NonNull::dangling(), dbrec: NonNull::dangling(), cqe_cnt, cqe_size }
-            .check()
+        cq::Layout { buf: NonNull::dangling(), dbrec: NonNull::dangling(), cqe_cnt, cqe_size }.check()
     };
     for count in [1, 2, 1 << 22, 1 << 23] {
         assert_eq!((check(count, 64), check(count, 128)), (Ok(()), Ok(())), "{count} CQEs");
@@ -23,9 +22,8 @@ fn of_completion_queues() {
 
 #[test]
 fn of_receive_queues() {
-    let check = |wqe_cnt, stride| {
-        rq::Layout { buf: NonNull::dangling(), dbrec: NonNull::dangling(), wqe_cnt, stride }.check()
-    };
+    let check =
+        |wqe_cnt, stride| rq::Layout { buf: NonNull::dangling(), dbrec: NonNull::dangling(), wqe_cnt, stride }.check();
     for count in [1, 2, 1 << 14, 1 << 15] {
         assert_eq!((check(count, 16), check(count, 512)), (Ok(()), Ok(())), "{count} WQEs");
     }
@@ -40,13 +38,7 @@ fn of_receive_queues() {
 #[test]
 fn of_shared_receive_queues() {
     let check = |head, tail, stride| {
-        let layout = srq::Layout {
-            buf: NonNull::dangling(),
-            dbrec: NonNull::dangling(),
-            stride,
-            head,
-            tail,
-        };
+        let layout = srq::Layout { buf: NonNull::dangling(), dbrec: NonNull::dangling(), stride, head, tail };
         layout.check()
     };
     for tail in [1, 3, (1 << 15) - 1, (1 << 16) - 1] {

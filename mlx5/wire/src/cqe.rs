@@ -91,7 +91,8 @@ layout! {
         17 => ml_path: u8,
         /// Reserved.
         18 => reserved18: [u8; 2],
-        /// Checksum of the packet, of a CQ that was created with the checksum mini-CQE format (`check_sum` in the same).
+        /// Checksum of the packet, of a CQ that was created with the checksum mini-CQE format (`check_sum` in the
+        /// same).
         20 => check_sum: Be16,
         /// Source LID.
         22 => slid: Be16,
@@ -343,9 +344,7 @@ mod tests {
 
     #[test]
     fn formats_are_two_bits() {
-        for format in
-            [CqeFormat::Plain, CqeFormat::Inline32, CqeFormat::Inline64, CqeFormat::Compressed]
-        {
+        for format in [CqeFormat::Plain, CqeFormat::Inline32, CqeFormat::Inline64, CqeFormat::Compressed] {
             let byte = op_own(CqeOpcode::Invalid, format, true, 1);
             assert_eq!(CqeFormat::from_op_own(byte), format);
             assert_eq!(CqeOpcode::from_bits(byte >> 4), CqeOpcode::Invalid);

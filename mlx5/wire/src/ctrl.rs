@@ -59,7 +59,8 @@ impl ControlSegment {
         }
     }
 
-    /// Addend to the first of [`to_words`](Self::to_words) that adds one to the index, as long as the index does not overflow.
+    /// Addend to the first of [`to_words`](Self::to_words) that adds one to the index, as long as the index does not
+    /// overflow.
     pub const NEXT_INDEX: u64 = 1 << 40;
     /// Addend to the first of [`to_words`](Self::to_words) that adds one to the size.
     pub const UNIT: u64 = 1;
@@ -137,10 +138,8 @@ mod tests {
     use super::*;
 
     // A signaled SEND_IMM with one data segment on QP 0x1234, third basic block.
-    const SEND_IMM: [u8; 16] = [
-        0x00, 0x00, 0x02, 0x0b, 0x00, 0x12, 0x34, 0x02, 0x00, 0x00, 0x00, 0x08, 0xde, 0xad, 0xbe,
-        0xef,
-    ];
+    const SEND_IMM: [u8; 16] =
+        [0x00, 0x00, 0x02, 0x0b, 0x00, 0x12, 0x34, 0x02, 0x00, 0x00, 0x00, 0x08, 0xde, 0xad, 0xbe, 0xef];
 
     #[test]
     fn parses_and_emits() {
@@ -160,8 +159,7 @@ mod tests {
 
     #[test]
     fn a_first_word_can_be_counted_on() {
-        let first =
-            |index, units| ControlSegment::new(0x0b, index, 0x1234, units, 0).to_words()[0].get();
+        let first = |index, units| ControlSegment::new(0x0b, index, 0x1234, units, 0).to_words()[0].get();
         assert_eq!(first(7, 2) + ControlSegment::NEXT_INDEX, first(8, 2));
         assert_eq!(first(7, 2) + 2 * ControlSegment::UNIT, first(7, 4));
         assert_eq!(ControlSegment::index_of(first(0xfffe, 2)), 0xfffe);

@@ -19,8 +19,7 @@ layout! {
 
 impl DataSegment {
     /// Ends a list shorter than the WQE: the device stops scattering here.
-    pub const TERMINATOR: Self =
-        Self { byte_count: Be32::new(0), lkey: Be32::new(INVALID_LKEY), addr: Be64::new(0) };
+    pub const TERMINATOR: Self = Self { byte_count: Be32::new(0), lkey: Be32::new(INVALID_LKEY), addr: Be64::new(0) };
 
     /// A piece of `byte_count` bytes at `addr`.
     #[inline(always)]
@@ -47,8 +46,8 @@ mod tests {
 
     // One SGE on a receive WQE with room for two.
     const LIST: [u8; 32] = [
-        0x00, 0x00, 0x10, 0x00, 0x00, 0x01, 0x02, 0x03, 0x00, 0x00, 0x7f, 0x12, 0x34, 0x56, 0x70,
-        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0, 0, 0, 0, 0, 0, 0, 0,
+        0x00, 0x00, 0x10, 0x00, 0x00, 0x01, 0x02, 0x03, 0x00, 0x00, 0x7f, 0x12, 0x34, 0x56, 0x70, 0x00, 0x00, 0x00,
+        0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0, 0, 0, 0, 0, 0, 0, 0,
     ];
 
     #[test]

@@ -84,12 +84,7 @@ impl DatagramSegment {
     /// An address vector of RoCE v2: MAC address and UDP source port, service level and route.
     #[inline]
     pub const fn roce(rmac: [u8; 6], udp_source_port: u16, sl: u8, grh: GlobalRoute) -> Self {
-        let path = Self {
-            stat_rate_sl: (sl & 7) << 1,
-            rlid: Be16::new(udp_source_port),
-            rmac,
-            ..Self::EMPTY
-        };
+        let path = Self { stat_rate_sl: (sl & 7) << 1, rlid: Be16::new(udp_source_port), rmac, ..Self::EMPTY };
         Self { grh_gid_fl: Be32::new(grh.sgid_and_flow()), ..path.route(grh) }
     }
 
@@ -101,9 +96,7 @@ impl DatagramSegment {
     #[inline(always)]
     pub fn to_words(&self) -> [Be64; 6] {
         let word = |upper: [u8; 4], lower: [u8; 4]| {
-            Be64::new(
-                u64::from(u32::from_be_bytes(upper)) << 32 | u64::from(u32::from_be_bytes(lower)),
-            )
+            Be64::new(u64::from(u32::from_be_bytes(upper)) << 32 | u64::from(u32::from_be_bytes(lower)))
         };
         let be = |value: Be32| value.get().to_be_bytes();
         let [lid_upper, lid_lower] = self.rlid.get().to_be_bytes();

@@ -35,8 +35,8 @@ layout! {
     }
 }
 
-/// Bytes of a frame that the usual inline header holds: an Ethernet header with a VLAN tag. Adapters whose steering needs
-/// the header inline (`wqe_inline_mode` L2) take it from there.
+/// Bytes of a frame that the usual inline header holds: an Ethernet header with a VLAN tag. Adapters whose steering
+/// needs the header inline (`wqe_inline_mode` L2) take it from there.
 pub const INLINE_L2_HEADER: usize = 18;
 
 impl EthSegment {

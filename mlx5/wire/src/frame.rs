@@ -1,8 +1,8 @@
 //! Fields of a CQE for an Ethernet frame (`struct mlx5_cqe64`; names and bits as in `struct mlx5_cqe` of DPDK), and the
 //! WQE of a striding receive queue (`struct mlx5_wqe_mprq` of DPDK's `mlx5_prm.h`).
 //!
-//! A striding receive queue puts many frames into one WQE. Its buffer is cut into strides of equal size, each frame starts
-//! at a stride, and no frame goes on in another WQE.
+//! A striding receive queue puts many frames into one WQE. Its buffer is cut into strides of equal size, each frame
+//! starts at a stride, and no frame goes on in another WQE.
 
 use crate::be::{Be32, Be64};
 use crate::cqe::{Cqe64, L3_OK, L4_OK};
@@ -13,8 +13,8 @@ pub const L2_OK: u8 = 1;
 /// `l4_hdr_type_etc`: the device took the VLAN tag out of the frame, and `vlan_info` has it.
 pub const VLAN_STRIPPED: u8 = 1;
 
-/// Returns `true` if `hds_ip_ext` says that the checksums of layers 3 and 4 are good. A frame without IP, or with another
-/// protocol than TCP and UDP, has no such verdict.
+/// Returns `true` if `hds_ip_ext` says that the checksums of layers 3 and 4 are good. A frame without IP, or with
+/// another protocol than TCP and UDP, has no such verdict.
 #[inline]
 pub const fn is_frame_checksum_ok(hds_ip_ext: u8) -> bool {
     hds_ip_ext & (L3_OK | L4_OK) == L3_OK | L4_OK
@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn striding_wqe() {
         let bytes = [
-            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x02, 0x00, 0x00, 0x00, 0x01,
-            0x02, 0x03, 0x00, 0x00, 0x7f, 0x12, 0x34, 0x56, 0x70, 0x00,
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x02, 0x00, 0x00, 0x00, 0x01, 0x02, 0x03, 0x00, 0x00,
+            0x7f, 0x12, 0x34, 0x56, 0x70, 0x00,
         ];
         let wqe = StridingWqe::new(DataSegment::new(0x7f12_3456_7000, 0x2_0000, 0x10203));
         assert_eq!(wqe.to_bytes(), bytes);

@@ -1,12 +1,12 @@
 //! Layouts that an mlx5 device and its driver share: WQE segments, CQEs, doorbell records and the
 //! tag-matching headers, as plain big-endian structs.
 //!
-//! The structs are the bytes and nothing else: no queue, no pointer, no `unsafe`. Every struct has the size and the field
-//! offsets of its counterpart in rdma-core's `providers/mlx5/mlx5dv.h`, checked at compile time; each module names the
-//! counterparts, and the source of a name for a field that is reserved there. [`to_bytes`] and [`from_bytes`] convert
-//! without loss. Nothing in this crate panics and every byte pattern is a valid value. The accessors decide what a pattern
-//! means: they return `Option`, or an enum with an `Unknown` arm where the device may write something that has no name
-//! here.
+//! The structs are the bytes and nothing else: no queue, no pointer, no `unsafe`. Every struct has the size and the
+//! field offsets of its counterpart in rdma-core's `providers/mlx5/mlx5dv.h`, checked at compile time; each module
+//! names the counterparts, and the source of a name for a field that is reserved there. [`to_bytes`] and [`from_bytes`]
+//! convert without loss. Nothing in this crate panics and every byte pattern is a valid value. The accessors decide
+//! what a pattern means: they return `Option`, or an enum with an `Unknown` arm where the device may write something
+//! that has no name here.
 //!
 //! [`to_bytes`]: data::DataSegment::to_bytes
 //! [`from_bytes`]: data::DataSegment::from_bytes

@@ -20,12 +20,7 @@ impl NextSegment {
     /// A link to slot `next_wqe_index`.
     #[inline]
     pub const fn new(next_wqe_index: u16) -> Self {
-        Self {
-            reserved0: [0; 2],
-            next_wqe_index: Be16::new(next_wqe_index),
-            signature: 0,
-            reserved5: [0; 11],
-        }
+        Self { reserved0: [0; 2], next_wqe_index: Be16::new(next_wqe_index), signature: 0, reserved5: [0; 11] }
     }
 }
 

@@ -181,13 +181,7 @@ impl CqeOpcode {
     /// Returns `true` if the CQE reports a received message (successfully).
     #[inline]
     pub const fn is_responder(self) -> bool {
-        matches!(
-            self,
-            Self::ResponderWriteImm
-                | Self::ResponderSend
-                | Self::ResponderSendImm
-                | Self::ResponderSendInv
-        )
+        matches!(self, Self::ResponderWriteImm | Self::ResponderSend | Self::ResponderSendImm | Self::ResponderSendInv)
     }
 }
 

@@ -103,8 +103,7 @@ pub const VENDOR_ODP_PFAULT_UCX: u8 = 0x99;
 /// Returns `true` if a receive failed because its memory, registered on demand, was not there.
 #[inline]
 pub const fn is_odp_page_fault(syndrome: Syndrome, vendor: u8) -> bool {
-    syndrome.get() == Syndrome::REMOTE_ABORTED.get()
-        && (vendor == VENDOR_ODP_PFAULT || vendor == VENDOR_ODP_PFAULT_UCX)
+    syndrome.get() == Syndrome::REMOTE_ABORTED.get() && (vendor == VENDOR_ODP_PFAULT || vendor == VENDOR_ODP_PFAULT_UCX)
 }
 
 #[cfg(test)]

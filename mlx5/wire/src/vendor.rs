@@ -85,10 +85,7 @@ pub const KNOWN: &[VendorSyndrome] = &[
         Either,
         Reports,
         "reported by the asynchronous event of a queue pair; the peers had different path MTUs in a report alike",
-        &[
-            "github.com/kvcache-ai/Mooncake/issues/3299",
-            "github.com/kvcache-ai/Mooncake/issues/3868",
-        ],
+        &["github.com/kvcache-ai/Mooncake/issues/3299", "github.com/kvcache-ai/Mooncake/issues/3868"],
     ),
     row(
         Syndrome::LOCAL_QP_OP,
@@ -150,11 +147,7 @@ pub const KNOWN: &[VendorSyndrome] = &[
         Requester,
         Dumps,
         "the adapter may not read what a send WQE points to: key unknown, of another domain, or too short for the range",
-        &[
-            "github.com/spdk/spdk/issues/500",
-            "github.com/spdk/spdk/issues/507",
-            "github.com/Juniper/warp17/issues/81",
-        ],
+        &["github.com/spdk/spdk/issues/500", "github.com/spdk/spdk/issues/507", "github.com/Juniper/warp17/issues/81"],
     ),
     row(
         Syndrome::LOCAL_PROT,
@@ -196,10 +189,7 @@ pub const KNOWN: &[VendorSyndrome] = &[
         Requester,
         Dumps,
         "the peer refused the request as invalid: receive too short, operation not enabled, path MTUs that differ",
-        &[
-            "github.com/openucx/ucx/issues/1770",
-            "github.com/charmplusplus/charm/issues/2532 (printed as 138)",
-        ],
+        &["github.com/openucx/ucx/issues/1770", "github.com/charmplusplus/charm/issues/2532 (printed as 138)"],
     ),
     row(
         Syndrome::REMOTE_ACCESS,
@@ -220,10 +210,7 @@ pub const KNOWN: &[VendorSyndrome] = &[
         Requester,
         Reports,
         "the peer's adapter failed while it executed the request: the peer has an error of its own",
-        &[
-            "github.com/NVIDIA/nccl/issues/214 (printed as 137)",
-            "github.com/openucx/ucx/issues/5472",
-        ],
+        &["github.com/NVIDIA/nccl/issues/214 (printed as 137)", "github.com/openucx/ucx/issues/5472"],
     ),
     row(
         Syndrome::TRANSPORT_RETRY_EXC,
@@ -252,9 +239,7 @@ pub const KNOWN: &[VendorSyndrome] = &[
         Requester,
         Dumps,
         "the peer had no receive posted",
-        &[
-            "a sample of ibv_post_send without a receive at the peer, libmlx5; no public link is known",
-        ],
+        &["a sample of ibv_post_send without a receive at the peer, libmlx5; no public link is known"],
     ),
     row(
         Syndrome::REMOTE_ABORTED,

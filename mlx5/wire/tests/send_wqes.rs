@@ -83,10 +83,7 @@ fn inline_bytes_stand_directly_after_their_header() {
     let head = ctrl(WqeOpcode::SEND, 7, 8, CQ_UPDATE);
     let mut wqe = [&head.to_bytes()[..], &InlineHeader::new(100).to_bytes()].concat();
     wqe.extend(0..100);
-    assert_eq!(
-        wqe[..32],
-        hex("0000070a 12345608 00000008 00000000 80000064 00010203 04050607 08090a0b")
-    );
+    assert_eq!(wqe[..32], hex("0000070a 12345608 00000008 00000000 80000064 00010203 04050607 08090a0b"));
     // The first block ends after 44 bytes, in an inline segment of which the rest is at offset 0 of a queue of 8.
     assert_eq!(wqe[64..68], [44, 45, 46, 47]);
 }
@@ -94,8 +91,7 @@ fn inline_bytes_stand_directly_after_their_header() {
 #[test]
 fn datagram() {
     let rgid = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
-    let route =
-        GlobalRoute { dgid: rgid, sgid_index: 0, flow_label: 0, tclass: 0x20, hop_limit: 0x40 };
+    let route = GlobalRoute { dgid: rgid, sgid_index: 0, flow_label: 0, tclass: 0x20, hop_limit: 0x40 };
     let mut to = DatagramSegment::roce([1, 2, 3, 4, 5, 6], 0xc001, 0, route).to(0x55, 0x1111_1111);
     to.stat_rate_sl = 3 << 4;
     let wqe = wqe!(ctrl(WqeOpcode::SEND, 7, 5, CQ_UPDATE), to, data(0x100));
@@ -111,10 +107,7 @@ fn xrc_write() {
     let xrc = XrcSegment { xrc_srqn: Be32::new(0x77), reserved4: [0; 12] };
     let remote = RemoteAddressSegment::new(0x1000, 0x99);
     let wqe = wqe!(ctrl(WqeOpcode::RDMA_WRITE, 0, 4, 0), xrc, remote, data(0x100));
-    assert_eq!(
-        wqe[..32],
-        hex("00000008 12345604 00000000 00000000 00000077 00000000 00000000 00000000")
-    );
+    assert_eq!(wqe[..32], hex("00000008 12345604 00000000 00000000 00000077 00000000 00000000 00000000"));
 }
 
 #[test]
@@ -125,11 +118,7 @@ fn raw_packets() {
         00000040 aabbccdd 11223344 55667788";
     assert_eq!(wqe, hex(expected));
     // With 18 bytes inline, of which two stand in the segment.
-    let eth = EthSegment {
-        inline_hdr_sz: Be16::new(18),
-        inline_hdr_start: [0xd0, 0xd1],
-        ..EthSegment::zeroed()
-    };
+    let eth = EthSegment { inline_hdr_sz: Be16::new(18), inline_hdr_start: [0xd0, 0xd1], ..EthSegment::zeroed() };
     assert_eq!(eth.to_bytes()[..], hex("00000000 00000000 00000000 0012d0d1"));
     let tso = EthSegment {
         mss: Be16::new(1460),

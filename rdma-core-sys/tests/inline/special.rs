@@ -14,8 +14,7 @@ fn create_qp_ex_uses_the_plain_verb_when_only_a_pd_is_given() {
     let context = world.context();
     let pd = <*mut ibv_pd>::make(&mut world, 1);
     let attr = <*mut ibv_qp_init_attr_ex>::make(&mut world, 2);
-    let header =
-        header!(ibv_create_qp_ex(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp);
+    let header = header!(ibv_create_qp_ex(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp);
     let fake = recorded!(
         "create_qp_ex",
         (context: *mut ibv_context, attr: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp
@@ -51,8 +50,7 @@ fn create_srq_ex_uses_the_plain_verb_for_a_basic_queue() {
     let context = world.context();
     let pd = <*mut ibv_pd>::make(&mut world, 1);
     let attr = <*mut ibv_srq_init_attr_ex>::make(&mut world, 2);
-    let header =
-        header!(ibv_create_srq_ex(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq);
+    let header = header!(ibv_create_srq_ex(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq);
     let fake = recorded!(
         "create_srq_ex",
         (context: *mut ibv_context, attr: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq
@@ -91,17 +89,14 @@ fn query_device_ex_falls_back_when_the_provider_does_not_support_it() {
     let input = world.scratch().cast::<ibv_query_device_ex_input>();
     let attr = <*mut ibv_device_attr_ex>::make(&mut world, 2);
     type Input = *const ibv_query_device_ex_input;
-    let header =
-        header!(ibv_query_device_ex(*mut ibv_context, Input, *mut ibv_device_attr_ex) -> c_int);
+    let header = header!(ibv_query_device_ex(*mut ibv_context, Input, *mut ibv_device_attr_ex) -> c_int);
     let fake = recorded!(
         "query_device_ex",
         (context: *mut ibv_context, input: Input, attr: *mut ibv_device_attr_ex, size: usize)
             -> c_int
     );
     let in_header = header::size_of("ibv_device_attr_ex");
-    let names = |calls: &[(&'static str, Vec<u64>)]| -> Vec<&str> {
-        calls.iter().map(|(name, _)| *name).collect()
-    };
+    let names = |calls: &[(&'static str, Vec<u64>)]| -> Vec<&str> { calls.iter().map(|(name, _)| *name).collect() };
     for extent in [Extent::None, Extent::Full] {
         world.set_extent(extent, 0);
         for answer in [0, libc::EINVAL, libc::EOPNOTSUPP, libc::ENOSYS] {
@@ -116,8 +111,7 @@ fn query_device_ex_falls_back_when_the_provider_does_not_support_it() {
                 }
                 world.remember();
                 // SAFETY: the recorded entries take any arguments.
-                let here =
-                    unsafe { world.observe(|| ibv_query_device_ex(context, input, attr) as u64) };
+                let here = unsafe { world.observe(|| ibv_query_device_ex(context, input, attr) as u64) };
                 // SAFETY: as above.
                 let there = unsafe { world.observe(|| header(context, input, attr) as u64) };
                 let (ours, theirs) = (size_of::<ibv_device_attr_ex>(), in_header);
@@ -164,8 +158,7 @@ fn memory_with_optional_access_flags_goes_to_the_newer_function() {
     let pd = <*mut ibv_pd>::make(&mut world, 1);
     let addr = world.scratch().cast::<c_void>();
     let reg = header!(ibv_reg_mr(*mut ibv_pd, *mut c_void, usize, c_uint) -> *mut ibv_mr);
-    let reg_iova =
-        header!(ibv_reg_mr_iova(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr);
+    let reg_iova = header!(ibv_reg_mr_iova(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr);
     answer_with(0x2000);
     let optional = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING;
     for (access, name, name_iova) in [

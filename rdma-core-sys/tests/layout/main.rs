@@ -21,8 +21,7 @@ const CARRIED: &str = include_str!("../../src/generated/verbs.rs");
 fn evaluate(name: &str, expressions: &[String]) -> Vec<i128> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (source, program) = (directory.join(format!("{name}.c")), directory.join(name));
-    let mut text =
-        format!("{HEADERS}{BY_HAND}#include <stddef.h>\n#include <stdio.h>\nint main(void) {{\n");
+    let mut text = format!("{HEADERS}{BY_HAND}#include <stddef.h>\n#include <stdio.h>\nint main(void) {{\n");
     for expression in expressions {
         text += &format!("\tprintf(\"%lld\\n\", (long long)({expression}));\n");
     }
@@ -143,18 +142,9 @@ fn constants_have_the_values_of_the_headers() {
         ("IBV_ACCESS_OPTIONAL_RANGE", rdma_core_sys::IBV_ACCESS_OPTIONAL_RANGE as i128),
         ("IBV_QPF_GRH_REQUIRED", rdma_core_sys::IBV_QPF_GRH_REQUIRED as i128),
         ("IBV_ADVISE_MR_ADVICE_PREFETCH", rdma_core_sys::IBV_ADVISE_MR_ADVICE_PREFETCH as i128),
-        (
-            "IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE",
-            rdma_core_sys::IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE as i128,
-        ),
-        (
-            "IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT",
-            rdma_core_sys::IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT as i128,
-        ),
-        (
-            "IBV_ALLOCATOR_USE_DEFAULT",
-            rdma_core_sys::IBV_ALLOCATOR_USE_DEFAULT as usize as i64 as i128,
-        ),
+        ("IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE", rdma_core_sys::IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE as i128),
+        ("IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT", rdma_core_sys::IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT as i128),
+        ("IBV_ALLOCATOR_USE_DEFAULT", rdma_core_sys::IBV_ALLOCATOR_USE_DEFAULT as usize as i64 as i128),
         ("__VERBS_ABI_IS_EXTENDED", rdma_core_sys::VERBS_ABI_IS_EXTENDED as i64 as i128),
         ("RDMA_PS_TCP", rdma_core_sys::RDMA_PS_TCP as i128),
         ("RDMA_CM_EVENT_ADDR_RESOLVED", rdma_core_sys::RDMA_CM_EVENT_ADDR_RESOLVED as i128),

@@ -69,12 +69,7 @@ fn execute_entry(function: &mut Function, dma: &dyn Dma, at: u64) -> Result<bool
     Ok(true)
 }
 
-fn deliver(
-    function: &mut Function,
-    dma: &dyn Dma,
-    at: u64,
-    entry: &[u8; ENTRY],
-) -> Result<(), Undelivered> {
+fn deliver(function: &mut Function, dma: &dyn Dma, at: u64, entry: &[u8; ENTRY]) -> Result<(), Undelivered> {
     if entry[TYPE] != PCI_COMMAND {
         return Err(Undelivered::Descriptor);
     }
@@ -112,12 +107,7 @@ fn collect(dma: &dyn Dma, entry: &[u8; ENTRY]) -> Result<Vec<u8>, Undelivered> {
 }
 
 /// Writes the output of a command to the entry at `at` and to its mailboxes.
-fn distribute(
-    dma: &dyn Dma,
-    at: u64,
-    entry: &[u8; ENTRY],
-    output: &[u8],
-) -> Result<(), Undelivered> {
+fn distribute(dma: &dyn Dma, at: u64, entry: &[u8; ENTRY], output: &[u8]) -> Result<(), Undelivered> {
     let lost = |Unmapped| Undelivered::OutputPointer;
     let (first, rest) = output.split_at(output.len().min(INLINE));
     let mut inline = [0; INLINE];

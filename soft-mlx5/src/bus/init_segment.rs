@@ -141,9 +141,6 @@ mod tests {
         assert_eq!(segment.write(0x10, &[0, 0, 0, 2, 0, 0, 0x10, 0]), None);
         assert_eq!(segment.write(0x18, &[0, 0, 0]), None);
         assert_eq!(segment.write(0x19, &[0, 0, 0, 1]), None);
-        assert_eq!(
-            segment.write(0x18, &[0, 0, 0, 1]).map(|posted| posted.queue),
-            Some(0x2_0000_1000)
-        );
+        assert_eq!(segment.write(0x18, &[0, 0, 0, 1]).map(|posted| posted.queue), Some(0x2_0000_1000));
     }
 }

@@ -1,8 +1,6 @@
 //! One side of a connection: its state, and what its owner does with it.
 
-use super::message::{
-    Answered, Dreq, Ids, Message, Mra, REJ_DATA, REP_DATA, REQ_DATA, Rej, Rep, Req, padded,
-};
+use super::message::{Answered, Dreq, Ids, Message, Mra, REJ_DATA, REP_DATA, REQ_DATA, Rej, Rep, Req, padded};
 use super::{Cm, Event, Id, Path, Result, WrongState, reason, time};
 use crate::fabric::LinkLayer;
 use crate::fabric::mad::Mad;
@@ -348,8 +346,8 @@ impl Cm {
         self.events.retain(|(of, _)| *of != id);
     }
 
-    /// Ends what is under way with a port that has left the fabric, as the kernel of its machine would have done for a process
-    /// that died.
+    /// Ends what is under way with a port that has left the fabric, as the kernel of its machine would have done for a
+    /// process that died.
     pub fn peer_lost(&mut self, lid: u16) {
         let lost: Vec<_> = self
             .connections

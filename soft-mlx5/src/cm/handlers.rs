@@ -39,11 +39,7 @@ impl Cm {
                 initiator_depth: req.responder_resources,
                 retry_count: req.retry_count,
                 rnr_retry_count: req.rnr_retry_count,
-                ack_timeout: if req.path.ack_timeout == 0 {
-                    ACK_TIMEOUT
-                } else {
-                    req.path.ack_timeout
-                },
+                ack_timeout: if req.path.ack_timeout == 0 { ACK_TIMEOUT } else { req.path.ack_timeout },
             },
             mra: None,
             rtu: None,

@@ -1,5 +1,5 @@
-//! The header that the RDMA connection manager puts before private data (InfiniBand specification, annex A11): version, family, port and
-//! both addresses.
+//! The header that the RDMA connection manager puts before private data (InfiniBand specification, annex A11): version,
+//! family, port and both addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -55,11 +55,7 @@ mod tests {
 
     #[test]
     fn literal_bytes_of_both_families() {
-        let four = IpHeader {
-            port: 0x1234,
-            source: [10, 219, 0, 1].into(),
-            destination: [10, 219, 0, 2].into(),
-        };
+        let four = IpHeader { port: 0x1234, source: [10, 219, 0, 1].into(), destination: [10, 219, 0, 2].into() };
         let mut bytes = [0; SIZE];
         bytes[1] = 0x40;
         bytes[2..4].copy_from_slice(&[0x12, 0x34]);
@@ -67,11 +63,7 @@ mod tests {
         bytes[32..].copy_from_slice(&[10, 219, 0, 2]);
         assert_eq!(four.emit(), bytes);
         assert_eq!(IpHeader::parse(&bytes), Some(four));
-        let six = IpHeader {
-            port: 1,
-            source: Ipv6Addr::LOCALHOST.into(),
-            destination: Ipv6Addr::UNSPECIFIED.into(),
-        };
+        let six = IpHeader { port: 1, source: Ipv6Addr::LOCALHOST.into(), destination: Ipv6Addr::UNSPECIFIED.into() };
         let bytes = six.emit();
         assert_eq!((bytes[1], bytes[19], bytes[35]), (0x60, 1, 0));
         assert_eq!(IpHeader::parse(&bytes), Some(six));

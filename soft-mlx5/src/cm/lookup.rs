@@ -100,13 +100,8 @@ impl Cm {
         }
         let id = self.fresh_id();
         self.by_request.insert(by_request, id);
-        let inquiry = Inquiry {
-            path: *from,
-            transaction,
-            request: req.id,
-            service_id: req.service_id,
-            answered: false,
-        };
+        let inquiry =
+            Inquiry { path: *from, transaction, request: req.id, service_id: req.service_id, answered: false };
         self.inquiries.insert(id, inquiry);
         self.event(id, Event::Inquiry(Box::new(req)));
     }

@@ -334,9 +334,7 @@ impl Message {
     /// Reads a message; returns the transaction, too. `None` if it is none of these messages.
     pub fn parse(mad: &Mad) -> Option<(u64, Self)> {
         let header = Header::parse(mad)?;
-        let ours = header.class == CLASS_CM
-            && header.class_version == CLASS_VERSION
-            && header.method == METHOD_SEND;
+        let ours = header.class == CLASS_CM && header.class_version == CLASS_VERSION && header.method == METHOD_SEND;
         let body = Reader(mad[HEADER..].first_chunk().filter(|_| ours)?);
         let message = match header.attribute {
             attribute::REQ => Self::Req(req(&body)),

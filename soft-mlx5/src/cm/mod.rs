@@ -1,8 +1,8 @@
 //! Communication management: the protocol by which queue pairs of two ports find each other.
 //!
 //! [`Cm`] is a state machine without socket, thread and clock. Datagrams and the time go in, datagrams and events come
-//! out. [`message`] and [`header`] define the bytes, [`connection`] is one side of one connection, [`lookup`] finds the queue
-//! pair of a datagram service. The owner decides what a listener accepts and what an event means to a program.
+//! out. [`message`] and [`header`] define the bytes, [`connection`] is one side of one connection, [`lookup`] finds the
+//! queue pair of a datagram service. The owner decides what a listener accepts and what an event means to a program.
 
 mod connection;
 mod handlers;
@@ -181,8 +181,7 @@ impl Cm {
         let connections = self.connections.values().filter(|connection| connection.has_peer());
         let connections = connections.map(|connection| connection.path.remote_lid);
         let lookups = self.lookups.values().filter(|lookup| lookup.waits());
-        let mut all: Vec<_> =
-            connections.chain(lookups.map(|lookup| lookup.path.remote_lid)).collect();
+        let mut all: Vec<_> = connections.chain(lookups.map(|lookup| lookup.path.remote_lid)).collect();
         all.sort_unstable();
         all.dedup();
         all

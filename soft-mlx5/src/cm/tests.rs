@@ -208,11 +208,7 @@ fn a_connection_from_begin_to_end() {
 #[test]
 fn any_weather() {
     for seed in 0..300 {
-        let weather = Weather {
-            loss: seed % 5,
-            duplication: seed / 5 % 5,
-            delay: if seed % 2 == 0 { 0 } else { 3 },
-        };
+        let weather = Weather { loss: seed % 5, duplication: seed / 5 % 5, delay: if seed % 2 == 0 { 0 } else { 3 } };
         let mut world = World::new(weather, seed);
         let a = world.ports[0].connect(&wanted(path(1, 2), 0x55));
         let mut seen: [HashMap<Id, Vec<&str>>; 2] = Default::default();
@@ -518,13 +514,7 @@ fn some_message(rng: &mut Rng) -> Message {
             data: padded(&data),
         }),
         1 => Message::Mra(Mra { ids, answered, service_timeout: word() as u8 & 31 }),
-        2 => Message::Rej(Rej {
-            ids,
-            answered,
-            reason: word() as u16,
-            guid: word(),
-            data: padded(&data),
-        }),
+        2 => Message::Rej(Rej { ids, answered, reason: word() as u16, guid: word(), data: padded(&data) }),
         3 => Message::Rep(Rep {
             ids,
             qkey: word() as u32,

@@ -6,8 +6,8 @@ use super::LinkLayer;
 pub const FIRST_LID: u16 = 1;
 /// Last LID given to a port.
 pub const LAST_LID: u16 = 0xbffe;
-/// LID of the switch between the ports of a fabric, the last unicast LID. No process plays it: each device answers for it,
-/// and for the subnet manager behind it, from what it knows of the fabric.
+/// LID of the switch between the ports of a fabric, the last unicast LID. No process plays it: each device answers for
+/// it, and for the subnet manager behind it, from what it knows of the fabric.
 pub const SWITCH_LID: u16 = 0xbfff;
 
 // The GUID is the EUI-64 of a locally administered MAC address, 02:db:00:00:xx:xx, whose last two
@@ -116,14 +116,14 @@ pub fn multicast_mac(gid: &[u8; 16]) -> [u8; 6] {
     }
 }
 
-/// Returns the LID of a multicast group, which a subnet manager would choose. Packets find the members by their GID; groups
-/// may share a LID.
+/// Returns the LID of a multicast group, which a subnet manager would choose. Packets find the members by their GID;
+/// groups may share a LID.
 pub fn mlid_of_group(gid: &[u8; 16]) -> u16 {
     const FIRST: u16 = 0xc000;
     const COUNT: u32 = 0x3fff;
-    let sum = gid.chunks(2).fold(0u32, |sum, pair| {
-        sum.wrapping_mul(31).wrapping_add(u32::from(pair[0]) << 8 | u32::from(pair[1]))
-    });
+    let sum = gid
+        .chunks(2)
+        .fold(0u32, |sum, pair| sum.wrapping_mul(31).wrapping_add(u32::from(pair[0]) << 8 | u32::from(pair[1])));
     FIRST + (sum % COUNT) as u16
 }
 
@@ -142,10 +142,7 @@ mod tests {
         }
         assert_eq!(ipv4_of_gid(&ipv4_gid(0x1234)), Some([10, 219, 0x12, 0x34]));
         assert_eq!(ipv4_of_gid(&gid(1)), None);
-        assert_eq!(
-            gid(0x1234),
-            [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0xdb, 0, 0xff, 0xfe, 0, 0x12, 0x34]
-        );
+        assert_eq!(gid(0x1234), [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0xdb, 0, 0xff, 0xfe, 0, 0x12, 0x34]);
     }
 
     #[test]

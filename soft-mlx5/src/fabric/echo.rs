@@ -1,9 +1,9 @@
 //! Echoes: how a device learns that another device has taken all packets that were sent to it.
 //!
 //! A peer that gets no processor answers as little as a peer that does not exist, and an adapter's timer cannot
-//! tell them apart, because an adapter always has its own processor. So a device whose timer expires asks first: the peer returns the
-//! echo after it has taken all packets that came before it, and has sent the answers to them. No fault touches
-//! an echo, no capture contains it, and it passes a port that is down.
+//! tell them apart, because an adapter always has its own processor. So a device whose timer expires asks first: the
+//! peer returns the echo after it has taken all packets that came before it, and has sent the answers to them. No fault
+//! touches an echo, no capture contains it, and it passes a port that is down.
 
 use super::packet::{Frame, MIN_FRAME};
 
@@ -65,8 +65,7 @@ mod tests {
 
     #[test]
     fn an_echo_is_a_frame_and_no_packet() {
-        let echo =
-            Echo { slid: 0x102, dlid: 3, returned: false, queue_pair: 0x41, token: 0xffff_ff01 };
+        let echo = Echo { slid: 0x102, dlid: 3, returned: false, queue_pair: 0x41, token: 0xffff_ff01 };
         let mut frame = Frame::default();
         echo.write(&mut frame);
         frame.seal();

@@ -123,9 +123,7 @@ fn ipv4_header(ip: &[u8; GRH]) -> Option<[u8; IPV4]> {
 fn udp_checksum(packet: &[u8]) -> u16 {
     const ADDRESSES: std::ops::Range<usize> = 8..40;
     let udp = &packet[GRH..];
-    match !folded(
-        words(&packet[ADDRESSES]) + udp.len() as u32 + u32::from(UDP_PROTOCOL) + words(udp),
-    ) {
+    match !folded(words(&packet[ADDRESSES]) + udp.len() as u32 + u32::from(UDP_PROTOCOL) + words(udp)) {
         0 => 0xffff,
         sum => sum,
     }
@@ -164,10 +162,7 @@ mod tests {
             traffic_class: 0x20,
             hop_limit: 64,
         };
-        frame.begin(
-            &route,
-            &Bth { opcode: 4, pkey: 0xffff, dest_qpn: 0x77, psn: 9, ..Bth::default() },
-        );
+        frame.begin(&route, &Bth { opcode: 4, pkey: 0xffff, dest_qpn: 0x77, psn: 9, ..Bth::default() });
         frame.payload_mut(8).copy_from_slice(b"payload!");
         frame.finish();
         frame.seal();

@@ -1,8 +1,8 @@
 //! Members of multicast groups, as the subnet administrator of a fabric knows them.
 //!
-//! Between processes a member is a socket in the abstract namespace whose name says everything: all devices find it in the
-//! kernel's list, and it goes with its process. Packets to a group reach all ports; only queue pairs that are attached to
-//! the group take them, whether or not their port is a member.
+//! Between processes a member is a socket in the abstract namespace whose name says everything: all devices find it in
+//! the kernel's list, and it goes with its process. Packets to a group reach all ports; only queue pairs that are
+//! attached to the group take them, whether or not their port is a member.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -68,9 +68,7 @@ impl Groups {
     /// Returns all members, ordered by group and LID.
     pub fn members(&self) -> Vec<Member> {
         let mut members = match &self.directory {
-            Directory::Shared(members) => {
-                members.lock().unwrap_or_else(PoisonError::into_inner).clone()
-            }
+            Directory::Shared(members) => members.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             Directory::Named(prefix, _) => {
                 let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
                 let named = |line: &str| parse(line.split_once(&format!("@{prefix}"))?.1);
@@ -123,9 +121,7 @@ impl Drop for Groups {
 
 // FNV-1a.
 fn digest(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
-        (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-    })
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 fn text(member: &Member) -> String {
@@ -167,12 +163,8 @@ mod tests {
             one.join(membership(3, 5)).unwrap();
             // A membership that is changed stays one.
             one.join(membership(3, 6)).unwrap();
-            let expected = [
-                (1, membership(3, 6)),
-                (1, membership(7, 0x8000_0001)),
-                (2, membership(7, 0x8000_0001)),
-            ]
-            .map(|(lid, membership)| Member { lid, membership });
+            let expected = [(1, membership(3, 6)), (1, membership(7, 0x8000_0001)), (2, membership(7, 0x8000_0001))]
+                .map(|(lid, membership)| Member { lid, membership });
             assert_eq!((one.members(), two.members()), (expected.to_vec(), expected.to_vec()));
             assert!(other.members().is_empty());
             assert!(one.leave(&membership(3, 0).mgid) && !one.leave(&membership(3, 0).mgid));

@@ -119,12 +119,7 @@ impl Header for AtomicEth {
     const SIZE: usize = 28;
 
     fn parse(bytes: &[u8]) -> Self {
-        Self {
-            va: be64(bytes, 0),
-            rkey: be32(bytes, 8),
-            swap_add: be64(bytes, 12),
-            compare: be64(bytes, 20),
-        }
+        Self { va: be64(bytes, 0), rkey: be32(bytes, 8), swap_add: be64(bytes, 12), compare: be64(bytes, 20) }
     }
 
     fn emit(&self, bytes: &mut [u8]) {
@@ -284,10 +279,7 @@ mod tests {
             Reth { va: 0x0102_0304_0506_0708, rkey: 0x1122_3344, length: 0x55 },
             &[1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x22, 0x33, 0x44, 0, 0, 0, 0x55],
         );
-        check(
-            Deth { qkey: 0x1111_1111, source_qpn: 0x45 },
-            &[0x11, 0x11, 0x11, 0x11, 0, 0, 0, 0x45],
-        );
+        check(Deth { qkey: 0x1111_1111, source_qpn: 0x45 }, &[0x11, 0x11, 0x11, 0x11, 0, 0, 0, 0x45]);
         check(Aeth { syndrome: Syndrome::Ack, msn: 0x10203 }, &[0x1f, 1, 2, 3]);
         check(Aeth { syndrome: Syndrome::Rnr(12), msn: 1 }, &[0x2c, 0, 0, 1]);
         check(Aeth { syndrome: Syndrome::Nak(NakCode::RemoteAccess), msn: 0 }, &[0x62, 0, 0, 0]);

@@ -23,9 +23,8 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 impl Interface {
     /// Opens the interface of this name, which needs `CAP_NET_RAW`.
     pub fn open(name: &str) -> io::Result<Self> {
-        let named = |error: io::Error| {
-            io::Error::new(error.kind(), format!("cannot use network interface {name}: {error}"))
-        };
+        let named =
+            |error: io::Error| io::Error::new(error.kind(), format!("cannot use network interface {name}: {error}"));
         Self::bind(name).map_err(named)
     }
 
@@ -76,8 +75,7 @@ impl Interface {
     /// Takes the next frame that has come.
     pub fn receive(&mut self) -> Option<Vec<u8>> {
         const CONTROL: usize = 64;
-        let mut iovec =
-            libc::iovec { iov_base: self.buffer.as_mut_ptr().cast(), iov_len: self.buffer.len() };
+        let mut iovec = libc::iovec { iov_base: self.buffer.as_mut_ptr().cast(), iov_len: self.buffer.len() };
         let mut control = [0u64; CONTROL / 8];
         // SAFETY: all bytes zero is a valid message header.
         let mut message: libc::msghdr = unsafe { mem::zeroed() };
@@ -98,9 +96,7 @@ fn set<T>(socket: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
     let len = size_of::<T>() as libc::socklen_t;
     let value: *const T = value;
     // SAFETY: the value is valid for its size, and only read.
-    check(unsafe {
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, value.cast(), len)
-    })?;
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, value.cast(), len) })?;
     Ok(())
 }
 

@@ -72,9 +72,11 @@ impl Link {
     pub fn new(fabric: &Fabric, faults: Faults, seed: u64, tally: Tally) -> io::Result<Self> {
         let port = match fabric {
             Fabric::Private => Port::Private,
-            Fabric::Switch(switch) => Port::Switch(switch.join().ok_or_else(|| {
-                io::Error::new(io::ErrorKind::AddrInUse, "all LIDs of the fabric are taken")
-            })?),
+            Fabric::Switch(switch) => Port::Switch(
+                switch
+                    .join()
+                    .ok_or_else(|| io::Error::new(io::ErrorKind::AddrInUse, "all LIDs of the fabric are taken"))?,
+            ),
             Fabric::Named(name) => Port::Socket(SocketPort::join(name)?),
         };
         let lid = match &port {
@@ -132,11 +134,7 @@ impl Link {
 
     fn counted(&self) -> counters::Port {
         let drops = self.drops();
-        counters::Port {
-            rcv_errors: drops.malformed,
-            xmit_discards: drops.undeliverable,
-            ..self.counters
-        }
+        counters::Port { rcv_errors: drops.malformed, xmit_discards: drops.undeliverable, ..self.counters }
     }
 
     /// Returns the members of multicast groups on the fabric.
@@ -289,8 +287,8 @@ impl Link {
         self.has_room(lid) && self.peers(now).into_iter().all(|peer| self.has_room(peer))
     }
 
-    /// Sends an Ethernet frame of a transport domain of this device: to the port that its destination address names, or to
-    /// all ports, this one included.
+    /// Sends an Ethernet frame of a transport domain of this device: to the port that its destination address names, or
+    /// to all ports, this one included.
     pub fn send_ethernet(&mut self, ethernet: &[u8], origin: u32, now: u64) {
         let named = ethernet.first_chunk().and_then(address::lid_of_mac);
         let ports = match named {

@@ -44,9 +44,7 @@ impl Header {
         if mad[0] != BASE_VERSION {
             return None;
         }
-        let be = |from: usize, to: usize| {
-            mad[from..to].iter().fold(0u64, |value, &byte| value << 8 | u64::from(byte))
-        };
+        let be = |from: usize, to: usize| mad[from..to].iter().fold(0u64, |value, &byte| value << 8 | u64::from(byte));
         Some(Self {
             class: mad[1],
             class_version: mad[2],
@@ -106,10 +104,7 @@ mod tests {
         };
         let mut mad = [0xee; SIZE];
         header.emit(&mut mad);
-        let bytes = [
-            1, 7, 2, 3, 1, 2, 0, 0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0, 0x10, 0, 0,
-            0, 0, 0, 9,
-        ];
+        let bytes = [1, 7, 2, 3, 1, 2, 0, 0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0, 0x10, 0, 0, 0, 0, 0, 9];
         assert_eq!(mad[..HEADER], bytes);
         assert_eq!(Header::parse(&mad), Some(header));
         mad[0] = 0x80;

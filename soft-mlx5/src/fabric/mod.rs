@@ -1,7 +1,8 @@
 //! The wire between devices.
 //!
-//! [`packet`] and [`headers`] define the bytes, [`echo`] those by which devices know each other's progress, [`link`] is the
-//! port that sends them with the [`faults`] asked for, [`switch`] and [`socket`] carry them within a process and between processes.
+//! [`packet`] and [`headers`] define the bytes, [`echo`] those by which devices know each other's progress, [`link`] is
+//! the port that sends them with the [`faults`] asked for, [`switch`] and [`socket`] carry them within a process and
+//! between processes.
 
 pub mod address;
 pub mod echo;

@@ -117,14 +117,7 @@ impl Operation {
 
     /// Returns `true` if it carries an ACK extended transport header.
     pub const fn has_aeth(self) -> bool {
-        matches!(
-            self,
-            ReadResponseFirst
-                | ReadResponseLast
-                | ReadResponseOnly
-                | Acknowledge
-                | AtomicAcknowledge
-        )
+        matches!(self, ReadResponseFirst | ReadResponseLast | ReadResponseOnly | Acknowledge | AtomicAcknowledge)
     }
 
     /// Returns `true` if it carries immediate data.
@@ -159,15 +152,7 @@ impl Operation {
 
     /// Returns `true` if more packets of the same message follow: the payload is a full MTU.
     pub const fn is_followed(self) -> bool {
-        matches!(
-            self,
-            SendFirst
-                | SendMiddle
-                | WriteFirst
-                | WriteMiddle
-                | ReadResponseFirst
-                | ReadResponseMiddle
-        )
+        matches!(self, SendFirst | SendMiddle | WriteFirst | WriteMiddle | ReadResponseFirst | ReadResponseMiddle)
     }
 }
 

@@ -3,8 +3,8 @@
 //! A frame is an InfiniBand local route header followed by a RoCE v2 packet without its Ethernet
 //! header: IPv6 (the same 40 bytes as a GRH), UDP, transport headers, payload, padding, ICRC. On
 //! either link layer the local route header says which ports talk; a GRH counts as present when its
-//! next-header field says so. Every length is a multiple of four. Packets of RoCE v1 differ in that field, and those over
-//! IPv4 have mapped addresses: [`super::ethernet`] says how they look to others.
+//! next-header field says so. Every length is a multiple of four. Packets of RoCE v1 differ in that field, and those
+//! over IPv4 have mapped addresses: [`super::ethernet`] says how they look to others.
 //!
 //! An Ethernet frame, too, has a local route header before it, with its length in bytes.
 
@@ -241,11 +241,7 @@ fn emit_at<H: Header>(bytes: &mut [u8], header: &H) -> usize {
 }
 
 fn icrc_of(covered: &[u8]) -> [u8; 4] {
-    if covered[LRH + 1] & 3 == LNH_ETHERNET {
-        Crc::new().add(covered).finish()
-    } else {
-        icrc(covered)
-    }
+    if covered[LRH + 1] & 3 == LNH_ETHERNET { Crc::new().add(covered).finish() } else { icrc(covered) }
 }
 
 fn icrc(covered: &[u8]) -> [u8; 4] {
@@ -412,10 +408,7 @@ mod tests {
     fn write_imm(payload: &[u8]) -> Frame {
         let mut frame = Frame::default();
         let opcode = Operation::WriteOnlyImm.encode(Service::Rc);
-        frame.begin(
-            &route(),
-            &Bth { opcode, pkey: 0xffff, dest_qpn: 0x77, psn: 9, ..Bth::default() },
-        );
+        frame.begin(&route(), &Bth { opcode, pkey: 0xffff, dest_qpn: 0x77, psn: 9, ..Bth::default() });
         frame.push(&Reth { va: 0x1000, rkey: 5, length: payload.len() as u32 });
         frame.push(&0xdead_beef_u32);
         frame.payload_mut(payload.len()).copy_from_slice(payload);

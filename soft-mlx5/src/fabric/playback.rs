@@ -35,9 +35,7 @@ fn invalid(what: &str) -> io::Error {
 impl Playback {
     /// Opens a file; it begins to play when it is first asked for a frame.
     pub fn open(path: &Path, rate: Option<f64>) -> io::Result<Self> {
-        let named = |error: io::Error| {
-            io::Error::new(error.kind(), format!("cannot play {}: {error}", path.display()))
-        };
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot play {}: {error}", path.display()));
         Self::read(BufReader::new(File::open(path).map_err(named)?), rate).map_err(named)
     }
 
@@ -51,9 +49,7 @@ impl Playback {
             (_, MICROSECONDS) => (true, 1000),
             (_, NANOSECONDS) => (true, 1),
             _ => {
-                return Err(invalid(
-                    "it is no capture file (pcapng is not read: `editcap -F pcap`)",
-                ));
+                return Err(invalid("it is no capture file (pcapng is not read: `editcap -F pcap`)"));
             }
         };
         let mut playback = Self { file, swapped, unit, rate, started: None, played: 0, next: None };
@@ -76,8 +72,7 @@ impl Playback {
         if self.file.read_exact(&mut record).is_err() {
             return;
         }
-        let time =
-            u64::from(self.word(&record)) * SECOND + u64::from(self.word(&record[4..])) * self.unit;
+        let time = u64::from(self.word(&record)) * SECOND + u64::from(self.word(&record[4..])) * self.unit;
         let mut frame = vec![0; (self.word(&record[8..]) as usize).min(MAX_RECORD)];
         if self.file.read_exact(&mut frame).is_ok() {
             self.next = Some((time, frame));
@@ -140,8 +135,7 @@ mod tests {
     fn frames_come_at_the_times_of_the_capture_whatever_wrote_it() {
         for swap in [false, true] {
             for (magic, unit) in [(MICROSECONDS, 1000), (NANOSECONDS, 1)] {
-                let frames: [(u32, u32, &[u8]); 3] =
-                    [(7, 10, b"one"), (7, 15, b"two"), (8, 10, b"three")];
+                let frames: [(u32, u32, &[u8]); 3] = [(7, 10, b"one"), (7, 15, b"two"), (8, 10, b"three")];
                 let mut playback = open(&capture(swap, magic, 1, &frames), None).unwrap();
                 assert_eq!(playback.next_deadline(), None, "it did not begin");
                 assert_eq!(playback.play(100).as_deref(), Some(&b"one"[..]));

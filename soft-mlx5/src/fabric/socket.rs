@@ -52,10 +52,7 @@ impl Name {
         address.sun_family = libc::AF_UNIX as libc::sa_family_t;
         // Byte 0 stays zero, which makes the name abstract.
         let Some(room) = address.sun_path.get_mut(1..=name.len()) else {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "the fabric's name is too long",
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the fabric's name is too long"));
         };
         for (to, from) in room.iter_mut().zip(name.bytes()) {
             *to = from as libc::c_char;
@@ -200,10 +197,10 @@ impl SocketPort {
     /// Takes one bounded batch of arrived datagrams; `deliver` gets each frame's bytes. Returns `true` if any
     /// datagram arrived.
     pub(super) fn receive(&mut self, mut deliver: impl FnMut(&[u8])) -> bool {
-        let mut iovecs = self.buffers.each_mut().map(|buffer| libc::iovec {
-            iov_base: buffer.as_mut_ptr().cast(),
-            iov_len: buffer.len(),
-        });
+        let mut iovecs = self
+            .buffers
+            .each_mut()
+            .map(|buffer| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() });
         let mut messages = iovecs.each_mut().map(|iovec| {
             // SAFETY: all bytes zero is a valid message header: no name, no control data.
             let mut message: libc::mmsghdr = unsafe { mem::zeroed() };
@@ -268,8 +265,7 @@ impl Peer {
             Some(socket) => socket.as_raw_fd(),
             None => self.connect(fabric, lid)?,
         };
-        let mut iovecs =
-            [const { libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 } }; MAX_FRAMES];
+        let mut iovecs = [const { libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 } }; MAX_FRAMES];
         let mut bytes = 0;
         let mut frames = 0;
         for (iovec, frame) in iovecs.iter_mut().zip(&self.queue) {
@@ -293,9 +289,7 @@ impl Peer {
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => {
-                Err(io::Error::from(io::ErrorKind::WouldBlock))
-            }
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => Err(io::Error::from(io::ErrorKind::WouldBlock)),
             // The connected peer has left; another device may have taken its LID.
             _ if !fresh => {
                 self.socket = None;

@@ -38,7 +38,8 @@ impl Function {
         if context.collapsed || context.compression {
             return Err(Refusal::CQE_MODE);
         }
-        // No reference: libmlx5 frees the page of a context's CQs before the kernel destroys the CQs that a program left.
+        // No reference: libmlx5 frees the page of a context's CQs before the kernel destroys the CQs that a program
+        // left.
         self.objects.check_use(Id(Kind::Uar, context.uar_page), uid)?;
         let mut uses = vec![self.objects.check_use(Id(Kind::Eq, context.eqn.into()), uid)?];
         let memory = QueueMemory {
@@ -134,8 +135,7 @@ impl Function {
             record_umem: None,
         };
         let found = self.locate(&memory, u64::from(cqe_count) * u64::from(cqe_size), uid)?;
-        let resized =
-            self.nic.resize_cq_in(Cqn(modify.cqn), &found.spaces.ring, found.ring, cqe_count);
+        let resized = self.nic.resize_cq_in(Cqn(modify.cqn), &found.spaces.ring, found.ring, cqe_count);
         resized.map_err(|error| match error {
             Errno(libc::EBUSY) => Refusal::OVERRUN,
             Errno(libc::EINVAL) => Refusal::UNREAD,
@@ -143,12 +143,8 @@ impl Function {
         })?;
         let entry = self.objects.find_mut(id, uid)?;
         let bytes = entry.context.first_chunk_mut().ok_or(Refusal::NO_OBJECT)?;
-        let context = CqContext {
-            log_size: new.log_size,
-            log_page_size: new.log_page_size,
-            page_offset: new.page_offset,
-            ..old
-        };
+        let context =
+            CqContext { log_size: new.log_size, log_page_size: new.log_page_size, page_offset: new.page_offset, ..old };
         context.put(bytes);
         Ok(())
     }

@@ -14,12 +14,7 @@ impl Function {
     pub(super) const QUEUE_COUNTERS: usize = 0x100;
 
     /// Makes an object that is no more than its number.
-    pub(super) fn create_numbered(
-        &mut self,
-        kind: Kind,
-        command: &Command,
-        output: &mut [u8],
-    ) -> Result {
+    pub(super) fn create_numbered(&mut self, kind: Kind, command: &Command, output: &mut [u8]) -> Result {
         let entry = Entry { uid: command.uid(), ..Entry::default() };
         created(output, self.objects.insert_new(kind, entry)?)
     }

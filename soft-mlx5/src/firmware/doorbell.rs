@@ -31,13 +31,7 @@ pub enum Doorbell {
 
 impl Assembly {
     /// Takes bytes that were written to a page; `rung` gets each doorbell when its last byte is written.
-    pub fn write(
-        &mut self,
-        page: u32,
-        offset: usize,
-        bytes: &[u8],
-        mut rung: impl FnMut(Doorbell),
-    ) {
+    pub fn write(&mut self, page: u32, offset: usize, bytes: &[u8], mut rung: impl FnMut(Doorbell)) {
         for (at, byte) in (offset..).zip(bytes) {
             let base = at & !7;
             if self.place != Some((page, base)) {
@@ -46,10 +40,9 @@ impl Assembly {
             self.bytes[at & 7] = *byte;
             let [a, b, c, d, ..] = self.bytes;
             let doorbell = match base {
-                EQ_ARM | EQ_UPDATE if at & 7 == 3 => Doorbell::EventQueue {
-                    arm: base == EQ_ARM,
-                    word: u32::from_be_bytes([a, b, c, d]),
-                },
+                EQ_ARM | EQ_UPDATE if at & 7 == 3 => {
+                    Doorbell::EventQueue { arm: base == EQ_ARM, word: u32::from_be_bytes([a, b, c, d]) }
+                }
                 EQ_ARM | EQ_UPDATE => continue,
                 _ if at & 7 == 7 => Doorbell::Queue { offset: base, bytes: self.bytes },
                 _ => continue,

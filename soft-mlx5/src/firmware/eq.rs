@@ -41,9 +41,7 @@ struct EventQueue {
 
 impl EventQueue {
     fn is_full(&self) -> bool {
-        self.consumed.is_some_and(|consumed| {
-            self.produced.wrapping_sub(consumed) & COUNTER >= 1 << self.log_size
-        })
+        self.consumed.is_some_and(|consumed| self.produced.wrapping_sub(consumed) & COUNTER >= 1 << self.log_size)
     }
 
     fn push(&mut self, eqe: Eqe, interrupts: &mut dyn Interrupts) {
@@ -134,8 +132,8 @@ impl Function {
         found.map(|(number, _)| CommandEvents(*number))
     }
 
-    /// Reports commands in these slots as complete, after their outputs and ownership bits were written. Does nothing if
-    /// there was no event queue when they were posted, or if that queue is gone.
+    /// Reports commands in these slots as complete, after their outputs and ownership bits were written. Does nothing
+    /// if there was no event queue when they were posted, or if that queue is gone.
     pub fn report_commands(&mut self, to: Option<CommandEvents>, slots: u32) {
         let Some(CommandEvents(number)) = to else { return };
         let data = CommandData { slots }.to_bytes();
@@ -169,9 +167,7 @@ impl Function {
                 Event::QpFatal(qpn) => of_qp(event::WQ_CATASTROPHIC, qpn.0),
                 Event::QpAccessError(qpn) => of_qp(event::WQ_ACCESS_ERROR, qpn.0),
                 Event::QpRequestError(qpn) => of_qp(event::WQ_INVALID_REQUEST, qpn.0),
-                Event::CommunicationEstablished(qpn) => {
-                    of_qp(event::COMMUNICATION_ESTABLISHED, qpn.0)
-                }
+                Event::CommunicationEstablished(qpn) => of_qp(event::COMMUNICATION_ESTABLISHED, qpn.0),
                 Event::SqDrained(qpn) => of_qp(event::SQ_DRAINED, qpn.0),
                 Event::LastWqe(qpn) => of_qp(event::SRQ_LAST_WQE, qpn.0),
                 Event::SrqLimit(srqn) => of_queue(event::SRQ_LIMIT, 0, srqn.0),
@@ -208,12 +204,8 @@ impl Function {
             record_umem: None,
         };
         let found = self.locate(&memory, len as u64, command.uid())?;
-        let entry = Entry {
-            uid: command.uid(),
-            uses: vec![uar],
-            context: context.to_bytes().to_vec(),
-            ..Entry::default()
-        };
+        let entry =
+            Entry { uid: command.uid(), uses: vec![uar], context: context.to_bytes().to_vec(), ..Entry::default() };
         let number = self.objects.insert_new(Kind::Eq, entry)?;
         let queue = EventQueue {
             ring: Span::of(&found.spaces.ring, found.ring, len),

@@ -1,8 +1,8 @@
 //! Flow tables, groups and entries.
 
 use mlx5_wire::firmware::flow::{
-    CreateGroup, CreateTable, DeleteEntry, Destination, DestroyGroup, MATCH, ModifyTable, OUTER,
-    OfTable, SetEntry, TableContext, action, destination, table_type,
+    CreateGroup, CreateTable, DeleteEntry, Destination, DestroyGroup, MATCH, ModifyTable, OUTER, OfTable, SetEntry,
+    TableContext, action, destination, table_type,
 };
 
 use super::Function;
@@ -59,8 +59,7 @@ impl Function {
         let table: CreateTable = command.parse()?;
         let known = matches!(table.table_type, table_type::RECEIVE | table_type::TRANSMIT);
         let limits = FLOW_TABLES.receive;
-        let fits =
-            table.context.log_size <= limits.log_max_size && table.context.level < limits.max_level;
+        let fits = table.context.log_size <= limits.log_max_size && table.context.level < limits.max_level;
         if !known || !fits || table.other_vport {
             return Err(Refusal::TABLE);
         }
@@ -179,9 +178,7 @@ impl Function {
                         let id = self.objects.check_use(Id(Kind::Tir, to.number), uid)?;
                         (id, Next::Tir(Tirn(to.number)))
                     }
-                    destination::TABLE => {
-                        (self.check_next(level, to.number, uid)?, Next::Table(to.number))
-                    }
+                    destination::TABLE => (self.check_next(level, to.number, uid)?, Next::Table(to.number)),
                     _ => return Err(Refusal::TABLE),
                 };
                 uses.push(id);
@@ -201,8 +198,7 @@ impl Function {
                 self.flow_entries.insert(place, number);
             }
         }
-        let entry =
-            tables::Entry { mask: mask_of(&group), value: outer(&set.value), tag: set.tag, next };
+        let entry = tables::Entry { mask: mask_of(&group), value: outer(&set.value), tag: set.tag, next };
         if let Some(table) = self.nic.flow_tables().tables.get_mut(&set.table) {
             table.entries.insert(set.index, entry);
         }
@@ -229,8 +225,7 @@ impl Function {
             }
             Id(Kind::FlowEntry, number) => {
                 // The context of an entry is its place.
-                let context =
-                    self.objects.get(Kind::FlowEntry, number).map(|entry| &entry.context[..]);
+                let context = self.objects.get(Kind::FlowEntry, number).map(|entry| &entry.context[..]);
                 let Some([a, b, c, d, e, f, g, h]) = context else { return };
                 let table = u32::from_be_bytes([*a, *b, *c, *d]);
                 let index = u32::from_be_bytes([*e, *f, *g, *h]);

@@ -2,8 +2,8 @@
 
 use mlx5_wire::firmware::fields::Value;
 use mlx5_wire::firmware::transport::{
-    CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, QueryRqReply, QuerySqReply, RqContext,
-    RqTable, SqContext, hash_field,
+    CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, QueryRqReply, QuerySqReply, RqContext, RqTable, SqContext,
+    hash_field,
 };
 use mlx5_wire::firmware::wq::{WorkQueue, kind, state};
 
@@ -16,8 +16,8 @@ use crate::capabilities::{GENERAL, GENERAL_ETHERNET};
 use crate::fabric::LinkLayer;
 use crate::nic::frames::rss::{HashAttr, field};
 use crate::nic::objects::{
-    Cqn, Loopback, Pdn, QpAttr, QpModify, QpState, Qpn, RawAttr, Register, RwqAttr, RxOffloads,
-    Service, TirAttr, Tirn, WqAttr, WqState, Wqn,
+    Cqn, Loopback, Pdn, QpAttr, QpModify, QpState, Qpn, RawAttr, Register, RwqAttr, RxOffloads, Service, TirAttr, Tirn,
+    WqAttr, WqState, Wqn,
 };
 
 const DIRECT: u8 = 0;
@@ -59,24 +59,17 @@ fn hash_of(tir: &CreateTir) -> Option<HashAttr> {
     if tir.disp_type != INDIRECT || tir.rx_hash_fn != TOEPLITZ {
         return None;
     }
-    let [source_ip, destination_ip] = if tir.ipv6 {
-        [field::SRC_IPV6, field::DST_IPV6]
-    } else {
-        [field::SRC_IPV4, field::DST_IPV4]
-    };
-    let [source_port, destination_port] = if tir.udp {
-        [field::SRC_PORT_UDP, field::DST_PORT_UDP]
-    } else {
-        [field::SRC_PORT_TCP, field::DST_PORT_TCP]
-    };
+    let [source_ip, destination_ip] =
+        if tir.ipv6 { [field::SRC_IPV6, field::DST_IPV6] } else { [field::SRC_IPV4, field::DST_IPV4] };
+    let [source_port, destination_port] =
+        if tir.udp { [field::SRC_PORT_UDP, field::DST_PORT_UDP] } else { [field::SRC_PORT_TCP, field::DST_PORT_TCP] };
     let chosen = [
         (hash_field::SOURCE_IP, source_ip),
         (hash_field::DESTINATION_IP, destination_ip),
         (hash_field::SOURCE_PORT, source_port),
         (hash_field::DESTINATION_PORT, destination_port),
     ];
-    let fields =
-        chosen.iter().filter(|(bit, _)| tir.hash_fields & bit != 0).map(|(_, field)| field);
+    let fields = chosen.iter().filter(|(bit, _)| tir.hash_fields & bit != 0).map(|(_, field)| field);
     Some(HashAttr { fields: fields.sum(), key: tir.key })
 }
 
@@ -121,8 +114,7 @@ impl Function {
         let len = check_ring(&queue, LOG_BLOCK, 1 << LOG_BLOCK)?;
         // A queue for the driver's own NOPs has no TIS.
         let tis = (context.tis_count > 0).then_some(Id(Kind::Tis, context.tisn));
-        let used =
-            [Id(Kind::Cq, context.cqn), Id(Kind::Pd, queue.pd), Id(Kind::Uar, queue.uar_page)];
+        let used = [Id(Kind::Cq, context.cqn), Id(Kind::Pd, queue.pd), Id(Kind::Uar, queue.uar_page)];
         let uses = used.into_iter().chain(tis).map(|id| self.objects.check_use(id, uid));
         let mut uses = uses.collect::<Result<Vec<_>>>()?;
         let found = self.locate(&memory_of(&queue, command.after::<CreateSq>()), len, uid)?;
@@ -213,18 +205,11 @@ impl Function {
         let attr = RwqAttr {
             pd: Pdn(queue.pd),
             cq: Cqn(context.cqn),
-            ring: WqAttr {
-                buf: found.ring,
-                count: 1 << queue.log_size,
-                shift: queue.log_stride.into(),
-            },
+            ring: WqAttr { buf: found.ring, count: 1 << queue.log_size, shift: queue.log_stride.into() },
             dbrec: found.record,
             user_index: context.user_index,
             striding: None,
-            offloads: RxOffloads {
-                strip_vlan: !context.vlan_strip_disable,
-                scatter_fcs: context.scatter_fcs,
-            },
+            offloads: RxOffloads { strip_vlan: !context.vlan_strip_disable, scatter_fcs: context.scatter_fcs },
         };
         let rq = self.nic.create_wq_in(attr, &found.spaces)?;
         let context = context.to_bytes().to_vec();
@@ -265,10 +250,7 @@ impl Function {
         let queues = list_of(command, &command.parse()?)?;
         let uid = command.uid();
         let uses = self.check_queues(&queues, uid)?;
-        created(
-            output,
-            self.objects.insert_new(Kind::Rqt, Entry { uid, uses, ..Entry::default() })?,
-        )
+        created(output, self.objects.insert_new(Kind::Rqt, Entry { uid, uses, ..Entry::default() })?)
     }
 
     pub(super) fn modify_rqt(&mut self, command: &Command, _: &mut [u8]) -> Result {
@@ -299,12 +281,7 @@ impl Function {
             Id(Kind::Rq, rqn) => vec![Wqn(rqn)],
             id => self.objects.find(id, 0)?.uses.iter().map(|Id(_, rqn)| Wqn(*rqn)).collect(),
         };
-        let attr = TirAttr {
-            domain: tir.transport_domain,
-            loopback: Loopback::default(),
-            hash: hash_of(&tir),
-            queues,
-        };
+        let attr = TirAttr { domain: tir.transport_domain, loopback: Loopback::default(), hash: hash_of(&tir), queues };
         let tirn = self.nic.create_tir(attr)?;
         self.objects.insert(Id(Kind::Tir, tirn.0), Entry { uid, uses, ..Entry::default() });
         created(output, tirn.0)

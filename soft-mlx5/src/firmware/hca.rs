@@ -2,8 +2,7 @@
 
 use mlx5_wire::firmware::capabilities::{GROUP, GROUP_SIZE, General, group};
 use mlx5_wire::firmware::command::{
-    ManagePages, OfFunction, QueryAdapterReply, QueryIssiReply, QueryPagesReply, SetIssi,
-    TeardownHca,
+    ManagePages, OfFunction, QueryAdapterReply, QueryIssiReply, QueryPagesReply, SetIssi, TeardownHca,
 };
 use mlx5_wire::firmware::fields::Value;
 

@@ -50,13 +50,7 @@ pub struct Located {
 
 impl Function {
     /// Returns the list of the pages that hold `len` bytes from byte `start` of the first page.
-    pub(super) fn page_list(
-        &self,
-        log_size: u32,
-        start: u64,
-        len: u64,
-        list: &[u8],
-    ) -> Result<Arc<PageList>> {
+    pub(super) fn page_list(&self, log_size: u32, start: u64, len: u64, list: &[u8]) -> Result<Arc<PageList>> {
         if !(LOG_PAGE..=LOG_LARGEST).contains(&log_size) {
             return Err(Refusal::PAGE_SIZE);
         }

@@ -39,13 +39,8 @@ impl Function {
             return Err(Refusal::ATTRIBUTES);
         }
         let mut uses = vec![pd];
-        let attr = MkeyAttr {
-            pd: Pdn(context.pd),
-            va: 0,
-            iova: context.start,
-            length: context.len,
-            access: access(&context),
-        };
+        let attr =
+            MkeyAttr { pd: Pdn(context.pd), va: 0, iova: context.start, length: context.len, access: access(&context) };
         let (attr, space) = match context.access_mode {
             // UMR would give the key its memory.
             _ if context.free => (MkeyAttr { length: 0, ..attr }, Space::Host(self.dma.clone())),
@@ -66,18 +61,12 @@ impl Function {
         let key = self.nic.create_mkey_in(attr, space, context.variant)?;
         let index = key.0 >> 8;
         let context = context.to_bytes().to_vec();
-        self.objects
-            .insert(Id(Kind::Mkey, index), Entry { uid, uses, context, ..Entry::default() });
+        self.objects.insert(Id(Kind::Mkey, index), Entry { uid, uses, context, ..Entry::default() });
         created(output, index)
     }
 
     // A key whose pages follow the command or are those of a UMEM.
-    fn translated(
-        &self,
-        command: &Command,
-        create: &CreateMkey,
-        attr: MkeyAttr,
-    ) -> Result<(MkeyAttr, Space)> {
+    fn translated(&self, command: &Command, create: &CreateMkey, attr: MkeyAttr) -> Result<(MkeyAttr, Space)> {
         let context = &create.context;
         if create.umem_valid {
             let (id, offset) = (Id(Kind::Umem, create.umem_id), create.umem_offset);

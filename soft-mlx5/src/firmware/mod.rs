@@ -80,11 +80,7 @@ impl Function {
     const CAPABILITIES: usize = GROUP + GROUP_SIZE;
 
     /// Powers the function up and joins its fabric.
-    pub fn new(
-        config: NicConfig,
-        dma: Arc<dyn Dma>,
-        interrupts: Box<dyn Interrupts>,
-    ) -> io::Result<Self> {
+    pub fn new(config: NicConfig, dma: Arc<dyn Dma>, interrupts: Box<dyn Interrupts>) -> io::Result<Self> {
         let layer = config.link_layer;
         // SAFETY: all memory that objects of this device name is translated by `dma`, whose contract covers it.
         let mut nic = unsafe { Nic::new(config)? };

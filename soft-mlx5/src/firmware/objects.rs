@@ -245,8 +245,7 @@ impl Objects {
             *counts.entry(*used).or_default() += 1;
         }
         let exist = counts.keys().all(|id| self.entries.contains_key(id));
-        let equal =
-            |(id, entry): (&Id, &Entry)| entry.users == counts.get(id).copied().unwrap_or(0);
+        let equal = |(id, entry): (&Id, &Entry)| entry.users == counts.get(id).copied().unwrap_or(0);
         exist && self.entries.iter().all(equal)
     }
 }

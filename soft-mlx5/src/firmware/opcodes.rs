@@ -1,27 +1,23 @@
 //! The commands: lengths, the state that each needs, and what executes it.
 
 use mlx5_wire::firmware::command::{
-    Created, ManagePages, Multicast, Numbered, OfFunction, Opcode, QueryAdapterReply,
-    QueryIssiReply, QueryPagesReply, Request, SetIssi, TeardownHca,
+    Created, ManagePages, Multicast, Numbered, OfFunction, Opcode, QueryAdapterReply, QueryIssiReply, QueryPagesReply,
+    Request, SetIssi, TeardownHca,
 };
 use mlx5_wire::firmware::cq::{CreateCq, ModifyCq, QueryCqReply};
 use mlx5_wire::firmware::eq::{CreateEq, QueryEqReply};
 use mlx5_wire::firmware::fields::Value;
-use mlx5_wire::firmware::flow::{
-    CreateGroup, CreateTable, DeleteEntry, DestroyGroup, ModifyTable, OfTable, SetEntry,
-};
+use mlx5_wire::firmware::flow::{CreateGroup, CreateTable, DeleteEntry, DestroyGroup, ModifyTable, OfTable, SetEntry};
 use mlx5_wire::firmware::mkey::{CreateMkey, CreateUmem, QueryMkeyReply};
 use mlx5_wire::firmware::qp::{CreateQp, ModifyQp, QueryQpReply};
 use mlx5_wire::firmware::register::AccessRegister;
-use mlx5_wire::firmware::srq::{
-    ArmSrq, CreateRmp, CreateXrcSrq, ModifyRmp, QueryRmpReply, QueryXrcSrqReply,
-};
+use mlx5_wire::firmware::srq::{ArmSrq, CreateRmp, CreateXrcSrq, ModifyRmp, QueryRmpReply, QueryXrcSrqReply};
 use mlx5_wire::firmware::transport::{
     CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, QueryRqReply, QuerySqReply, RqTable,
 };
 use mlx5_wire::firmware::vport::{
-    GidsReply, ModifyNicVport, ModifyVportState, QueryHcaVportReply, QueryNicVportReply,
-    QueryRoceAddressReply, QueryVport, QueryVportStateReply, SetRoceAddress,
+    GidsReply, ModifyNicVport, ModifyVportState, QueryHcaVportReply, QueryNicVportReply, QueryRoceAddressReply,
+    QueryVport, QueryVportStateReply, SetRoceAddress,
 };
 
 use super::Function;

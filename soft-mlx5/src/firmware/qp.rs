@@ -1,9 +1,7 @@
 //! Queue pairs: creation, the commands of their states, and the context that a query returns.
 
 use mlx5_wire::firmware::command::{Numbered, Opcode};
-use mlx5_wire::firmware::qp::{
-    CreateQp, ModifyQp, QpContext, QueryQpReply, optional, rq_type, service, state,
-};
+use mlx5_wire::firmware::qp::{CreateQp, ModifyQp, QpContext, QueryQpReply, optional, rq_type, service, state};
 
 use super::Function;
 use super::memory::QueueMemory;
@@ -14,8 +12,7 @@ use crate::capabilities::{self, GENERAL};
 use crate::fabric::{LinkLayer, address};
 use crate::nic::mkey::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use crate::nic::objects::{
-    Access, AddressVector, Cqn, Grh, Pdn, QpAttr, QpModify, QpState, Qpn, RawAttr, Register,
-    Service, Srqn, WqAttr,
+    Access, AddressVector, Cqn, Grh, Pdn, QpAttr, QpModify, QpState, Qpn, RawAttr, Register, Service, Srqn, WqAttr,
 };
 
 /// Fields of the mask that a command may name, besides those that it always changes.
@@ -51,8 +48,7 @@ fn state_number(state: QpState) -> u8 {
 }
 
 fn access(context: &QpContext) -> Access {
-    let rights =
-        [(context.rwe, REMOTE_WRITE), (context.rre, REMOTE_READ), (context.rae, REMOTE_ATOMIC)];
+    let rights = [(context.rwe, REMOTE_WRITE), (context.rre, REMOTE_READ), (context.rae, REMOTE_ATOMIC)];
     rights.iter().filter(|(given, _)| *given).map(|(_, right)| right).sum()
 }
 

@@ -1,8 +1,7 @@
 //! Shared receive queues: RMPs and XRC SRQs.
 
 use mlx5_wire::firmware::srq::{
-    ArmSrq, CreateRmp, CreateXrcSrq, ModifyRmp, QueryRmpReply, QueryXrcSrqReply, RmpContext,
-    XrcSrqContext,
+    ArmSrq, CreateRmp, CreateXrcSrq, ModifyRmp, QueryRmpReply, QueryXrcSrqReply, RmpContext, XrcSrqContext,
 };
 use mlx5_wire::firmware::wq::{WorkQueue, kind};
 
@@ -74,8 +73,7 @@ impl Function {
         if context.dbr_umem_valid {
             return Err(Refusal::ATTRIBUTES);
         }
-        let used =
-            [Id(Kind::Pd, context.pd), Id(Kind::Cq, context.cqn), Id(Kind::Xrcd, context.xrcd)];
+        let used = [Id(Kind::Pd, context.pd), Id(Kind::Cq, context.cqn), Id(Kind::Xrcd, context.xrcd)];
         let uses = used.into_iter().map(|id| self.objects.check_use(id, uid));
         let mut uses = uses.collect::<Result<Vec<_>>>()?;
         let memory = QueueMemory {

@@ -1,9 +1,8 @@
 //! Virtual ports: of InfiniBand, and of Ethernet with the address table of RoCE.
 
 use mlx5_wire::firmware::vport::{
-    GidsReply, HcaVportContext, ModifyNicVport, ModifyVportState, NicVportContext,
-    QueryHcaVportReply, QueryNicVportReply, QueryRoceAddressReply, QueryVport,
-    QueryVportStateReply, RoceAddress, SetRoceAddress, field,
+    GidsReply, HcaVportContext, ModifyNicVport, ModifyVportState, NicVportContext, QueryHcaVportReply,
+    QueryNicVportReply, QueryRoceAddressReply, QueryVport, QueryVportStateReply, RoceAddress, SetRoceAddress, field,
 };
 
 use super::Function;
@@ -152,10 +151,7 @@ impl Function {
         Self::check_vport(&command.parse()?)?;
         answer(
             output,
-            QueryVportStateReply {
-                admin_state: self.vport.admin_state,
-                state: u8::from(self.nic.port().up),
-            },
+            QueryVportStateReply { admin_state: self.vport.admin_state, state: u8::from(self.nic.port().up) },
         )
     }
 

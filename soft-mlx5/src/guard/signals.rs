@@ -143,8 +143,7 @@ fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
             }
             // SAFETY: the program installed this handler; a handler of a single argument ignores the others.
             unsafe {
-                let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
-                    mem::transmute(handler);
+                let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = mem::transmute(handler);
                 handler(signal, info, context);
             }
         }

@@ -187,12 +187,7 @@ pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssi
 /// # Safety
 /// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __read_chk(
-    fd: c_int,
-    buf: *mut c_void,
-    count: size_t,
-    available: size_t,
-) -> ssize_t {
+pub unsafe extern "C" fn __read_chk(fd: c_int, buf: *mut c_void, count: size_t, available: size_t) -> ssize_t {
     if count > available {
         // libc ends a program that gives less memory.
         std::process::abort();
@@ -223,14 +218,8 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -
 
 type Read = unsafe extern "C" fn(c_int, *mut c_void, size_t) -> ssize_t;
 type SendMessage = unsafe extern "C" fn(c_int, *const libc::msghdr, c_int) -> ssize_t;
-type SendTo = unsafe extern "C" fn(
-    c_int,
-    *const c_void,
-    size_t,
-    c_int,
-    *const libc::sockaddr,
-    libc::socklen_t,
-) -> ssize_t;
+type SendTo =
+    unsafe extern "C" fn(c_int, *const c_void, size_t, c_int, *const libc::sockaddr, libc::socklen_t) -> ssize_t;
 
 // libc's calls that a thread may be cancelled in, as a bare system call is not; null before main.
 static LIBC_READ: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
@@ -308,9 +297,7 @@ pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
 fn control(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     let result = raw::fcntl(fd, command, argument);
     match fd_table::get(fd) {
-        Some(entry) if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => {
-            ours::copied(entry, result)
-        }
+        Some(entry) if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => ours::copied(entry, result),
         _ => result,
     }
 }

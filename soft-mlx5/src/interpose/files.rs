@@ -69,12 +69,7 @@ pub unsafe extern "C" fn __open64_2(path: *const c_char, flags: c_int) -> c_int 
 /// # Safety
 /// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn openat(
-    dir: c_int,
-    path: *const c_char,
-    flags: c_int,
-    mode: mode_t,
-) -> c_int {
+pub unsafe extern "C" fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     open_at(dir, path, flags, mode)
 }
 
@@ -83,12 +78,7 @@ pub unsafe extern "C" fn openat(
 /// # Safety
 /// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn openat64(
-    dir: c_int,
-    path: *const c_char,
-    flags: c_int,
-    mode: mode_t,
-) -> c_int {
+pub unsafe extern "C" fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     open_at(dir, path, flags, mode)
 }
 

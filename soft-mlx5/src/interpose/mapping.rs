@@ -37,14 +37,7 @@ fn map_device(
     })
 }
 
-fn map(
-    addr: *mut c_void,
-    length: size_t,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: off_t,
-) -> *mut c_void {
+fn map(addr: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
     if let Some(mapped) = map_device(addr, length, protection, flags, fd, offset) {
         return mapped;
     }
@@ -53,9 +46,7 @@ fn map(
         return raw::mmap(addr, length, protection, flags, fd, offset);
     }
     // SAFETY: libc's function of this name has this type; the arguments are the program's.
-    unsafe {
-        mem::transmute::<*mut c_void, Map>(libc_mmap)(addr, length, protection, flags, fd, offset)
-    }
+    unsafe { mem::transmute::<*mut c_void, Map>(libc_mmap)(addr, length, protection, flags, fd, offset) }
 }
 
 /// `mmap`: a UAR page.

@@ -32,15 +32,7 @@ fn is_active() -> bool {
 /// nothing else refers to them.
 pub fn ensure_linked() {
     let [start, end] = init::ANCHORS;
-    let anchors: [*const c_void; 8] = [
-        calls::ANCHOR,
-        files::ANCHOR,
-        mapping::ANCHOR,
-        paths::ANCHOR,
-        rdma_cm::ANCHOR,
-        signals::ANCHOR,
-        start,
-        end,
-    ];
+    let anchors: [*const c_void; 8] =
+        [calls::ANCHOR, files::ANCHOR, mapping::ANCHOR, paths::ANCHOR, rdma_cm::ANCHOR, signals::ANCHOR, start, end];
     std::hint::black_box(anchors);
 }

@@ -29,11 +29,7 @@ pub fn number_after(beginning: &[u8], path: *const c_char) -> Option<u32> {
     let rest = unsafe { CStr::from_ptr(path.add(beginning.len())) };
     let rest = rest.to_str().ok()?;
     let canonical = rest == "0" || !rest.starts_with('0');
-    if canonical && rest.bytes().all(|byte| byte.is_ascii_digit()) {
-        rest.parse().ok()
-    } else {
-        None
-    }
+    if canonical && rest.bytes().all(|byte| byte.is_ascii_digit()) { rest.parse().ok() } else { None }
 }
 
 /// Returns the device with this path, and the path of the device file that stands in for it.
@@ -95,7 +91,8 @@ pub fn call<T>(
     result.map_err(|error| error.0)
 }
 
-/// Makes a socket of RDMA netlink. With real devices in the machine there is none, because only sysfs shows all devices.
+/// Makes a socket of RDMA netlink. With real devices in the machine there is none, because only sysfs shows all
+/// devices.
 pub fn netlink(kind: c_int) -> c_int {
     device::prepare();
     let real = real_paths::during(|| std::fs::read_dir("/sys/class/infiniband"));

@@ -39,8 +39,8 @@ macro_rules! led {
                 return $failed;
             }
             let meant = Meant::to_open($path);
-            // SAFETY: libc's function of this name takes and returns these types; the arguments are the program's, but for
-            // the path, which lives until the call has returned.
+            // SAFETY: libc's function of this name takes and returns these types; the arguments are the program's, but
+            // for the path, which lives until the call has returned.
             unsafe {
                 let function: unsafe extern "C" fn(*const c_char $(, $ty)*) -> $result =
                     mem::transmute(function);
@@ -103,11 +103,7 @@ pub unsafe extern "C" fn realpath(path: *const c_char, resolved: *mut c_char) ->
 /// # Safety
 /// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __realpath_chk(
-    path: *const c_char,
-    resolved: *mut c_char,
-    size: size_t,
-) -> *mut c_char {
+pub unsafe extern "C" fn __realpath_chk(path: *const c_char, resolved: *mut c_char, size: size_t) -> *mut c_char {
     if size < libc::PATH_MAX as size_t {
         // libc ends a program that gives less memory.
         std::process::abort();
@@ -161,12 +157,7 @@ pub unsafe extern "C" fn __readlink_chk(
 /// # Safety
 /// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn readlinkat(
-    dir: c_int,
-    path: *const c_char,
-    buf: *mut c_char,
-    size: size_t,
-) -> ssize_t {
+pub unsafe extern "C" fn readlinkat(dir: c_int, path: *const c_char, buf: *mut c_char, size: size_t) -> ssize_t {
     read_link(dir, path, buf, size)
 }
 

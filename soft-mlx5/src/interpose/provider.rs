@@ -1,7 +1,7 @@
 //! The calls of mmap in libmlx5, which map the pages of a device.
 //!
-//! UCX hooks mmap for its registration cache. It changes the entries of other libraries in their linkage tables (hook mode
-//! `reloc`), or the first instructions of the function that it takes for the original (`bistro`): ours or libc's,
+//! UCX hooks mmap for its registration cache. It changes the entries of other libraries in their linkage tables (hook
+//! mode `reloc`), or the first instructions of the function that it takes for the original (`bistro`): ours or libc's,
 //! depending on the order of libraries. Its hooks end in a system call, which knows no device of ours. So libmlx5's
 //! entries lead to a function that UCX does not know, and all calls that map no page of a device go on to libc, through
 //! the hooks.
@@ -114,8 +114,7 @@ unsafe fn note_entries(base: usize, dynamic: *const Dynamic) {
                 if !FUNCTION_TYPES.contains(&(relocation.info as u32)) {
                     continue;
                 }
-                let symbol =
-                    symbols + (relocation.info >> 32) as usize * mem::size_of::<libc::Elf64_Sym>();
+                let symbol = symbols + (relocation.info >> 32) as usize * mem::size_of::<libc::Elf64_Sym>();
                 let name = strings + (*(symbol as *const libc::Elf64_Sym)).st_name as usize;
                 if NAMES.contains(&CStr::from_ptr(name as *const c_char)) {
                     let entry = (base + relocation.offset) as *mut AtomicPtr<c_void>;

@@ -94,13 +94,7 @@ pub fn fstatat(dir: c_int, path: *const c_char, buf: *mut c_void, flags: c_int) 
     call!(SYS_newfstatat, dir, path, buf, flags) as c_int
 }
 
-pub fn statx(
-    dir: c_int,
-    path: *const c_char,
-    flags: c_int,
-    mask: c_uint,
-    buf: *mut c_void,
-) -> c_int {
+pub fn statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, buf: *mut c_void) -> c_int {
     call!(SYS_statx, dir, path, flags, mask, buf) as c_int
 }
 
@@ -108,21 +102,11 @@ pub fn readlinkat(dir: c_int, path: *const c_char, buf: *mut c_char, size: size_
     call!(SYS_readlinkat, dir, path, buf, size) as ssize_t
 }
 
-pub fn getxattr(
-    path: *const c_char,
-    name: *const c_char,
-    value: *mut c_void,
-    size: size_t,
-) -> ssize_t {
+pub fn getxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t {
     call!(SYS_getxattr, path, name, value, size) as ssize_t
 }
 
-pub fn lgetxattr(
-    path: *const c_char,
-    name: *const c_char,
-    value: *mut c_void,
-    size: size_t,
-) -> ssize_t {
+pub fn lgetxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t {
     call!(SYS_lgetxattr, path, name, value, size) as ssize_t
 }
 

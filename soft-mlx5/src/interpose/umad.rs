@@ -62,7 +62,8 @@ pub fn write(entry: Entry, buf: u64, count: size_t) -> ssize_t {
     }
 }
 
-/// Receives a datagram. A datagram that is longer than the buffer stays, and the program sees as much as tells the length.
+/// Receives a datagram. A datagram that is longer than the buffer stays, and the program sees as much as tells the
+/// length.
 pub fn read(entry: Entry, fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
     let look = libc::MSG_PEEK | libc::MSG_TRUNC;
     let len = raw::recv(fd, ptr::null_mut(), 0, look);

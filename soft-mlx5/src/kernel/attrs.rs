@@ -96,10 +96,8 @@ pub const fn room(size: u16) -> Carries {
     Carries::Out(size, size)
 }
 /// Driver data of any size.
-pub const DRIVER: [Spec; 2] = [
-    Spec::takes(UHW_IN, Carries::In(0, u16::MAX)),
-    Spec::takes(UHW_OUT, Carries::Out(0, u16::MAX)),
-];
+pub const DRIVER: [Spec; 2] =
+    [Spec::takes(UHW_IN, Carries::In(0, u16::MAX)), Spec::takes(UHW_OUT, Carries::Out(0, u16::MAX))];
 
 /// The attributes that the program passed and the method knows.
 #[derive(Debug, Default)]
@@ -201,8 +199,7 @@ impl Attrs {
 
     /// Returns the room of an output.
     pub fn output(&self, id: u16) -> Output {
-        self.find(id)
-            .map_or(Output::default(), |(attr, _)| Output { addr: attr.data, len: attr.len.into() })
+        self.find(id).map_or(Output::default(), |(attr, _)| Output { addr: attr.data, len: attr.len.into() })
     }
 
     /// Writes a result, if the program asked for it.

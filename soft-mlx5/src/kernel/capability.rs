@@ -32,8 +32,8 @@ pub fn has(capability: u32) -> bool {
     done == 0 && sets[0][0] & 1 << capability != 0
 }
 
-/// Returns `true` if this thread may make raw packet QPs and flows. Unlike the kernel, the model also allows root without
-/// the capability, which containers often lack.
+/// Returns `true` if this thread may make raw packet QPs and flows. Unlike the kernel, the model also allows root
+/// without the capability, which containers often lack.
 fn may_use_frames() -> bool {
     // SAFETY: no arguments, no memory.
     has(NET_RAW) || unsafe { libc::geteuid() } == 0

@@ -50,8 +50,7 @@ impl ClockPages {
         // SAFETY: the descriptor was just made and has no other owner.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(2 * PAGE as u64)?;
-        let info =
-            ClockInfo { nsec, mult: 1, mask: MASK, overflow_period: MASK, ..Default::default() };
+        let info = ClockInfo { nsec, mult: 1, mask: MASK, overflow_period: MASK, ..Default::default() };
         file.write_all_at(&info.to_bytes(), PAGE as u64)?;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a fresh mapping of the first page of the file.

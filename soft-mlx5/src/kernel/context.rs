@@ -34,10 +34,8 @@ const UHW_CREATE_AH: u8 = 2;
 const ETH_MIN_INLINE_NONE: u8 = 1;
 
 /// Attributes of GET_CONTEXT.
-pub const GET: &[Spec] = &[
-    Spec::takes(NUM_COMP_VECTORS, Carries::Out(4, 4)),
-    Spec::takes(CORE_SUPPORT, Carries::Out(8, 8)),
-];
+pub const GET: &[Spec] =
+    &[Spec::takes(NUM_COMP_VECTORS, Carries::Out(4, 4)), Spec::takes(CORE_SUPPORT, Carries::Out(8, 8))];
 /// Attributes of the allocation of an asynchronous event file.
 pub const ASYNC_FILE: &[Spec] = &[Spec::needs(0, Carries::New)];
 
@@ -73,8 +71,7 @@ pub fn write_get(call: &mut Call, request: &Request) -> Result<()> {
     allocate(call, &request.driver)?;
     let num_comp_vectors = call.core.vectors;
     let fd = call.open_events(EventKind::Asynchronous)?;
-    let answered =
-        request.core.output.respond(&GetContextResp { async_fd: fd as u32, num_comp_vectors });
+    let answered = request.core.output.respond(&GetContextResp { async_fd: fd as u32, num_comp_vectors });
     if answered.is_err() {
         call.close_events(fd);
     }
@@ -134,10 +131,9 @@ fn allocate(call: &mut Call, driver: &Udata) -> Result<()> {
     };
     let answer = answer(&context, call.core.real_time);
     call.file().context = Some(context);
-    let answered = driver.output.put(&AllocContextResp {
-        response_length: driver.output.len.min(AllocContextResp::SIZE) as u32,
-        ..answer
-    });
+    let answered = driver
+        .output
+        .put(&AllocContextResp { response_length: driver.output.len.min(AllocContextResp::SIZE) as u32, ..answer });
     if answered.is_err() {
         if let Some(context) = call.file().context.take() {
             context.release(&mut call.core.uars);
@@ -160,10 +156,7 @@ fn answer(context: &Context, real_time: bool) -> AllocContextResp {
         max_recv_wr: limits::MAX_QP_WR,
         max_srq_recv_wr: limits::MAX_SRQ_SLOTS,
         num_ports: 1,
-        comp_mask: RESP_MASK_CORE_CLOCK_OFFSET
-            | RESP_MASK_DUMP_FILL_MKEY
-            | RESP_MASK_ECE
-            | real_time,
+        comp_mask: RESP_MASK_CORE_CLOCK_OFFSET | RESP_MASK_DUMP_FILL_MKEY | RESP_MASK_ECE | real_time,
         response_length: AllocContextResp::SIZE as u32,
         cqe_version: context.cqe_version,
         cmds_supp_uhw: UHW_QUERY_DEVICE | UHW_CREATE_AH,

@@ -2,8 +2,7 @@
 
 use super::abi::mlx5;
 use super::abi::uverbs::{
-    CreateCq, CreateCqResp, Destroy, DestroyCqResp, ExCreateCq, ExCreateCqResp, ResizeCq,
-    ResizeCqResp,
+    CreateCq, CreateCqResp, Destroy, DestroyCqResp, ExCreateCq, ExCreateCqResp, ResizeCq, ResizeCqResp,
 };
 use super::attrs::{Attrs, Carries, FLAGS, Spec, exactly, room};
 use super::errno::{EBUSY, EINVAL, EOPNOTSUPP};
@@ -146,10 +145,7 @@ pub fn write_destroy(call: &mut Call, request: &Request) -> Result<()> {
 }
 
 fn answer(reported: Reported) -> DestroyCqResp {
-    DestroyCqResp {
-        comp_events_reported: reported.completions,
-        async_events_reported: reported.asynchronous,
-    }
+    DestroyCqResp { comp_events_reported: reported.completions, async_events_reported: reported.asynchronous }
 }
 
 /// Runs RESIZE_CQ.

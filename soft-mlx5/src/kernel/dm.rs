@@ -110,9 +110,8 @@ impl Dm {
 impl Call<'_> {
     fn free_dm_number(&mut self) -> u32 {
         let all = self.handles().of_type(TYPE);
-        let taken = |number: &u32| {
-            all.iter().any(|handle| self.get::<Dm>(*handle).is_ok_and(|dm| dm.number == *number))
-        };
+        let taken =
+            |number: &u32| all.iter().any(|handle| self.get::<Dm>(*handle).is_ok_and(|dm| dm.number == *number));
         (0..).find(|number| !taken(number)).expect("fewer than 2^32 objects")
     }
 
@@ -168,11 +167,8 @@ pub const REGISTER: &[Spec] = &[
 
 /// Registers a part of device memory, whose addresses count from 0.
 pub fn register(call: &mut Call, attrs: &Attrs) -> Result<()> {
-    const ALLOWED: u32 = access::LOCAL_WRITE
-        | access::REMOTE_WRITE
-        | access::REMOTE_READ
-        | access::REMOTE_ATOMIC
-        | access::ZERO_BASED;
+    const ALLOWED: u32 =
+        access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC | access::ZERO_BASED;
     let (dm_handle, pd) = (attrs.handle(REG_DM)?, attrs.handle(REG_PD)?);
     let (whole, start) = {
         let dm = call.get::<Dm>(dm_handle)?;
@@ -189,8 +185,7 @@ pub fn register(call: &mut Call, attrs: &Attrs) -> Result<()> {
     if !inside || flags & !ALLOWED != 0 {
         return Err(EINVAL);
     }
-    let attr =
-        MkeyAttr { pd: call.hold_pd(pd)?, va: start + offset, iova: 0, length, access: flags };
+    let attr = MkeyAttr { pd: call.hold_pd(pd)?, va: start + offset, iova: 0, length, access: flags };
     call.get_mut::<Dm>(dm_handle)?.users += 1;
     let memory = Memory { dm: Some(dm_handle), ..Memory::default() };
     let (handle, mkey) = call.add_mr(pd, attr, memory)?;

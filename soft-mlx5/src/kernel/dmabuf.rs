@@ -1,8 +1,8 @@
 //! Memory regions of a dma-buf: memory of another device, which the program names by a descriptor.
 //!
 //! An adapter reaches the memory without the processor. The model maps the dma-buf for itself, so the exporter must
-//! allow that; udmabuf and the system heap do. A memfd may stand for a dma-buf where the kernel would refuse it, because few
-//! machines have an exporter without a graphics device.
+//! allow that; udmabuf and the system heap do. A memfd may stand for a dma-buf where the kernel would refuse it,
+//! because few machines have an exporter without a graphics device.
 
 use std::mem;
 use std::os::fd::RawFd;
@@ -40,22 +40,18 @@ pub const REGISTER: &[Spec] = &[
     Spec::takes(DRIVER_FLAGS, FLAGS),
 ];
 
-const ALLOWED: u32 = access::LOCAL_WRITE
-    | access::REMOTE_WRITE
-    | access::REMOTE_READ
-    | access::REMOTE_ATOMIC
-    | access::RELAXED_ORDERING;
+const ALLOWED: u32 =
+    access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC | access::RELAXED_ORDERING;
 /// The memory is reached through a PCI function of its own (`MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT`).
 const DATA_DIRECT: u32 = 1;
 const IN_PAGE: u64 = 4095;
 
-/// Registers a dma-buf. The order of the checks is the kernel's: programs probe for the function with a descriptor that does
-/// not exist, and whatever length, and expect `EBADF`.
+/// Registers a dma-buf. The order of the checks is the kernel's: programs probe for the function with a descriptor that
+/// does not exist, and whatever length, and expect `EBADF`.
 pub fn register(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let pd = attrs.handle(PD)?;
     call.get::<Pd>(pd)?;
-    let [offset, length, iova]: [u64; 3] =
-        [attrs.get(OFFSET)?, attrs.get(LENGTH)?, attrs.get(IOVA)?];
+    let [offset, length, iova]: [u64; 3] = [attrs.get(OFFSET)?, attrs.get(LENGTH)?, attrs.get(IOVA)?];
     if (offset ^ iova) & IN_PAGE != 0 {
         return Err(EINVAL);
     }
@@ -93,8 +89,7 @@ fn size(fd: RawFd) -> Result<u64> {
         return Err(EBADF);
     }
     // SAFETY: all bytes zero is a valid value of both, which outlive the calls.
-    let (mut system, mut file): (libc::statfs, libc::stat) =
-        unsafe { (mem::zeroed(), mem::zeroed()) };
+    let (mut system, mut file): (libc::statfs, libc::stat) = unsafe { (mem::zeroed(), mem::zeroed()) };
     // SAFETY: as above.
     let known = unsafe { libc::fstatfs(fd, &mut system) == 0 && libc::fstat(fd, &mut file) == 0 };
     if !known {

@@ -53,9 +53,7 @@ impl EventFile {
     fn send(&self, record: &[u8]) -> bool {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: `record` is valid for reads of its length.
-        let sent = unsafe {
-            libc::send(self.send.as_raw_fd(), record.as_ptr().cast(), record.len(), flags)
-        };
+        let sent = unsafe { libc::send(self.send.as_raw_fd(), record.as_ptr().cast(), record.len(), flags) };
         sent == record.len() as isize
     }
 
@@ -78,12 +76,7 @@ impl EventFile {
         let mut record = vec![0; self.carries.record()];
         // SAFETY: `record` is valid for writes of its length.
         let got = unsafe {
-            libc::recv(
-                self.receive.as_raw_fd(),
-                record.as_mut_ptr().cast(),
-                record.len(),
-                libc::MSG_DONTWAIT,
-            )
+            libc::recv(self.receive.as_raw_fd(), record.as_mut_ptr().cast(), record.len(), libc::MSG_DONTWAIT)
         };
         (got == record.len() as isize).then_some(record)
     }

@@ -138,8 +138,7 @@ impl Handles {
     /// Handles of all objects of a type, the newest number first.
     pub fn of_type(&self, type_id: u16) -> Vec<u32> {
         let handles = self.slots.iter().enumerate().rev();
-        let handles = handles
-            .filter(|(_, slot)| slot.as_ref().is_some_and(|object| object.type_id() == type_id));
+        let handles = handles.filter(|(_, slot)| slot.as_ref().is_some_and(|object| object.type_id() == type_id));
         handles.map(|(handle, _)| handle as u32).collect()
     }
 }
@@ -153,10 +152,7 @@ mod tests {
     fn handles_are_the_lowest_free_and_know_their_type() {
         let mut handles = Handles::default();
         let pd = |n| Pd { pdn: Pdn(n), users: 0 };
-        assert_eq!(
-            (handles.insert(pd(0)), handles.insert(pd(1)), handles.insert(pd(2))),
-            (0, 1, 2)
-        );
+        assert_eq!((handles.insert(pd(0)), handles.insert(pd(1)), handles.insert(pd(2))), (0, 1, 2));
         assert!(handles.remove(1).is_some());
         assert!(handles.remove(0).is_some());
         assert!(handles.remove(0).is_none());

@@ -10,11 +10,8 @@ const TOTAL: u16 = 1;
 const LIST: u16 = 2;
 
 /// Attributes.
-pub const SPECS: &[Spec] = &[
-    Spec::needs(OBJECT, CONSTANT),
-    Spec::takes(TOTAL, room(4)),
-    Spec::needs(LIST, Carries::Out(4, u16::MAX)),
-];
+pub const SPECS: &[Spec] =
+    &[Spec::needs(OBJECT, CONSTANT), Spec::takes(TOTAL, room(4)), Spec::needs(LIST, Carries::Out(4, u16::MAX))];
 
 /// Lists as many handles as there is room for.
 pub fn run(call: &mut Call, attrs: &Attrs) -> Result<()> {

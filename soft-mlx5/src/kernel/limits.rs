@@ -2,9 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-pub use crate::capabilities::{
-    DEFAULT_PKEY, FW_VERSION, GIDS_ETHERNET, GIDS_INFINIBAND, PKEYS, VENDOR_ID,
-};
+pub use crate::capabilities::{DEFAULT_PKEY, FW_VERSION, GIDS_ETHERNET, GIDS_INFINIBAND, PKEYS, VENDOR_ID};
 use crate::capabilities::{GENERAL, GENERAL_ETHERNET};
 
 /// MT4121, ConnectX-5 Ex.
@@ -63,8 +61,8 @@ pub const MAX_MCAST_QPS: u32 = GENERAL.max_qp_mcg;
 /// Bytes of the longest message.
 pub const MAX_MESSAGE: u32 = 1 << GENERAL.log_max_msg;
 
-/// Capabilities of an InfiniBand port: automatic migration, system image GUID, extended speeds, connection manager, client
-/// reregistration and the like, as a ConnectX on a managed fabric shows them.
+/// Capabilities of an InfiniBand port: automatic migration, system image GUID, extended speeds, connection manager,
+/// client reregistration and the like, as a ConnectX on a managed fabric shows them.
 pub const PORT_CAPS_INFINIBAND: u32 = 0x2651_e848;
 /// Capabilities of an Ethernet port: IP-based GIDs and connection manager.
 pub const PORT_CAPS_ETHERNET: u32 = 1 << 26 | 1 << 16;

@@ -35,8 +35,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: a mapping of ours. The keys that lead to it were destroyed, or lead to unmapped memory from now on, which the
-        // device finds out when it gets there.
+        // SAFETY: a mapping of ours. The keys that lead to it were destroyed, or lead to unmapped memory from now on,
+        // which the device finds out when it gets there.
         unsafe { libc::munmap(self.addr as *mut libc::c_void, self.len) };
     }
 }

@@ -2,9 +2,7 @@
 //! the write form or report that the device lacks the function.
 
 use super::attrs::{Attrs, Carries, DRIVER, Spec};
-use super::{
-    Call, context, cq, dm, dmabuf, info, ioctl, mr, pd, port, qp, qp_create, srq, uar_object, wq,
-};
+use super::{Call, context, cq, dm, dmabuf, info, ioctl, mr, pd, port, qp, qp_create, srq, uar_object, wq};
 use crate::nic::objects::Result;
 
 /// One method of one object type.
@@ -74,31 +72,16 @@ const CORE: &[Method] = methods! {
 };
 
 const MLX5: &[Method] = &[
-    Method {
-        object: DEVICE,
-        method: DRIVER_FIRST,
-        attrs: &[port::QUERY_MLX5],
-        run: port::query_mlx5,
-    },
+    Method { object: DEVICE, method: DRIVER_FIRST, attrs: &[port::QUERY_MLX5], run: port::query_mlx5 },
     Method {
         object: DEVICE,
         method: DRIVER_FIRST + 1,
         attrs: &[dmabuf::DATA_DIRECT_PATH],
         run: dmabuf::data_direct_path,
     },
-    Method {
-        object: DM,
-        method: DRIVER_FIRST,
-        attrs: &[dm::MAP_OPERATION],
-        run: dm::map_operation,
-    },
+    Method { object: DM, method: DRIVER_FIRST, attrs: &[dm::MAP_OPERATION], run: dm::map_operation },
     Method { object: DM, method: DRIVER_FIRST + 1, attrs: &[dm::QUERY], run: dm::query },
-    Method {
-        object: uar_object::TYPE,
-        method: DRIVER_FIRST,
-        attrs: &[uar_object::ALLOC],
-        run: uar_object::alloc,
-    },
+    Method { object: uar_object::TYPE, method: DRIVER_FIRST, attrs: &[uar_object::ALLOC], run: uar_object::alloc },
     Method {
         object: uar_object::TYPE,
         method: DRIVER_FIRST + 1,

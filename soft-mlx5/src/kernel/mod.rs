@@ -167,8 +167,7 @@ impl Core {
 
     /// Returns the time of the next timer of the device, of the connection manager or of a management datagram.
     pub fn next_deadline(&self) -> Option<u64> {
-        let all =
-            [self.nic.next_deadline(), self.rdma_cm.next_deadline(), self.umad.next_deadline()];
+        let all = [self.nic.next_deadline(), self.rdma_cm.next_deadline(), self.umad.next_deadline()];
         all.into_iter().flatten().min()
     }
 

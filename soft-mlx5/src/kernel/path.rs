@@ -38,9 +38,9 @@ impl Call<'_> {
         }
     }
 
-    /// Finds the MAC address of a destination on Ethernet. The kernel computes those of groups and, from a source of RoCE v1,
-    /// those of link-local addresses. For all others it needs a route and an answer of the neighbour, which the
-    /// devices of the fabric give; it waits a second for the answer, and the model does not.
+    /// Finds the MAC address of a destination on Ethernet. The kernel computes those of groups and, from a source of
+    /// RoCE v1, those of link-local addresses. For all others it needs a route and an answer of the neighbour, which
+    /// the devices of the fabric give; it waits a second for the answer, and the model does not.
     pub(super) fn neighbour(&self, source: &GidEntry, dgid: &[u8; 16]) -> Result<Neighbour> {
         let known = |mac| Ok(Neighbour { mac, hop_limit: None });
         if address::is_multicast_gid(dgid) {

@@ -69,8 +69,7 @@ pub mod query {
 
     pub const HANDLE: u16 = 0x1000;
     pub const RESP_PDN: u16 = 0x1001;
-    pub const SPECS: &[Spec] =
-        &[Spec::needs(HANDLE, Carries::Handle), Spec::needs(RESP_PDN, room(4))];
+    pub const SPECS: &[Spec] = &[Spec::needs(HANDLE, Carries::Handle), Spec::needs(RESP_PDN, room(4))];
 
     pub fn run(call: &mut Call, attrs: &Attrs) -> Result<()> {
         let pdn = call.get::<Pd>(attrs.handle(HANDLE)?)?.pdn;

@@ -14,8 +14,7 @@ use crate::nic::objects::Result;
 /// Attributes of QUERY_PORT.
 pub const QUERY: &[Spec] = &[Spec::needs(0, CONSTANT), Spec::needs(1, Carries::Out(42, u16::MAX))];
 /// Attributes of the driver's QUERY_PORT.
-pub const QUERY_MLX5: &[Spec] =
-    &[Spec::needs(0x1000, exactly(4)), Spec::needs(0x1001, Carries::Out(40, u16::MAX))];
+pub const QUERY_MLX5: &[Spec] = &[Spec::needs(0x1000, exactly(4)), Spec::needs(0x1001, Carries::Out(40, u16::MAX))];
 /// Attributes of QUERY_GID_TABLE.
 pub const GID_TABLE: &[Spec] = &[
     Spec::needs(0, CONSTANT),

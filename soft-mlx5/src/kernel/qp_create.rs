@@ -70,11 +70,8 @@ mod create_flag {
     pub const CVLAN_STRIPPING: u32 = 1 << 9;
     pub const PCI_WRITE_END_PADDING: u32 = 1 << 11;
     pub const SQ_SIG_ALL: u32 = 1 << 12;
-    pub const KNOWN: u32 = BLOCK_MULTICAST_LOOPBACK
-        | SCATTER_FCS
-        | CVLAN_STRIPPING
-        | PCI_WRITE_END_PADDING
-        | SQ_SIG_ALL;
+    pub const KNOWN: u32 =
+        BLOCK_MULTICAST_LOOPBACK | SCATTER_FCS | CVLAN_STRIPPING | PCI_WRITE_END_PADDING | SQ_SIG_ALL;
 }
 
 pub(super) mod driver_flag {
@@ -225,9 +222,7 @@ impl Call<'_> {
             qp_type::RAW_PACKET if !self.may_use_frames() => Err(EPERM),
             qp_type::RAW_PACKET if self.core.link == LinkLayer::Ethernet => Ok(Service::Raw),
             // XRC and dynamic connections are not offered, nor are frames on InfiniBand.
-            qp_type::RAW_PACKET | qp_type::XRC_INI | qp_type::XRC_TGT | qp_type::DRIVER => {
-                Err(EOPNOTSUPP)
-            }
+            qp_type::RAW_PACKET | qp_type::XRC_INI | qp_type::XRC_TGT | qp_type::DRIVER => Err(EOPNOTSUPP),
             _ => Err(EINVAL),
         }
     }
@@ -259,12 +254,7 @@ impl Call<'_> {
         if service == Service::Raw && self.context()?.cqe_version == 0 {
             return Err(EINVAL);
         }
-        let uses = Uses {
-            pd: wanted.pd,
-            send_cq: wanted.send_cq,
-            recv_cq: wanted.recv_cq,
-            srq: wanted.srq,
-        };
+        let uses = Uses { pd: wanted.pd, send_cq: wanted.send_cq, recv_cq: wanted.recv_cq, srq: wanted.srq };
         self.get::<Pd>(uses.pd)?;
         self.check_clocks(&uses)?;
         uses.srq.map(|srq| self.get::<Srq>(srq).map(drop)).transpose()?;
@@ -325,8 +315,8 @@ impl Call<'_> {
         register: Register,
     ) -> Result<QpAttr> {
         let signal_all = wanted.flags & create_flag::SQ_SIG_ALL != 0;
-        let scatter = queues.driver.flags & driver_flag::SCATTER_CQE != 0
-            && matches!(service, Service::Rc | Service::Uc);
+        let scatter =
+            queues.driver.flags & driver_flag::SCATTER_CQE != 0 && matches!(service, Service::Rc | Service::Uc);
         let any_signaling = queues.driver.flags & driver_flag::ALLOW_SCATTER_CQE != 0;
         Ok(QpAttr {
             pd: self.hold_pd(uses.pd)?,

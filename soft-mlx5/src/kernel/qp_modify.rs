@@ -88,8 +88,7 @@ impl Call<'_> {
         self.check_ports(&mut wanted, &context)?;
 
         let given = wanted.attr_mask;
-        let named =
-            if given & mask::CUR_STATE != 0 { Some(state(wanted.cur_qp_state)?) } else { None };
+        let named = if given & mask::CUR_STATE != 0 { Some(state(wanted.cur_qp_state)?) } else { None };
         let target = if given & mask::STATE != 0 { Some(state(wanted.qp_state)?) } else { None };
         if given & mask::QKEY != 0 && wanted.qkey & PRIVILEGED_QKEY != 0 && !self.may_use_frames() {
             return Err(EPERM);
@@ -115,8 +114,7 @@ impl Call<'_> {
         remember(&mut context, &wanted, to);
         let mut change = change(&wanted);
         change.state = target;
-        change.access = (given & (mask::ACCESS_FLAGS | mask::MAX_DEST_RD_ATOMIC) != 0)
-            .then_some(context.access);
+        change.access = (given & (mask::ACCESS_FLAGS | mask::MAX_DEST_RD_ATOMIC) != 0).then_some(context.access);
         self.nic().modify_qp(qpn, &change)?;
         self.get_mut::<Qp>(core.qp_handle)?.attr = context;
         Ok(())
@@ -299,11 +297,8 @@ mod tests {
             qp_access_flags: REMOTE_RIGHTS | access::LOCAL_WRITE,
             ..ModifyQp::default()
         };
-        let depth = |count| ModifyQp {
-            attr_mask: mask::MAX_DEST_RD_ATOMIC,
-            max_dest_rd_atomic: count,
-            ..ModifyQp::default()
-        };
+        let depth =
+            |count| ModifyQp { attr_mask: mask::MAX_DEST_RD_ATOMIC, max_dest_rd_atomic: count, ..ModifyQp::default() };
         let mut rights = |wanted: &ModifyQp, state| {
             remember(&mut context, wanted, state);
             context.access

@@ -27,13 +27,7 @@ pub struct Queues {
 }
 
 impl Call<'_> {
-    pub(super) fn queues(
-        &mut self,
-        cap: &QpCap,
-        has_srq: bool,
-        service: Service,
-        driver: &Udata,
-    ) -> Result<Queues> {
+    pub(super) fn queues(&mut self, cap: &QpCap, has_srq: bool, service: Service, driver: &Udata) -> Result<Queues> {
         if !driver.input.is_zero_from(mlx5::CreateQp::SIZE)? {
             return Err(EINVAL);
         }
@@ -62,10 +56,7 @@ impl Call<'_> {
         let pinned = if raw {
             sq.buf = given.sq_buf_addr;
             let [rq, sq] = [(given.buf_addr, bytes[0]), (sq.buf, bytes[1])];
-            vec![
-                self.core.memlock.pin(rq.0, rq.1, false)?,
-                self.core.memlock.pin(sq.0, sq.1, false)?,
-            ]
+            vec![self.core.memlock.pin(rq.0, rq.1, false)?, self.core.memlock.pin(sq.0, sq.1, false)?]
         } else {
             vec![self.core.memlock.pin(given.buf_addr, bytes[0] + bytes[1], false)?]
         };

@@ -84,9 +84,7 @@ fn init_to_rtr(service: Service) -> Change {
     let path = AV | PATH_MTU | DEST_QPN | RQ_PSN;
     let connected = ALT_PATH | ACCESS_FLAGS | PKEY_INDEX;
     match service {
-        Service::Rc => {
-            Change { needs: path | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER, takes: connected }
-        }
+        Service::Rc => Change { needs: path | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER, takes: connected },
         Service::Uc => Change { needs: path, takes: connected },
         Service::Ud => Change { needs: 0, takes: PKEY_INDEX | QKEY },
         Service::Raw => Change { needs: 0, takes: 0 },
@@ -113,13 +111,7 @@ fn while_sending(service: Service) -> u32 {
 
 fn while_drained(service: Service) -> u32 {
     let connected = AV | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | PATH_MIG_STATE;
-    let reliable = PORT
-        | TIMEOUT
-        | RETRY_CNT
-        | RNR_RETRY
-        | MAX_QP_RD_ATOMIC
-        | MAX_DEST_RD_ATOMIC
-        | MIN_RNR_TIMER;
+    let reliable = PORT | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
     match service {
         Service::Rc => connected | reliable,
         Service::Uc => connected,
@@ -140,8 +132,7 @@ mod tests {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
 
     const INIT_RC: u32 = STATE | PKEY_INDEX | PORT | ACCESS_FLAGS;
-    const RTR_RC: u32 =
-        STATE | AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
+    const RTR_RC: u32 = STATE | AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
     const RTS_RC: u32 = STATE | TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC;
 
     #[test]

@@ -2,9 +2,7 @@
 
 use super::abi::Abi;
 use super::abi::mlx5;
-use super::abi::uverbs::{
-    ExQueryDevice, ExQueryDeviceResp, OdpCaps, QueryDeviceResp, Respond, RssCaps, TmCaps,
-};
+use super::abi::uverbs::{ExQueryDevice, ExQueryDeviceResp, OdpCaps, QueryDeviceResp, Respond, RssCaps, TmCaps};
 use super::errno::EINVAL;
 use super::udata::Request;
 use super::{Call, clock_pages, limits};
@@ -28,8 +26,7 @@ const RAW_CAPS: u32 = RAW_CVLAN_STRIPPING | RAW_SCATTER_FCS | RAW_IP_CSUM;
 /// Queue pairs of type `IBV_QPT_RAW_PACKET`, as a set.
 const RAW_PACKET: u32 = 1 << 8;
 const TOEPLITZ: u8 = 1;
-pub const DEVICE_CAPS: u32 =
-    CAP_CHANGE_PHY_PORT | CAP_PORT_ACTIVE_EVENT | CAP_SYS_IMAGE_GUID | CAP_RC_RNR_NAK_GEN;
+pub const DEVICE_CAPS: u32 = CAP_CHANGE_PHY_PORT | CAP_PORT_ACTIVE_EVENT | CAP_SYS_IMAGE_GUID | CAP_RC_RNR_NAK_GEN;
 
 const TM_CAP_RC: u32 = 1 << 0;
 const ATOMIC_WITHIN_DEVICE: u32 = 1;
@@ -73,8 +70,7 @@ pub fn query_ex(call: &mut Call, request: &Request) -> Result<()> {
         odp_caps: OdpCaps::default(),
         timestamp_mask: clock_pages::MASK,
         hca_core_clock: CORE_CLOCK_KHZ.into(),
-        device_cap_flags_ex: u64::from(base.device_cap_flags)
-            | if frames { CAP_EX_RAW_SCATTER_FCS } else { 0 },
+        device_cap_flags_ex: u64::from(base.device_cap_flags) | if frames { CAP_EX_RAW_SCATTER_FCS } else { 0 },
         rss_caps: if frames { RSS_CAPS } else { RssCaps::default() },
         max_wq_type_rq: if frames { limits::MAX_WQ } else { 0 },
         raw_packet_caps: if frames { RAW_CAPS } else { 0 },

@@ -26,8 +26,7 @@ pub mod event_type {
     pub const WQ_FATAL: u32 = 19;
 
     /// Events of a QP.
-    pub const OF_QP: &[u32] =
-        &[QP_FATAL, QP_REQ_ERR, QP_ACCESS_ERR, COMM_EST, SQ_DRAINED, QP_LAST_WQE_REACHED];
+    pub const OF_QP: &[u32] = &[QP_FATAL, QP_REQ_ERR, QP_ACCESS_ERR, COMM_EST, SQ_DRAINED, QP_LAST_WQE_REACHED];
     /// Events of an SRQ.
     pub const OF_SRQ: &[u32] = &[SRQ_ERR, SRQ_LIMIT_REACHED];
     /// Events of a WQ.

@@ -137,12 +137,9 @@ impl Core {
                     has_port: status.state != QpState::Reset,
                 }
             }
-            Object::Mr(mr) => Resource::Mr {
-                number: mr.mkey.0 >> 8,
-                key: mr.mkey.0,
-                length: mr.length(),
-                pd: domain(mr.domain()),
-            },
+            Object::Mr(mr) => {
+                Resource::Mr { number: mr.mkey.0 >> 8, key: mr.mkey.0, length: mr.length(), pd: domain(mr.domain()) }
+            }
             Object::Srq(srq) => Resource::Srq {
                 number: srq.srqn.0,
                 pd: domain(srq.domain()),

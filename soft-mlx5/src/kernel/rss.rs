@@ -176,9 +176,7 @@ fn hash(driver: &Udata, queues: usize) -> Result<(Option<HashAttr>, Loopback)> {
     let both = |one: u64, other: u64| fields & one != 0 && fields & other != 0;
     let ipv4 = field::SRC_IPV4 | field::DST_IPV4;
     let tcp = field::SRC_PORT_TCP | field::DST_PORT_TCP;
-    if both(ipv4, field::SRC_IPV6 | field::DST_IPV6)
-        || both(tcp, field::SRC_PORT_UDP | field::DST_PORT_UDP)
-    {
+    if both(ipv4, field::SRC_IPV6 | field::DST_IPV6) || both(tcp, field::SRC_PORT_UDP | field::DST_PORT_UDP) {
         return Err(EINVAL);
     }
     let mut key = [0; KEY];

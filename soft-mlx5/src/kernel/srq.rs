@@ -209,9 +209,7 @@ impl Call<'_> {
         self.get::<super::pd::Pd>(wanted.pd)?;
         let cq = match wanted.srq_type {
             BASIC => None,
-            TAG_MATCHING if (1..=limits::MAX_TAGS).contains(&wanted.max_num_tags) => {
-                Some(wanted.cq.ok_or(EINVAL)?)
-            }
+            TAG_MATCHING if (1..=limits::MAX_TAGS).contains(&wanted.max_num_tags) => Some(wanted.cq.ok_or(EINVAL)?),
             // The device has no XRC domains.
             XRC => return Err(EOPNOTSUPP),
             _ => return Err(EINVAL),

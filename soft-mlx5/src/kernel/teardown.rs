@@ -29,9 +29,7 @@ impl Core {
             return;
         }
         let now = self.clock.now();
-        if !self.faults.touch_packets()
-            || self.lingered.is_some_and(|last| now < last + ONE_TEARDOWN_NS)
-        {
+        if !self.faults.touch_packets() || self.lingered.is_some_and(|last| now < last + ONE_TEARDOWN_NS) {
             return;
         }
         while self.clock.now() < now + LINGER_NS {

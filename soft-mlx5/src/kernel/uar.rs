@@ -17,8 +17,8 @@ pub const BFREGS_PER_PAGE: usize = 2;
 const GROSS_BFREGS_PER_PAGE: usize = 4;
 /// Registers that a context starts with: as many as the library can map.
 pub const STATIC_BFREGS: usize = 512;
-/// Contexts that get all of these registers. Others get as many as they ask for, which is 16 unless `MLX5_TOTAL_UUARS` says
-/// otherwise: a process has some 65,000 mappings, and each page takes two.
+/// Contexts that get all of these registers. Others get as many as they ask for, which is 16 unless `MLX5_TOTAL_UUARS`
+/// says otherwise: a process has some 65,000 mappings, and each page takes two.
 const LARGE_CONTEXTS: usize = 32;
 /// UAR pages of a device.
 const MAX_PAGES: u32 = 1 << 14;
@@ -267,8 +267,7 @@ mod tests {
     #[test]
     fn each_qp_has_its_own_register_until_there_are_none_left() {
         let mut context = Context::new(&mut UarPages::default(), 1, STATIC_BFREGS).unwrap();
-        let bfregs: Vec<_> =
-            (0..STATIC_BFREGS).map(|_| context.allocate_bfreg().unwrap()).collect();
+        let bfregs: Vec<_> = (0..STATIC_BFREGS).map(|_| context.allocate_bfreg().unwrap()).collect();
         let places: HashSet<_> = bfregs.iter().map(|&bfreg| context.register(bfreg)).collect();
         assert_eq!(places.len(), STATIC_BFREGS);
         assert_eq!(*bfregs.last().unwrap(), 0);

@@ -77,9 +77,8 @@ impl Call<'_> {
     pub(super) fn check_uar_page(&mut self, page: u32) -> Result<u32> {
         let handles: &mut handles::Handles = self.handles();
         let all = handles.of_type(TYPE);
-        let known = all
-            .into_iter()
-            .any(|handle| handles.get::<UarObject>(handle).is_ok_and(|object| object.page == page));
+        let known =
+            all.into_iter().any(|handle| handles.get::<UarObject>(handle).is_ok_and(|object| object.page == page));
         if known { Ok(page) } else { Err(EINVAL) }
     }
 }

@@ -33,11 +33,7 @@ impl Input {
 
     /// Returns the input of an ioctl attribute: short input is the data word itself.
     pub fn attribute(data: u64, len: usize) -> Self {
-        if len <= 8 {
-            Self { source: Source::Inline(data.to_ne_bytes()), len }
-        } else {
-            Self::user(data, len)
-        }
+        if len <= 8 { Self { source: Source::Inline(data.to_ne_bytes()), len } } else { Self::user(data, len) }
     }
 
     /// Returns the number of bytes given.

@@ -1,8 +1,9 @@
 //! The file `umad0`: management datagrams of programs.
 //!
-//! A program registers agents, sends datagrams by writing them and gets answers and requests by reading. What is for the
-//! port itself, for the switch or for the subnet administrator is answered here; everything else goes to another device. A
-//! transfer of several segments exists only as the answer of the subnet administrator, which the program reads whole.
+//! A program registers agents, sends datagrams by writing them and gets answers and requests by reading. What is for
+//! the port itself, for the switch or for the subnet administrator is answered here; everything else goes to another
+//! device. A transfer of several segments exists only as the answer of the subnet administrator, which the program
+//! reads whole.
 
 mod agent;
 mod files;

@@ -63,8 +63,7 @@ fn covered(maps: &str, mut start: u64, end: u64, writable: bool) -> bool {
         let mut words = line.split(' ');
         let (Some(range), Some(rights)) = (words.next(), words.next()) else { continue };
         let Some((low, high)) = range.split_once('-') else { continue };
-        let (Ok(low), Ok(high)) = (u64::from_str_radix(low, 16), u64::from_str_radix(high, 16))
-        else {
+        let (Ok(low), Ok(high)) = (u64::from_str_radix(low, 16), u64::from_str_radix(high, 16)) else {
             continue;
         };
         if low > start {
@@ -91,14 +90,7 @@ mod tests {
     fn page(protection: i32) -> u64 {
         // SAFETY: a fresh anonymous mapping.
         let addr = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                4096,
-                protection,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
+            libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
         };
         assert_ne!(addr, libc::MAP_FAILED);
         addr as u64

@@ -283,8 +283,7 @@ fn ring(max_wr: u32, driver: &Udata) -> Result<(mlx5::CreateWq, WqAttr, Option<S
         two_byte_shift: given.two_byte_shift_en != 0,
     });
     let fits = striding.is_none_or(|striding| {
-        limits::LOG_STRIDE.contains(&striding.log_stride)
-            && limits::LOG_STRIDES.contains(&striding.log_strides)
+        limits::LOG_STRIDE.contains(&striding.log_stride) && limits::LOG_STRIDES.contains(&striding.log_strides)
     });
     let (count, shift) = (given.rq_wqe_count, given.rq_wqe_shift);
     // A WQE of a striding queue has a link and a data segment.

@@ -5,8 +5,8 @@ use super::abi::uverbs::{self, CommandHeader, ExtendedHeader};
 use super::errno::{EFAULT, EINVAL, ENOSPC, EOPNOTSUPP};
 use super::udata::{Input, Output, Request, Udata};
 use super::{
-    Call, ah, context, cq, flow, mr, multicast, pd, port, qp, qp_create, qp_modify, qp_query,
-    query_device, rss, srq, wq,
+    Call, ah, context, cq, flow, mr, multicast, pd, port, qp, qp_create, qp_modify, qp_query, query_device, rss, srq,
+    wq,
 };
 use crate::nic::objects::Result;
 
@@ -143,14 +143,10 @@ fn plain(command: &Command, header: &CommandHeader, addr: u64, count: usize) -> 
     let addr = addr + CommandHeader::SIZE as u64;
     let in_len = count - CommandHeader::SIZE;
     let response: u64 = if command.response > 0 { Input::user(addr, in_len).get()? } else { 0 };
-    let (core_in, core_out) =
-        if command.driver { (command.request, command.response) } else { (in_len, out_len) };
+    let (core_in, core_out) = if command.driver { (command.request, command.response) } else { (in_len, out_len) };
     let after = |addr: u64, len: usize| addr.wrapping_add(len as u64);
     Ok(Request {
-        core: Udata {
-            input: Input::user(addr, core_in),
-            output: Output { addr: response, len: core_out },
-        },
+        core: Udata { input: Input::user(addr, core_in), output: Output { addr: response, len: core_out } },
         driver: Udata {
             input: Input::user(after(addr, core_in), in_len - core_in),
             output: Output { addr: after(response, core_out), len: out_len - core_out },
@@ -163,8 +159,7 @@ fn plain(command: &Command, header: &CommandHeader, addr: u64, count: usize) -> 
 fn extended(command: &Command, header: &CommandHeader, addr: u64, count: usize) -> Result<Request> {
     const HEADERS: usize = CommandHeader::SIZE + ExtendedHeader::SIZE;
     let body = count.checked_sub(HEADERS).ok_or(EINVAL)?;
-    let second: ExtendedHeader =
-        Input::user(addr + CommandHeader::SIZE as u64, ExtendedHeader::SIZE).get()?;
+    let second: ExtendedHeader = Input::user(addr + CommandHeader::SIZE as u64, ExtendedHeader::SIZE).get()?;
     let core_in = usize::from(header.in_words) * 8;
     let core_out = usize::from(header.out_words) * 8;
     let driver_in = usize::from(second.provider_in_words) * 8;
@@ -193,10 +188,7 @@ fn extended(command: &Command, header: &CommandHeader, addr: u64, count: usize) 
     }
     let addr = addr + HEADERS as u64;
     Ok(Request {
-        core: Udata {
-            input: Input::user(addr, core_in),
-            output: Output { addr: second.response, len: core_out },
-        },
+        core: Udata { input: Input::user(addr, core_in), output: Output { addr: second.response, len: core_out } },
         driver: Udata {
             input: Input::user(addr + core_in as u64, driver_in),
             output: Output { addr: second.response + core_out as u64, len: driver_out },
@@ -243,12 +235,7 @@ mod tests {
     fn an_extended_command_needs_room_for_each_part_it_announces() {
         let query = find(EXTENDED | 1).unwrap();
         let parse = |response: u64, in_words, out_words, driver_out: u16, count| {
-            let second = ExtendedHeader {
-                response,
-                provider_in_words: 0,
-                provider_out_words: driver_out,
-                reserved: 0,
-            };
+            let second = ExtendedHeader { response, provider_in_words: 0, provider_out_words: driver_out, reserved: 0 };
             let mut bytes = vec![0; 8];
             bytes.extend(second.to_bytes());
             bytes.extend([0; 64]);

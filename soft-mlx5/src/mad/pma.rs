@@ -1,9 +1,7 @@
 //! Performance management agent: the counters of the port.
 
 use super::bytes::{get16, put16, put32, put64};
-use super::{
-    CLASS_PORT_INFO, Change, DATA, GET, INVALID, OK, SET, Surroundings, UNSUPPORTED, response,
-};
+use super::{CLASS_PORT_INFO, Change, DATA, GET, INVALID, OK, SET, Surroundings, UNSUPPORTED, response};
 use crate::counters::Port;
 use crate::fabric::mad::{Header, Mad};
 
@@ -114,8 +112,7 @@ fn put_plain(data: &mut [u8], counters: &Port) {
     data[7] = at_most(counters.link_downed, u8::MAX);
     put16(data, 8, at_most(counters.rcv_errors, u16::MAX));
     put16(data, 14, at_most(counters.xmit_discards, u16::MAX));
-    let words =
-        [counters.xmit_data, counters.rcv_data, counters.xmit_packets, counters.rcv_packets];
+    let words = [counters.xmit_data, counters.rcv_data, counters.xmit_packets, counters.rcv_packets];
     for (at, value) in (24..).step_by(4).zip(words) {
         put32(data, at, at_most(value, u32::MAX));
     }

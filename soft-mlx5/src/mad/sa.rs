@@ -2,9 +2,7 @@
 
 use super::bytes::{get16, get32, get64, gid, put16, put32, put64};
 use super::records::{self, NODE_INFO, Node, SM_INFO, SWITCH_INFO};
-use super::{
-    CLASS_PORT_INFO, Change, DELETE, GET, GET_TABLE, OK, SET, Surroundings, UNSUPPORTED, response,
-};
+use super::{CLASS_PORT_INFO, Change, DELETE, GET, GET_TABLE, OK, SET, Surroundings, UNSUPPORTED, response};
 use crate::fabric::address::{self, SWITCH_LID};
 use crate::fabric::groups::{Member, Membership};
 use crate::fabric::mad::{Header, Mad};
@@ -81,8 +79,8 @@ impl Query<'_> {
 /// Records of one size, or the status of a refusal.
 type Found = Result<Vec<Vec<u8>>, u16>;
 
-/// Answers a request; `None` if it asks for nothing. A table may be longer than a datagram: then the answer is what a program
-/// sees after the segments of the transfer were joined.
+/// Answers a request; `None` if it asks for nothing. A table may be longer than a datagram: then the answer is what a
+/// program sees after the segments of the transfer were joined.
 pub fn answer(request: &Mad, around: &Surroundings) -> Option<(Vec<u8>, Option<Change>)> {
     let header = Header::parse(request)?;
     if !matches!(header.method, GET | SET | GET_TABLE | DELETE) {
@@ -213,18 +211,11 @@ fn links(around: &Surroundings) -> Vec<Vec<u8>> {
     };
     let lids = around.lids().into_iter();
     let with_ports = lids.filter_map(|lid| Some((lid, records::switch_port_to(around, lid)?)));
-    with_ports
-        .flat_map(|(lid, port)| [link(lid, 1, SWITCH_LID, port), link(SWITCH_LID, port, lid, 1)])
-        .collect()
+    with_ports.flat_map(|(lid, port)| [link(lid, 1, SWITCH_LID, port), link(SWITCH_LID, port, lid, 1)]).collect()
 }
 
 /// Returns the LIDs that one end of a path may have.
-fn ends(
-    query: &Query,
-    around: &Surroundings,
-    by_gid: (u32, usize),
-    by_lid: (u32, usize),
-) -> Result<Vec<u16>, u16> {
+fn ends(query: &Query, around: &Surroundings, by_gid: (u32, usize), by_lid: (u32, usize)) -> Result<Vec<u16>, u16> {
     let mut lids = around.lids();
     lids.push(SWITCH_LID);
     if query.has(by_gid.0) {

@@ -2,9 +2,7 @@
 
 use super::bytes::{get16, put16, put64};
 use super::records::{self, Attribute, Node};
-use super::{
-    CLASS_SUBNET_DIRECTED, DATA, GET, INVALID, OK, SET, Surroundings, UNSUPPORTED, response,
-};
+use super::{CLASS_SUBNET_DIRECTED, DATA, GET, INVALID, OK, SET, Surroundings, UNSUPPORTED, response};
 use crate::fabric::address::{self, SWITCH_LID};
 use crate::fabric::mad::{Header, Mad};
 use crate::kernel::limits;
@@ -127,12 +125,7 @@ fn answer(request: &Mad, around: &Surroundings, node: Node, from: u16) -> Option
     Some(answer)
 }
 
-fn attribute(
-    header: &Header,
-    around: &Surroundings,
-    node: Node,
-    through: u8,
-) -> Result<Attribute, u16> {
+fn attribute(header: &Header, around: &Surroundings, node: Node, through: u8) -> Result<Attribute, u16> {
     let modifier = header.modifier;
     let is_switch = node == Node::Switch;
     let mut data = [0; 64];

@@ -7,28 +7,13 @@ use crate::fabric::rng::Rng;
 
 fn around() -> Surroundings {
     let counters = counters::Port { xmit_packets: 1 << 33, rcv_data: 7, ..Default::default() };
-    Surroundings {
-        lid: 2,
-        up: true,
-        peers: vec![1, 300],
-        counters,
-        members: Vec::new(),
-        seconds: 9,
-    }
+    Surroundings { lid: 2, up: true, peers: vec![1, 300], counters, members: Vec::new(), seconds: 9 }
 }
 
 fn request(class: u8, method: u8, attribute: u16, modifier: u32) -> Mad {
     let mut mad = [0; SIZE];
     let class_version = if class == CLASS_SA { 2 } else { 1 };
-    let header = Header {
-        class,
-        class_version,
-        method,
-        attribute,
-        modifier,
-        transaction: 5,
-        ..Header::default()
-    };
+    let header = Header { class, class_version, method, attribute, modifier, transaction: 5, ..Header::default() };
     header.emit(&mut mad);
     mad
 }
@@ -72,9 +57,7 @@ fn nodes_and_ports_say_where_they_are() {
     assert_eq!([state(2, true), state(2, false)], [Some(4), Some(1)], "the port of this device");
     let table = smp::switch(&request(CLASS_SUBNET_LID, GET, 0x19, 0), &around()).unwrap();
     assert_eq!(table[DATA..DATA + 4], [255, 1, 2, 255]);
-    for (method, attribute, status) in
-        [(GET, 0x99, UNSUPPORTED), (SET, 0x15, UNSUPPORTED), (GET, 0x14, OK)]
-    {
+    for (method, attribute, status) in [(GET, 0x99, UNSUPPORTED), (SET, 0x15, UNSUPPORTED), (GET, 0x14, OK)] {
         let answer = smp::port(&request(CLASS_SUBNET_LID, method, attribute, 0), &around(), 1);
         assert_eq!(get16(&answer.unwrap(), 4), status);
     }
@@ -185,11 +168,8 @@ fn members_share_the_queue_key_of_their_group() {
     assert_eq!(records(&sa::answer(&trusted, &around).unwrap().0).2, 2);
     let (_, change) = sa::answer(&query(DELETE, 0x38, JOIN, fill(2, 1)), &around).unwrap();
     assert_eq!(change, Some(Change::Leave(mgid)));
-    for (mask, lid, state, status) in
-        [(JOIN, 1, 1, 5 << 8), (1, 2, 1, 6 << 8), (JOIN, 2, 0, 5 << 8)]
-    {
-        let (answer, change) =
-            sa::answer(&query(SET, 0x38, mask, fill(lid, state)), &around).unwrap();
+    for (mask, lid, state, status) in [(JOIN, 1, 1, 5 << 8), (1, 2, 1, 6 << 8), (JOIN, 2, 0, 5 << 8)] {
+        let (answer, change) = sa::answer(&query(SET, 0x38, mask, fill(lid, state)), &around).unwrap();
         assert_eq!((get16(&answer, 4), change), (status, None));
     }
     // Without a group the port gets one of its own.

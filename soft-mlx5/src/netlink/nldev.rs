@@ -38,27 +38,9 @@ macro_rules! number {
 }
 
 const TABLES: [Table; 7] = [
-    Table {
-        command: command::RES_PD_GET,
-        name: "pd",
-        table: attr::RES_PD,
-        key: attr::RES_PDN,
-        number: number!(Pd),
-    },
-    Table {
-        command: command::RES_CQ_GET,
-        name: "cq",
-        table: attr::RES_CQ,
-        key: attr::RES_CQN,
-        number: number!(Cq),
-    },
-    Table {
-        command: command::RES_QP_GET,
-        name: "qp",
-        table: attr::RES_QP,
-        key: attr::RES_LQPN,
-        number: number!(Qp),
-    },
+    Table { command: command::RES_PD_GET, name: "pd", table: attr::RES_PD, key: attr::RES_PDN, number: number!(Pd) },
+    Table { command: command::RES_CQ_GET, name: "cq", table: attr::RES_CQ, key: attr::RES_CQN, number: number!(Cq) },
+    Table { command: command::RES_QP_GET, name: "qp", table: attr::RES_QP, key: attr::RES_LQPN, number: number!(Qp) },
     Table {
         command: command::RES_CM_ID_GET,
         name: "cm_id",
@@ -67,13 +49,7 @@ const TABLES: [Table; 7] = [
         // Identifiers of connections are not the device's.
         number: |_| None,
     },
-    Table {
-        command: command::RES_MR_GET,
-        name: "mr",
-        table: attr::RES_MR,
-        key: attr::RES_MRN,
-        number: number!(Mr),
-    },
+    Table { command: command::RES_MR_GET, name: "mr", table: attr::RES_MR, key: attr::RES_MRN, number: number!(Mr) },
     Table {
         command: command::RES_CTX_GET,
         name: "ctx",

@@ -6,8 +6,8 @@ use super::Nic;
 use super::cq::Cq;
 use super::memory::{Space, Spaces};
 use super::objects::{
-    CqAttr, CqStatus, Cqn, Errno, Event, Mkey, MkeyAttr, Pdn, QpAttr, QpModify, QpStatus, Qpn,
-    Result, Service, SrqAttr, SrqKind, Srqn,
+    CqAttr, CqStatus, Cqn, Errno, Event, Mkey, MkeyAttr, Pdn, QpAttr, QpModify, QpStatus, Qpn, Result, Service,
+    SrqAttr, SrqKind, Srqn,
 };
 use super::qp::Qp;
 use super::srq::Srq;
@@ -38,12 +38,7 @@ impl Nic {
     }
 
     /// Registers memory of a space, with the lower eight bits of the key as the driver chose them.
-    pub(crate) fn create_mkey_in(
-        &mut self,
-        attr: MkeyAttr,
-        space: Space,
-        variant: u8,
-    ) -> Result<Mkey> {
+    pub(crate) fn create_mkey_in(&mut self, attr: MkeyAttr, space: Space, variant: u8) -> Result<Mkey> {
         self.core.mkeys.create_in(attr, space, Some(variant)).ok_or(ENOMEM)
     }
 
@@ -87,9 +82,7 @@ impl Nic {
         }
         let removed = self.core.cqs.remove(cq.0).ok_or(EINVAL)?;
         self.uar.detach_cq(removed.attr().uar, cq.0);
-        self.core
-            .events
-            .retain(|event| !matches!(event, Event::Completion(n) | Event::CqError(n) if *n == cq));
+        self.core.events.retain(|event| !matches!(event, Event::Completion(n) | Event::CqError(n) if *n == cq));
         Ok(())
     }
 
@@ -99,13 +92,7 @@ impl Nic {
     }
 
     /// Does the same with a buffer in another space.
-    pub(crate) fn resize_cq_in(
-        &mut self,
-        cq: Cqn,
-        space: &Space,
-        buf: u64,
-        cqe_count: u32,
-    ) -> Result<()> {
+    pub(crate) fn resize_cq_in(&mut self, cq: Cqn, space: &Space, buf: u64, cqe_count: u32) -> Result<()> {
         while let Some((cqn, completion)) = self.core.shuffler.release_of_cq(cq) {
             self.core.write_cqe(cqn, &completion);
         }
@@ -125,10 +112,7 @@ impl Nic {
             self.core.cqs.get(cq.0).ok_or(EINVAL)?;
         }
         Srq::new(Srqn(0), attr, spaces)?;
-        let made = self
-            .core
-            .srqs
-            .insert_with(|number| Srq::new(Srqn(number), attr, spaces).expect("checked above"));
+        let made = self.core.srqs.insert_with(|number| Srq::new(Srqn(number), attr, spaces).expect("checked above"));
         made.map(Srqn).ok_or(ENOMEM)
     }
 
@@ -162,15 +146,12 @@ impl Nic {
         let cqs = [attr.send_cq, attr.recv_cq];
         let srq = attr.srq.and_then(|srq| self.core.srqs.get(srq.0));
         let tagged = srq.is_some_and(|srq| srq.tags.is_some());
-        let srq_fits =
-            attr.srq.is_some() == srq.is_some() && (!tagged || attr.service == Service::Rc);
+        let srq_fits = attr.srq.is_some() == srq.is_some() && (!tagged || attr.service == Service::Rc);
         if !srq_fits || cqs.iter().any(|cq| self.core.cqs.get(cq.0).is_none()) {
             return Err(EINVAL);
         }
         Qp::new(0, attr, spaces)?;
-        let made = self
-            .qps
-            .insert_with(|number| Box::new(Qp::new(number, attr, spaces).expect("checked above")));
+        let made = self.qps.insert_with(|number| Box::new(Qp::new(number, attr, spaces).expect("checked above")));
         let number = made.ok_or(ENOMEM)?;
         if tagged && attr.sq.count == 0 {
             if let Some(qp) = self.qps.get_mut(number) {
@@ -229,8 +210,8 @@ impl Nic {
         Ok(())
     }
 
-    /// Lets a UD queue pair stand for queue pair 0 or 1 of the port: it receives what comes for that number, and sends in
-    /// its name. The last one bound receives.
+    /// Lets a UD queue pair stand for queue pair 0 or 1 of the port: it receives what comes for that number, and sends
+    /// in its name. The last one bound receives.
     pub(crate) fn bind_management(&mut self, qp: Qpn, number: usize) {
         if let Some(found) = self.qps.get_mut(qp.0) {
             found.wire_number = number as u32;

@@ -153,13 +153,7 @@ impl Arrival {
 }
 
 /// Returns the completion of a filled receive WQE.
-pub fn responder(
-    qp: &Qp,
-    counter: u16,
-    arrival: &Arrival,
-    inline: Option<(CqeFormat, &[u8])>,
-    now: u64,
-) -> Completion {
+pub fn responder(qp: &Qp, counter: u16, arrival: &Arrival, inline: Option<(CqeFormat, &[u8])>, now: u64) -> Completion {
     let mut cqe = Cqe64::zeroed();
     cqe.slid = arrival.slid.into();
     let grh = u32::from(arrival.global) << 28;
@@ -175,12 +169,7 @@ pub fn responder(
     with_inline(cqe, arrival.opcode, arrival.solicited, inline)
 }
 
-fn with_inline(
-    mut cqe: Cqe64,
-    opcode: CqeOpcode,
-    solicited: bool,
-    inline: Option<(CqeFormat, &[u8])>,
-) -> Completion {
+fn with_inline(mut cqe: Cqe64, opcode: CqeOpcode, solicited: bool, inline: Option<(CqeFormat, &[u8])>) -> Completion {
     let format = inline.map_or(CqeFormat::Plain, |(format, _)| format);
     cqe.op_own = op_own(opcode, format, solicited, 0);
     let mut completion = Completion { cqe: cqe.to_bytes(), front: None };

@@ -4,9 +4,7 @@
 //! then writes all of them as one block.
 
 use mlx5_wire::cqe::{Cqe64, CqeFormat, SOLICITED_EVENT, op_own};
-use mlx5_wire::mini_cqe::{
-    ChecksumMiniCqe, HashMiniCqe, MINI_CQES_PER_ARRAY, MiniCqeFormat, array_of,
-};
+use mlx5_wire::mini_cqe::{ChecksumMiniCqe, HashMiniCqe, MINI_CQES_PER_ARRAY, MiniCqeFormat, array_of};
 
 use super::cq::Completion;
 
@@ -40,24 +38,16 @@ impl Block {
     /// Returns `true` if this completion fits into a mini CQE after the CQEs held back.
     pub fn takes(&self, completion: &Completion) -> bool {
         let cqe = Cqe64::from_bytes(&completion.cqe);
-        let is_message =
-            cqe.opcode().is_responder() && cqe.format() == CqeFormat::Plain && cqe.app == 0;
+        let is_message = cqe.opcode().is_responder() && cqe.format() == CqeFormat::Plain && cqe.app == 0;
         let Some(first) = self.cqes.first() else { return is_message };
         let counter = first.wqe_counter.get().wrapping_add(self.cqes.len() as u16);
-        let mut common = Cqe64 {
-            byte_cnt: first.byte_cnt,
-            wqe_counter: first.wqe_counter,
-            timestamp: first.timestamp,
-            ..cqe
-        };
+        let mut common =
+            Cqe64 { byte_cnt: first.byte_cnt, wqe_counter: first.wqe_counter, timestamp: first.timestamp, ..cqe };
         match self.format {
             MiniCqeFormat::Hash => common.rx_hash_result = first.rx_hash_result,
             MiniCqeFormat::Checksum => common.check_sum = first.check_sum,
         }
-        is_message
-            && self.cqes.len() < MAX_BLOCK
-            && cqe.wqe_counter.get() == counter
-            && common == *first
+        is_message && self.cqes.len() < MAX_BLOCK && cqe.wqe_counter.get() == counter && common == *first
     }
 
     /// Holds a completion back.
@@ -94,9 +84,7 @@ impl Block {
         let Cqe64 { byte_cnt, rx_hash_result, check_sum, .. } = *cqe;
         match self.format {
             MiniCqeFormat::Hash => HashMiniCqe { rx_hash_result, byte_cnt }.to_bytes(),
-            MiniCqeFormat::Checksum => {
-                ChecksumMiniCqe { checksum: check_sum, reserved2: [0; 2], byte_cnt }.to_bytes()
-            }
+            MiniCqeFormat::Checksum => ChecksumMiniCqe { checksum: check_sum, reserved2: [0; 2], byte_cnt }.to_bytes(),
         }
     }
 }

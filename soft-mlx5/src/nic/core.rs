@@ -251,8 +251,7 @@ impl Core {
         receive.placed = 0;
         if self.defects.is(Defect::StaleRecord) {
             let srq = qp.attr.srq.and_then(|srqn| self.srqs.get(srqn.0));
-            if srq.map_or_else(|| qp.rq.available(), Srq::available).is_ok_and(|posted| posted < 2)
-            {
+            if srq.map_or_else(|| qp.rq.available(), Srq::available).is_ok_and(|posted| posted < 2) {
                 return false;
             }
         }

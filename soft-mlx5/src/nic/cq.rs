@@ -35,10 +35,7 @@ pub struct Completion {
 impl Completion {
     fn is_solicited(&self) -> bool {
         let op_own = self.cqe[CQE_SIZE - 1];
-        let error = matches!(
-            CqeOpcode::from_bits(op_own >> 4),
-            CqeOpcode::RequesterError | CqeOpcode::ResponderError
-        );
+        let error = matches!(CqeOpcode::from_bits(op_own >> 4), CqeOpcode::RequesterError | CqeOpcode::ResponderError);
         error || op_own & SOLICITED_EVENT != 0
     }
 }
@@ -179,12 +176,7 @@ impl Cq {
     }
 
     /// Writes a CQE; returns the event that the driver gets.
-    pub fn push(
-        &mut self,
-        completion: &Completion,
-        defects: &Defects,
-        strict: &mut Strict,
-    ) -> Option<Event> {
+    pub fn push(&mut self, completion: &Completion, defects: &Defects, strict: &mut Strict) -> Option<Event> {
         if self.failed {
             return None;
         }
@@ -221,11 +213,7 @@ impl Cq {
     }
 
     // Fails the queue if the program took its memory away. An adapter would still write to the old memory.
-    fn unless_lost(
-        &mut self,
-        found: Result<Option<Event>, Unmapped>,
-        strict: &mut Strict,
-    ) -> Option<Event> {
+    fn unless_lost(&mut self, found: Result<Option<Event>, Unmapped>, strict: &mut Strict) -> Option<Event> {
         found.unwrap_or_else(|Unmapped| {
             strict.violation(Rule::QueueMemory, Object::Cq(self.number.0), self.produced, &[]);
             self.failed = true;
@@ -361,13 +349,7 @@ impl Cq {
     }
 
     /// Ends the old buffer with a resize CQE and goes on in a new one.
-    pub fn resize(
-        &mut self,
-        space: &Space,
-        buf: u64,
-        count: u32,
-        strict: &mut Strict,
-    ) -> objects::Result<()> {
+    pub fn resize(&mut self, space: &Space, buf: u64, count: u32, strict: &mut Strict) -> objects::Result<()> {
         self.try_resize(space, buf, count, strict).unwrap_or(Err(EFAULT))
     }
 

@@ -1,7 +1,7 @@
 //! Devices that are broken on purpose: each breaks one rule that programs rely on.
 //!
-//! Tests of programs that judge a device, such as `doorbell selftest`, need devices that must not pass. Each defect has one
-//! hook, in this module or where this module is called.
+//! Tests of programs that judge a device, such as `doorbell selftest`, need devices that must not pass. Each defect has
+//! one hook, in this module or where this module is called.
 
 use mlx5_wire::cqe::{OWNER, SOLICITED_EVENT};
 use mlx5_wire::opcode::CqeOpcode;

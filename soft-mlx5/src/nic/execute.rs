@@ -102,12 +102,7 @@ fn advance(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Paus
 }
 
 /// Reads the WQE of a request that was started before.
-fn reload(
-    qp: &mut Qp,
-    core: &mut Core,
-    loaded: &mut Loaded,
-    request: &Request,
-) -> Result<(), Pause> {
+fn reload(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded, request: &Request) -> Result<(), Pause> {
     let ctrl = qp.sq.ctrl(request.index)?;
     qp.sq.load(request.index, ctrl, &mut loaded.wqe)?;
     loaded.index = Some(request.index);
@@ -161,11 +156,8 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
     }
     let len = blocks(ctrl.ds());
     let fits = len > 0 && len <= ready;
-    let rules = [
-        (fits, Rule::SendSize),
-        (ctrl.qpn() == qp.number, Rule::SendQpn),
-        (ctrl.index() == index, Rule::SendIndex),
-    ];
+    let rules =
+        [(fits, Rule::SendSize), (ctrl.qpn() == qp.number, Rule::SendQpn), (ctrl.index() == index, Rule::SendIndex)];
     for (_, rule) in rules.into_iter().filter(|(kept, _)| !kept) {
         core.strict.violation(rule, qp.object(), index.into(), &ctrl.to_bytes());
     }
@@ -186,8 +178,7 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
         Err(WqeError::Malformed)
     };
     let measured = measured.map_err(failure_of);
-    let measured =
-        if core.faults.send_fails() { measured.and(Err(Failure::LOCAL_QP_OP)) } else { measured };
+    let measured = if core.faults.send_fails() { measured.and(Err(Failure::LOCAL_QP_OP)) } else { measured };
     let (length, packets) = measured.unwrap_or_default();
     qp.sq.advance(if fits { len } else { ready });
     qp.requester.push(Request {

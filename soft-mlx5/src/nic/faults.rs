@@ -146,9 +146,8 @@ mod tests {
         let (up, down) = (Duration::from_micros(30), Duration::from_micros(10));
         let faults = Faults { port_flap: Some(PortFlap { up, down }), ..Faults::default() };
         let mut schedule = Schedule::new(&faults);
-        let changes: Vec<_> = (0..100)
-            .filter_map(|now| schedule.port_change(now * 1000).map(|change| (now, change)))
-            .collect();
+        let changes: Vec<_> =
+            (0..100).filter_map(|now| schedule.port_change(now * 1000).map(|change| (now, change))).collect();
         assert_eq!(changes, [(30, false), (40, true), (70, false), (80, true)]);
         let mut late = Schedule::new(&faults);
         let changes: Vec<_> = std::iter::from_fn(|| late.port_change(75_000)).collect();

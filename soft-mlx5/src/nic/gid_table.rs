@@ -1,7 +1,7 @@
 //! Source addresses of a port, and routes to others.
 //!
-//! A port has the addresses that follow from its LID, unless a driver fills the table itself. Such a driver resolves the
-//! MAC address of a destination, too, so its routes need no table of foreign GIDs.
+//! A port has the addresses that follow from its LID, unless a driver fills the table itself. Such a driver resolves
+//! the MAC address of a destination, too, so its routes need no table of foreign GIDs.
 
 use super::Nic;
 use super::core::Core;
@@ -42,8 +42,9 @@ impl Nic {
 }
 
 impl Core {
-    /// Returns the route to the destination of an address vector, or `None` if the destination or the source address does
-    /// not exist. On Ethernet the vector has the LID of the destination's MAC address where a driver fills the table.
+    /// Returns the route to the destination of an address vector, or `None` if the destination or the source address
+    /// does not exist. On Ethernet the vector has the LID of the destination's MAC address where a driver fills the
+    /// table.
     pub fn route(&self, av: &AddressVector) -> Option<Route> {
         let lid = self.link.lid();
         if self.link_layer == LinkLayer::InfiniBand || self.gids.0.is_none() {

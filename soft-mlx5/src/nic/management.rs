@@ -37,8 +37,8 @@ impl Nic {
         self.core.management.pop_front()
     }
 
-    /// Sends a management datagram from queue pair `qpn` to the queue pair of the same number; returns `false` if no port has
-    /// the address.
+    /// Sends a management datagram from queue pair `qpn` to the queue pair of the same number; returns `false` if no
+    /// port has the address.
     pub fn send_management(&mut self, to: &AddressVector, qpn: u32, mad: &Mad) -> bool {
         let core = &mut self.core;
         let Some(way) = route(to, core.link.lid(), core.link_layer) else { return false };

@@ -190,11 +190,7 @@ impl Space {
     ///
     /// # Safety
     /// The owner of the memory expects a write to the eight bytes at `addr`.
-    pub unsafe fn fetch_update(
-        &self,
-        addr: u64,
-        change: impl FnMut(u64) -> u64,
-    ) -> Result<u64, Unmapped> {
+    pub unsafe fn fetch_update(&self, addr: u64, change: impl FnMut(u64) -> u64) -> Result<u64, Unmapped> {
         let piece = self.piece(addr, Access::Write)?;
         if piece.len < WORD as u64 {
             return Err(Unmapped);

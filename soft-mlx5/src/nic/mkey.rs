@@ -140,14 +140,7 @@ impl MkeyTable {
     /// Checks an access of `len` bytes at `addr`, as the key names it, on behalf of a queue of domain
     /// `pd`.
     #[inline]
-    pub fn check(
-        &self,
-        key: u32,
-        pd: Pdn,
-        addr: u64,
-        len: usize,
-        access: Access,
-    ) -> Result<Region, Denied> {
+    pub fn check(&self, key: u32, pd: Pdn, addr: u64, len: usize, access: Access) -> Result<Region, Denied> {
         if key == DUMP_FILL_MKEY.0 && access & !LOCAL_WRITE == 0 {
             return Ok(Region::Fill);
         }
@@ -155,11 +148,7 @@ impl MkeyTable {
         let offset = addr.checked_sub(attr.iova).ok_or(Denied)?;
         let end = offset.checked_add(len as u64).ok_or(Denied)?;
         let allowed = attr.pd == pd && attr.access & access == access && end <= attr.length;
-        if allowed {
-            Ok(Region::Memory(space.clone(), attr.va.wrapping_add(offset)))
-        } else {
-            Err(Denied)
-        }
+        if allowed { Ok(Region::Memory(space.clone(), attr.va.wrapping_add(offset))) } else { Err(Denied) }
     }
 }
 

@@ -119,11 +119,7 @@ impl Nic {
         Ok(Self {
             core: Core::new(&config)?,
             pds: Table::new(1, MAX_PDS),
-            qps: if config.distinct_qp_numbers {
-                Table::distinct(FIRST_QPN)
-            } else {
-                Table::new(FIRST_QPN, MAX_QPS)
-            },
+            qps: if config.distinct_qp_numbers { Table::distinct(FIRST_QPN) } else { Table::new(FIRST_QPN, MAX_QPS) },
             frames: Frames::default(),
             uar: Uar::new()?,
             groups: Vec::new(),

@@ -5,8 +5,7 @@ use super::core::Core;
 use super::execute;
 use super::memory::{Spaces, Span, Unmapped};
 use super::objects::{
-    self, Access, AddressVector, Errno, Event, QpAttr, QpModify, QpState, QpStatus, Qpn, Service,
-    WqAttr,
+    self, Access, AddressVector, Errno, Event, QpAttr, QpModify, QpState, QpStatus, Qpn, Service, WqAttr,
 };
 use super::requester::{self, Requester};
 use super::responder::{self, Responder};

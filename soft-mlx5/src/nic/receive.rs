@@ -50,15 +50,9 @@ pub fn send(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusal
     if !inline {
         let changed = core.defects.payload(packet.payload);
         let payload = changed.as_deref().unwrap_or(packet.payload);
-        qp.responder.receive.list.write(&core.mkeys, pd, placed, payload).map_err(|error| {
-            match error {
-                ScatterError::Length => {
-                    Refusal::Fatal(NakCode::InvalidRequest, Some(Failure::LOCAL_LENGTH_RECEIVE))
-                }
-                ScatterError::Protection => {
-                    Refusal::Fatal(NakCode::RemoteOperational, Some(Failure::LOCAL_PROT_RECEIVE))
-                }
-            }
+        qp.responder.receive.list.write(&core.mkeys, pd, placed, payload).map_err(|error| match error {
+            ScatterError::Length => Refusal::Fatal(NakCode::InvalidRequest, Some(Failure::LOCAL_LENGTH_RECEIVE)),
+            ScatterError::Protection => Refusal::Fatal(NakCode::RemoteOperational, Some(Failure::LOCAL_PROT_RECEIVE)),
         })?;
     }
     qp.responder.receive.placed += len as u64;
@@ -92,11 +86,7 @@ fn receive_cq(qp: &Qp, core: &Core) -> Cqn {
 }
 
 fn opcode(packet: &Packet) -> CqeOpcode {
-    if packet.operation.has_immediate() {
-        CqeOpcode::ResponderSendImm
-    } else {
-        CqeOpcode::ResponderSend
-    }
+    if packet.operation.has_immediate() { CqeOpcode::ResponderSendImm } else { CqeOpcode::ResponderSend }
 }
 
 /// Returns the properties of a message that a packet of a SEND carries.
@@ -135,11 +125,8 @@ pub fn write(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusa
     if len > remaining || last != (len == remaining) {
         return Err(Refusal::INVALID);
     }
-    let check = |len: u32| {
-        core.mkeys
-            .check(rkey, qp.attr.pd, va, len as usize, REMOTE_WRITE)
-            .map_err(|_| Refusal::ACCESS)
-    };
+    let check =
+        |len: u32| core.mkeys.check(rkey, qp.attr.pd, va, len as usize, REMOTE_WRITE).map_err(|_| Refusal::ACCESS);
     // Checks the whole rest at once: a message that is refused for its range writes nothing.
     let region = if remaining > 0 { Some(check(remaining)?) } else { None };
     if packet.operation.has_immediate() {
@@ -155,12 +142,7 @@ pub fn write(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusa
     if packet.operation.has_immediate() {
         complete(qp, core, packet, CqeOpcode::ResponderWriteImm, length, false);
     }
-    qp.responder.message = Message::Write {
-        va: va.wrapping_add(len.into()),
-        rkey,
-        length,
-        remaining: remaining - len,
-    };
+    qp.responder.message = Message::Write { va: va.wrapping_add(len.into()), rkey, length, remaining: remaining - len };
     Ok(())
 }
 
@@ -170,10 +152,8 @@ pub fn atomic(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<u64, Refu
     if qp.access & REMOTE_ATOMIC == 0 || request.va % 8 != 0 {
         return Err(Refusal::INVALID);
     }
-    let region = core
-        .mkeys
-        .check(request.rkey, qp.attr.pd, request.va, 8, REMOTE_ATOMIC)
-        .map_err(|_| Refusal::ACCESS)?;
+    let region =
+        core.mkeys.check(request.rkey, qp.attr.pd, request.va, 8, REMOTE_ATOMIC).map_err(|_| Refusal::ACCESS)?;
     if !region.is_aligned() {
         return Err(Refusal::INVALID);
     }
@@ -230,14 +210,7 @@ fn release(qp: &mut Qp, core: &mut Core) -> Option<u16> {
     Some(counter)
 }
 
-fn complete(
-    qp: &mut Qp,
-    core: &mut Core,
-    packet: &Packet,
-    opcode: CqeOpcode,
-    byte_cnt: u32,
-    inline: bool,
-) {
+fn complete(qp: &mut Qp, core: &mut Core, packet: &Packet, opcode: CqeOpcode, byte_cnt: u32, inline: bool) {
     let Some(counter) = release(qp, core) else { return };
     let mut arrival = Arrival { opcode, ..arrival(qp, packet, byte_cnt) };
     if qp.attr.service == Service::Ud && core.link_layer == LinkLayer::Ethernet {

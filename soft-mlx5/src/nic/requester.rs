@@ -20,9 +20,7 @@ use super::wqe::{Flags, Kind, Trailer};
 
 pub use self::hints::Hints;
 use self::retry::Inquiry;
-pub use self::retry::{
-    answer_lost, back_off, echo_returned, ensure_timer, expire, missing, note_progress,
-};
+pub use self::retry::{answer_lost, back_off, echo_returned, ensure_timer, expire, missing, note_progress};
 
 /// Packets in flight at most.
 const MAX_WINDOW: u32 = 256;
@@ -288,8 +286,7 @@ pub fn complete_front(qp: &mut Qp, core: &mut Core) {
         }
         let complete = front.packets == 0
             || !front.kind.is_read_like() && psn::diff(qp.requester.unacked_psn, front.end()) >= 0
-            || qp.attr.service != Service::Rc
-                && psn::diff(qp.requester.unacked_psn, front.end()) >= 0;
+            || qp.attr.service != Service::Rc && psn::diff(qp.requester.unacked_psn, front.end()) >= 0;
         if !complete {
             return;
         }

@@ -125,8 +125,8 @@ impl Responder {
         self.expected_psn
     }
 
-    /// Returns the number of READs and atomics that were not answered yet. Repeated answers do not count against the limit
-    /// of the peer: it may have got the first answer, and asked for more.
+    /// Returns the number of READs and atomics that were not answered yet. Repeated answers do not count against the
+    /// limit of the peer: it may have got the first answer, and asked for more.
     fn reads_pending(&self) -> usize {
         let is_first = |answer: &&Answer| match answer {
             Answer::Verdict { .. } => false,
@@ -334,9 +334,7 @@ fn read_answer(qp: &Qp, core: &Core, packet: &Packet) -> Result<ReadAnswer, Refu
     }
     if reth.length > 0 {
         let len = reth.length as usize;
-        core.mkeys
-            .check(reth.rkey, qp.attr.pd, reth.va, len, REMOTE_READ)
-            .map_err(|_| Refusal::ACCESS)?;
+        core.mkeys.check(reth.rkey, qp.attr.pd, reth.va, len, REMOTE_READ).map_err(|_| Refusal::ACCESS)?;
     }
     Ok(ReadAnswer {
         psn: packet.bth.psn,

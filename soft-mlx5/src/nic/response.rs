@@ -69,8 +69,8 @@ fn acknowledge(qp: &mut Qp, core: &mut Core, at: u32, aeth: Aeth) {
 /// Returns the delay that an RNR code asks for (InfiniBand specification, table 45).
 fn rnr_delay_ns(code: u8) -> u64 {
     const STEPS_OF_10_US: [u64; 32] = [
-        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
-        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
+        4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
     ];
     STEPS_OF_10_US[usize::from(code & 0x1f)] * 10_000
 }
@@ -104,12 +104,7 @@ fn goes_inline(qp: &Qp, core: &Core, request: &Request) -> bool {
         && (1..=capacity).contains(&(request.length as usize))
 }
 
-fn read_data(
-    qp: &mut Qp,
-    core: &mut Core,
-    packet: &Packet,
-    request: &Request,
-) -> Result<(), Failure> {
+fn read_data(qp: &mut Qp, core: &mut Core, packet: &Packet, request: &Request) -> Result<(), Failure> {
     use Operation::*;
     let number = psn::diff(packet.bth.psn, request.first_psn) as u32;
     let last = number + 1 == request.packets;
@@ -132,12 +127,7 @@ fn read_data(
     Ok(())
 }
 
-fn atomic_data(
-    qp: &mut Qp,
-    core: &mut Core,
-    packet: &Packet,
-    request: &Request,
-) -> Result<(), Failure> {
+fn atomic_data(qp: &mut Qp, core: &mut Core, packet: &Packet, request: &Request) -> Result<(), Failure> {
     if packet.operation != Operation::AtomicAcknowledge {
         return Err(Failure::BAD_RESPONSE);
     }
@@ -151,14 +141,7 @@ fn atomic_data(
 }
 
 /// Writes an answer to the buffer of the WQE, unless the answer goes into the CQE.
-fn place(
-    qp: &Qp,
-    core: &mut Core,
-    request: &Request,
-    offset: u64,
-    bytes: &[u8],
-    inline: bool,
-) -> Result<(), Failure> {
+fn place(qp: &Qp, core: &mut Core, request: &Request, offset: u64, bytes: &[u8], inline: bool) -> Result<(), Failure> {
     if bytes.is_empty() || inline {
         return Ok(());
     }

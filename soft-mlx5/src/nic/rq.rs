@@ -75,12 +75,7 @@ impl ReceiveQueue {
     }
 
     /// Looks at the doorbell record; `trace` gets new values. Each new WQE is copied as it is now.
-    pub fn observe(
-        &mut self,
-        qp: Object,
-        strict: &mut Strict,
-        trace: &mut Trace,
-    ) -> Result<(), Unmapped> {
+    pub fn observe(&mut self, qp: Object, strict: &mut Strict, trace: &mut Trace) -> Result<(), Unmapped> {
         if self.count == 0 {
             return Ok(());
         }

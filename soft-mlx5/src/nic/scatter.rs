@@ -79,13 +79,7 @@ impl ScatterList {
     }
 
     /// Places bytes at `offset` of the message.
-    pub fn write(
-        &self,
-        keys: &MkeyTable,
-        pd: Pdn,
-        offset: u64,
-        bytes: &[u8],
-    ) -> Result<(), ScatterError> {
+    pub fn write(&self, keys: &MkeyTable, pd: Pdn, offset: u64, bytes: &[u8]) -> Result<(), ScatterError> {
         scatter(&self.segments, keys, pd, offset, bytes)
     }
 }
@@ -112,9 +106,8 @@ pub fn scatter<'a>(
         let here = rest.len().min((len - skip) as usize);
         let (now, later) = rest.split_at(here);
         let addr = segment.addr.get().wrapping_add(skip);
-        let region = keys
-            .check(segment.lkey.get(), pd, addr, here, LOCAL_WRITE)
-            .map_err(|_| ScatterError::Protection)?;
+        let region =
+            keys.check(segment.lkey.get(), pd, addr, here, LOCAL_WRITE).map_err(|_| ScatterError::Protection)?;
         region.write(now).map_err(|_| ScatterError::Protection)?;
         rest = later;
         skip = 0;
@@ -166,8 +159,7 @@ mod tests {
         let mut keys = MkeyTable::new();
         let attr = MkeyAttr { pd: PD, va: base, iova: 0x1000, length: 16, access: LOCAL_WRITE };
         let key = keys.create(attr).unwrap().0;
-        let (list, _) =
-            parse(&[DataSegment::new(0x1008, 3, key), DataSegment::new(0x1000, 5, key)]);
+        let (list, _) = parse(&[DataSegment::new(0x1008, 3, key), DataSegment::new(0x1000, 5, key)]);
         assert_eq!(list.write(&keys, PD, 0, b"ab"), Ok(()));
         assert_eq!(list.write(&keys, PD, 2, b"cdefgh"), Ok(()));
         assert_eq!(list.write(&keys, PD, 8, b""), Ok(()));

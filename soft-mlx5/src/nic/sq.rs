@@ -94,10 +94,11 @@ impl SendQueue {
             self.unrung = None;
             return Ok(());
         }
-        let mut unrung = self
-            .unrung
-            .filter(|unrung| unrung.producer == producer)
-            .unwrap_or(Unrung { producer, since: now, looks: 0 });
+        let mut unrung = self.unrung.filter(|unrung| unrung.producer == producer).unwrap_or(Unrung {
+            producer,
+            since: now,
+            looks: 0,
+        });
         unrung.looks += 1;
         let late = now - unrung.since >= PATIENCE_NS;
         if late && unrung.looks == PATIENCE_LOOKS {
@@ -156,12 +157,7 @@ impl SendQueue {
     }
 
     /// Copies the WQE at `index`; its size is what `ctrl` says.
-    pub fn load(
-        &self,
-        index: u16,
-        ctrl: ControlSegment,
-        wqe: &mut SendWqe,
-    ) -> Result<(), Unmapped> {
+    pub fn load(&self, index: u16, ctrl: ControlSegment, wqe: &mut SendWqe) -> Result<(), Unmapped> {
         wqe.load(ctrl, |bytes| {
             let at = self.offset(index);
             let before_end = bytes.len().min(self.ring.len() - at);

@@ -254,10 +254,7 @@ mod tests {
                 user_index: 0,
                 limit,
             };
-            (
-                Self { ring, record, posted: 0 },
-                Srq::new(Srqn(0x1000), attr, &Spaces::default()).unwrap(),
-            )
+            (Self { ring, record, posted: 0 }, Srq::new(Srqn(0x1000), attr, &Spaces::default()).unwrap())
         }
 
         fn write(&self, slot: u16, next: u16, len: u32) {
@@ -391,11 +388,8 @@ mod tests {
         program.ring(4);
         assert_eq!(srq.set_limit(3), None);
         let mut list = ScatterList::default();
-        let events: Vec<_> = (0..3)
-            .map(|_| {
-                srq.take(&mut list, &mut strict, &mut Trace::default()).unwrap().unwrap().event
-            })
-            .collect();
+        let events: Vec<_> =
+            (0..3).map(|_| srq.take(&mut list, &mut strict, &mut Trace::default()).unwrap().unwrap().event).collect();
         assert_eq!(events, [None, Some(Event::SrqLimit(Srqn(0x1000))), None]);
         assert_eq!(srq.attr().limit, 0);
         assert_eq!(srq.set_limit(2), Some(Event::SrqLimit(Srqn(0x1000))));

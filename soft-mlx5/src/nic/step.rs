@@ -86,8 +86,7 @@ impl Nic {
                 let Some(cq) = core.cqs.get_mut(*cq) else { continue };
                 let number = cq.number();
                 let event = cq.arm(&mut core.strict, &mut core.trace);
-                let early =
-                    core.defects.is(Defect::EarlyEvent).then_some(Event::Completion(number));
+                let early = core.defects.is(Defect::EarlyEvent).then_some(Event::Completion(number));
                 core.raise(event.or(early));
             }
         });
@@ -179,8 +178,8 @@ impl Nic {
         }
     }
 
-    /// Keeps an echo until all queue pairs with something to do have had their turn, or hands a returned one to its queue
-    /// pair.
+    /// Keeps an echo until all queue pairs with something to do have had their turn, or hands a returned one to its
+    /// queue pair.
     fn take_echo(&mut self, echo: Echo) {
         if !echo.returned {
             let due = self.core.turns + self.core.active.len() as u64;
@@ -263,8 +262,7 @@ impl Nic {
 /// Hands a packet to its queue pair, if the queue pair takes the packet.
 fn deliver(qps: &mut Table<Box<Qp>>, core: &mut Core, number: u32, packet: &Packet) {
     let Some(qp) = qps.get_mut(number) else { return };
-    let from_peer = !is_connected(qp.attr.service)
-        || qp.route.as_ref().is_some_and(|route| route.dlid == packet.slid);
+    let from_peer = !is_connected(qp.attr.service) || qp.route.as_ref().is_some_and(|route| route.dlid == packet.slid);
     if packet.service != qp.attr.service || !from_peer || !qp.receives() {
         return;
     }

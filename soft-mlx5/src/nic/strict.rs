@@ -59,9 +59,7 @@ impl Rule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::SrqLink => {
-                "next_wqe_index of a posted WQE names a slot that the SRQ does not have"
-            }
+            Self::SrqLink => "next_wqe_index of a posted WQE names a slot that the SRQ does not have",
             Self::SrqSlotTwice => "an SRQ slot was handed over again before its CQE was written",
             Self::ReceiveOverflow => "more receive WQEs are outstanding than the queue has slots",
             Self::ReceiveChanged => "a receive WQE changed after the doorbell record covered it",
@@ -76,27 +74,17 @@ impl Rule {
             Self::SendSize => "ds of a send WQE is 0 or reaches past the producer index",
             Self::SendOverflow => "the producer index runs ahead of the send queue's size",
             Self::SendQpn => "the control segment names another queue pair",
-            Self::SendIndex => {
-                "the control segment carries another index than its place in the queue"
-            }
+            Self::SendIndex => "the control segment carries another index than its place in the queue",
             Self::SendChanged => "a send WQE changed between its start and its completion",
             Self::DoorbellQpn => "a doorbell names a queue pair that does not use this UAR page",
             Self::DoorbellState => "a doorbell was rung in a state that drops it",
-            Self::BlueFlame => {
-                "a register that queue pairs share holds another WQE than the one it was rung for"
-            }
-            Self::DoorbellMissing => {
-                "WQEs that the doorbell record covers wait for a write to the register"
-            }
+            Self::BlueFlame => "a register that queue pairs share holds another WQE than the one it was rung for",
+            Self::DoorbellMissing => "WQEs that the doorbell record covers wait for a write to the register",
             Self::ZeroLength => "a data segment of length 0 stands for 2 GiB",
             Self::QueueMemory => "a ring or doorbell record was unmapped while its queue lives",
             Self::TagOperation => "a list operation has another opcode or ds than there are",
-            Self::TagIndex => {
-                "a list operation names no entry of the list, or announces one that is in use"
-            }
-            Self::TagPhase => {
-                "sw_cnt is ahead of the unexpected messages that were counted, or goes back"
-            }
+            Self::TagIndex => "a list operation names no entry of the list, or announces one that is in use",
+            Self::TagPhase => "sw_cnt is ahead of the unexpected messages that were counted, or goes back",
             Self::StridingWqe => {
                 "a WQE of a striding receive queue must have one data segment after its first 16 bytes, with the length of all its strides"
             }
@@ -161,8 +149,7 @@ fn paragraph(rule: Rule, object: Object, index: u32, bytes: &[u8]) -> String {
         Object::Cq(n) => format!("CQ {n:#x}"),
         Object::Uar(n) => format!("UAR page {n}"),
     };
-    let mut text =
-        format!("soft-mlx5: strict: {rule:?}: {} ({object}, index {index})", rule.text());
+    let mut text = format!("soft-mlx5: strict: {rule:?}: {} ({object}, index {index})", rule.text());
     if !bytes.is_empty() {
         text.push_str("; bytes:");
         for (at, byte) in bytes.iter().enumerate() {
@@ -195,13 +182,9 @@ mod tests {
             Rule::SendOverflow => "sq::tests::indices_wrap_at_16_bits",
             Rule::SendQpn => "tests::errors::a_wqe_names_its_queue_pair",
             Rule::SendIndex => "tests::errors::a_wqe_carries_its_index",
-            Rule::SendChanged => {
-                "tests::errors::a_wqe_that_changes_under_the_device_is_a_violation"
-            }
+            Rule::SendChanged => "tests::errors::a_wqe_that_changes_under_the_device_is_a_violation",
             Rule::DoorbellQpn => "tests::errors::doorbells_of_others_are_violations",
-            Rule::DoorbellState => {
-                "tests::errors::doorbells_that_the_device_ignores_are_violations"
-            }
+            Rule::DoorbellState => "tests::errors::doorbells_that_the_device_ignores_are_violations",
             Rule::BlueFlame => "tests::registers::who_copies_without_a_lock_gets_what_he_deserves",
             Rule::DoorbellMissing => "tests::errors::a_record_without_a_doorbell_is_a_violation",
             Rule::ZeroLength => "tests::errors::zero_length_segments_are_violations",

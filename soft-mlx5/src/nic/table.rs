@@ -31,8 +31,8 @@ impl<T> Table<T> {
         Self { base, slots: Vec::new(), free: VecDeque::new(), limit, distinct: false }
     }
 
-    /// Makes a table that never gives a number twice. It is full for good after nearly 2^24 objects, and holds at most 2^14
-    /// at once.
+    /// Makes a table that never gives a number twice. It is full for good after nearly 2^24 objects, and holds at most
+    /// 2^14 at once.
     pub fn distinct(base: u32) -> Self {
         Self { distinct: true, ..Self::new(base, 1 << DISTINCT_SLOTS) }
     }
@@ -97,8 +97,8 @@ impl<T> Table<T> {
         self.slots[index].object.as_mut()
     }
 
-    /// Returns the object in the next slot after that of number `cursor`, and moves `cursor` there. The first slot follows
-    /// the last.
+    /// Returns the object in the next slot after that of number `cursor`, and moves `cursor` there. The first slot
+    /// follows the last.
     pub fn next_mut(&mut self, cursor: &mut u32) -> Option<(u32, &mut T)> {
         let from = self.place(*cursor).saturating_add(1).min(self.slots.len());
         let (before, after) = self.slots.split_at(from);

@@ -29,13 +29,7 @@ const GRH_PRESENT: u32 = 1 << 30;
 const PRIVILEGED_QKEY: u32 = 1 << 31;
 
 /// Sends packet `number` of a request.
-pub fn packet(
-    qp: &Qp,
-    core: &mut Core,
-    wqe: &SendWqe,
-    request: &Request,
-    number: u32,
-) -> Result<(), WqeError> {
+pub fn packet(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request, number: u32) -> Result<(), WqeError> {
     match (qp.attr.service, request.kind) {
         (Service::Ud, _) => datagram(qp, core, wqe, request),
         (Service::Raw, _) => frames::send::transmit(qp, core, wqe),
@@ -46,13 +40,7 @@ pub fn packet(
 }
 
 fn bth(qp: &Qp, operation: Operation, psn: u32) -> Bth {
-    Bth {
-        opcode: operation.encode(qp.attr.service),
-        pkey: PKEY,
-        dest_qpn: qp.dest_qpn,
-        psn,
-        ..Bth::default()
-    }
+    Bth { opcode: operation.encode(qp.attr.service), pkey: PKEY, dest_qpn: qp.dest_qpn, psn, ..Bth::default() }
 }
 
 /// Sends a frame on the route of a connected queue pair. Sends nothing if no port has the address.
@@ -107,13 +95,7 @@ fn operation_of(kind: Kind, trailer: Trailer, first: bool, last: bool) -> Operat
     }
 }
 
-fn data(
-    qp: &Qp,
-    core: &mut Core,
-    wqe: &SendWqe,
-    request: &Request,
-    number: u32,
-) -> Result<(), WqeError> {
+fn data(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request, number: u32) -> Result<(), WqeError> {
     let (first, last) = (number == 0, number + 1 == request.packets);
     let operation = operation_of(request.kind, request.trailer, first, last);
     let offset = number as usize * qp.mtu;
@@ -127,11 +109,7 @@ fn data(
     frame.begin(route, &bth);
     if operation.has_reth() {
         let remote = wqe.remote()?;
-        frame.push(&Reth {
-            va: remote.raddr.get(),
-            rkey: remote.rkey.get(),
-            length: request.length,
-        });
+        frame.push(&Reth { va: remote.raddr.get(), rkey: remote.rkey.get(), length: request.length });
     }
     if operation.has_immediate() || operation.has_ieth() {
         frame.push(&wqe.ctrl().imm.get());
@@ -148,13 +126,7 @@ fn data(
     Ok(())
 }
 
-fn read_request(
-    qp: &Qp,
-    core: &mut Core,
-    wqe: &SendWqe,
-    request: &Request,
-    number: u32,
-) -> Result<(), WqeError> {
+fn read_request(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request, number: u32) -> Result<(), WqeError> {
     let remote = wqe.remote()?;
     // Data that has come already is not asked for again.
     let done = number * qp.mtu as u32;
@@ -169,12 +141,7 @@ fn read_request(
     Ok(())
 }
 
-fn atomic_request(
-    qp: &Qp,
-    core: &mut Core,
-    wqe: &SendWqe,
-    request: &Request,
-) -> Result<(), WqeError> {
+fn atomic_request(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request) -> Result<(), WqeError> {
     let (remote, operands) = (wqe.remote()?, wqe.atomic()?);
     let operation = match request.opcode {
         WqeOpcode::ATOMIC_CS => Operation::CompareSwap,
@@ -213,10 +180,7 @@ fn datagram(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request) -> Resul
         }),
     };
     let qkey = segment.qkey.get();
-    let deth = Deth {
-        qkey: if qkey & PRIVILEGED_QKEY != 0 { qp.qkey } else { qkey },
-        source_qpn: qp.wire_number,
-    };
+    let deth = Deth { qkey: if qkey & PRIVILEGED_QKEY != 0 { qp.qkey } else { qkey }, source_qpn: qp.wire_number };
     let operation = operation_of(Kind::Send, request.trailer, true, true);
     let mut bth = bth(qp, operation, request.first_psn);
     bth.dest_qpn = segment.dqp_dct.get() & 0xff_ffff;

@@ -111,8 +111,7 @@ impl Uar {
     /// Starts without pages.
     pub fn new() -> io::Result<Self> {
         // SAFETY: the name is a C string.
-        let fd =
-            check(unsafe { libc::memfd_create(c"soft-mlx5-uar".as_ptr(), libc::MFD_CLOEXEC) })?;
+        let fd = check(unsafe { libc::memfd_create(c"soft-mlx5-uar".as_ptr(), libc::MFD_CLOEXEC) })?;
         // SAFETY: the descriptor was just made and has no other owner.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self {
@@ -194,12 +193,9 @@ impl Uar {
     /// Lets a queue pair ring at a register.
     pub fn attach_qp(&mut self, register: Register, qpn: u32) -> io::Result<()> {
         if register.offset == Register::ANY {
-            return REGISTERS
-                .into_iter()
-                .try_for_each(|offset| self.attach_qp(Register { offset, ..register }, qpn));
+            return REGISTERS.into_iter().try_for_each(|offset| self.attach_qp(Register { offset, ..register }, qpn));
         }
-        let fits = register.offset % 8 == 0
-            && register.offset as usize + BF_HALF as usize + 8 <= PAGE_SIZE;
+        let fits = register.offset % 8 == 0 && register.offset as usize + BF_HALF as usize + 8 <= PAGE_SIZE;
         if !fits {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }

@@ -71,9 +71,7 @@ impl Kind {
             WqeOpcode::RDMA_WRITE => (Self::Write, Trailer::None, false, true),
             WqeOpcode::RDMA_WRITE_IMM => (Self::Write, Trailer::Immediate, false, true),
             WqeOpcode::RDMA_READ => (Self::Read, Trailer::None, true, true),
-            WqeOpcode::ATOMIC_CS | WqeOpcode::ATOMIC_FA => {
-                (Self::Atomic, Trailer::None, true, true)
-            }
+            WqeOpcode::ATOMIC_CS | WqeOpcode::ATOMIC_FA => (Self::Atomic, Trailer::None, true, true),
             _ => return None,
         };
         let served = match service {
@@ -106,8 +104,8 @@ impl Flags {
         self.0 & SOLICITED != 0
     }
 
-    /// Returns `true` if the WQE starts after all earlier reads and atomics: fence (UCX, the kernel), strong ordering, and
-    /// both fences (libmlx5). The small fence alone waits for local operations, which end within their turn here.
+    /// Returns `true` if the WQE starts after all earlier reads and atomics: fence (UCX, the kernel), strong ordering,
+    /// and both fences (libmlx5). The small fence alone waits for local operations, which end within their turn here.
     pub fn fenced(self) -> bool {
         const READ_FENCE: u8 = 2 << 5;
         const STRONG_ORDERING: u8 = 3 << 5;
@@ -138,11 +136,7 @@ impl Default for SendWqe {
 
 impl SendWqe {
     /// Fills the WQE: `read` copies `ds` units of it, control segment included.
-    pub fn load<E>(
-        &mut self,
-        ctrl: ControlSegment,
-        read: impl FnOnce(&mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
+    pub fn load<E>(&mut self, ctrl: ControlSegment, read: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<(), E> {
         self.ctrl = ctrl;
         self.len = usize::from(ctrl.ds()) * UNIT;
         read(&mut self.bytes[..self.len])
@@ -348,11 +342,7 @@ mod tests {
         let mut keys = MkeyTable::new();
         let va = memory.as_ptr() as u64;
         let key = keys.create(MkeyAttr { pd: PD, va, iova: 0, length: 10, access: 0 }).unwrap().0;
-        let wqe = wqe(&[
-            inline(3),
-            DataSegment::new(2, 4, key).to_bytes(),
-            DataSegment::new(9, 1, key).to_bytes(),
-        ]);
+        let wqe = wqe(&[inline(3), DataSegment::new(2, 4, key).to_bytes(), DataSegment::new(9, 1, key).to_bytes()]);
         assert_eq!(wqe.length(UNIT), Ok(8));
         let whole = b"\xab\xab\xab23459";
         for from in 0..8 {

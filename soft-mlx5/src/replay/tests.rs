@@ -1,8 +1,7 @@
 use super::*;
 
 /// A bundle that this model wrote under `doorbell selftest`.
-const BUNDLE: &str =
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/silicon/bundles/soft-mlx5.txt"));
+const BUNDLE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/silicon/bundles/soft-mlx5.txt"));
 
 #[test]
 fn the_bundle_of_this_model_has_no_difference() {
@@ -88,8 +87,5 @@ fn a_block_has_as_many_arrays_as_its_title_asks_for() {
     assert!(block(&format!("{shorter} {}", &array[2..])).is_err(), "63 bytes");
     let cqe = BUNDLE.lines().find(|line| line.starts_with("cqe")).unwrap();
     let [_, cqn, _, index, bytes] = cqe.split(' ').collect::<Vec<_>>()[..] else { panic!("{cqe}") };
-    assert_eq!(
-        block(&format!("{cqn} {index} {bytes}")),
-        Err("the first CQE is not the title of a block".into())
-    );
+    assert_eq!(block(&format!("{cqn} {index} {bytes}")), Err("the first CQE is not the title of a block".into()));
 }

@@ -55,8 +55,7 @@ pub fn add(root: &Path, pci: &Path) -> io::Result<()> {
 }
 
 fn resource() -> String {
-    let line =
-        |(start, end, flags): (u64, u64, u64)| format!("{start:#018x} {end:#018x} {flags:#018x}");
+    let line = |(start, end, flags): (u64, u64, u64)| format!("{start:#018x} {end:#018x} {flags:#018x}");
     let regions = [REGION].into_iter().chain([(0, 0, 0); RESOURCES - 1]);
     regions.map(line).collect::<Vec<_>>().join("\n")
 }
@@ -94,9 +93,7 @@ mod tests {
         let space = config();
         let word = |at: usize| u16::from_le_bytes([space[at], space[at + 1]]);
         let shown = |name: &str| FILES.iter().find(|(file, _)| *file == name).unwrap().1;
-        for (name, at) in
-            [("vendor", 0), ("device", 2), ("subsystem_vendor", 0x2c), ("subsystem_device", 0x2e)]
-        {
+        for (name, at) in [("vendor", 0), ("device", 2), ("subsystem_vendor", 0x2c), ("subsystem_device", 0x2e)] {
             assert_eq!(format!("{:#06x}", word(at)), shown(name));
         }
         let class = u32::from_le_bytes([space[9], space[10], space[11], 0]);
@@ -104,9 +101,6 @@ mod tests {
         let link = word(usize::from(space[0x34]) + 0x12);
         assert_eq!((link >> 4 & 0x3f).to_string(), shown("current_link_width"));
         assert_eq!(resource().lines().count(), RESOURCES);
-        assert_eq!(
-            resource().lines().next(),
-            Some("0x00000000e0000000 0x00000000e1ffffff 0x000000000014220c")
-        );
+        assert_eq!(resource().lines().next(), Some("0x00000000e0000000 0x00000000e1ffffff 0x000000000014220c"));
     }
 }

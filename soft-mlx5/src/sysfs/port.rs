@@ -43,9 +43,7 @@ pub fn files(port: &PortAddress, link: LinkLayer, joined: Option<&str>) -> Vec<(
     ];
     files.extend(state(port.up).map(|(name, value)| (name.into(), value.into())));
     // Attributes of empty entries cannot be read, which means the same as their absence.
-    for (index, (gid_type, gid)) in
-        (0..).map_while(|index| Some((index, table_entry(port.lid, link, index)?)))
-    {
+    for (index, (gid_type, gid)) in (0..).map_while(|index| Some((index, table_entry(port.lid, link, index)?))) {
         let named = if gid_type == GidType::RoceV2 { "RoCE v2" } else { "IB/RoCE v1" };
         files.push((format!("gids/{index}"), grouped(&gid)));
         files.push((format!("gid_attrs/types/{index}"), named.into()));
@@ -64,8 +62,7 @@ pub fn files(port: &PortAddress, link: LinkLayer, joined: Option<&str>) -> Vec<(
 
 fn values(counters: &Counters) -> impl Iterator<Item = (String, u64)> {
     let port = counters.port.named().map(|(name, value)| (format!("counters/{name}"), value));
-    let hardware =
-        counters.hardware.named().map(|(name, value)| (format!("hw_counters/{name}"), value));
+    let hardware = counters.hardware.named().map(|(name, value)| (format!("hw_counters/{name}"), value));
     port.chain(hardware)
 }
 

@@ -120,8 +120,7 @@ pub fn pingpong(options: &str) -> String {
     let port = free_port();
     let pingpong = format!("ibv_rc_pingpong -g 0 {options} -p {port}");
     // Its port, the remote one, and the state LISTEN.
-    let listening =
-        format!("grep -q ':{port:04X} [0-9A-F]*:0000 0A ' /proc/net/tcp6 /proc/net/tcp");
+    let listening = format!("grep -q ':{port:04X} [0-9A-F]*:0000 0A ' /proc/net/tcp6 /proc/net/tcp");
     format!("{pingpong} & until {listening}; do sleep 0.05; done; {pingpong} 127.0.0.1")
 }
 

@@ -14,10 +14,7 @@ const PAGE: usize = 4096;
 fn memfd(len: usize) -> OwnedFd {
     // SAFETY: the name is a string; the descriptor has no other owner.
     unsafe {
-        let fd = libc::memfd_create(
-            c"test-buffer".as_ptr(),
-            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
-        );
+        let fd = libc::memfd_create(c"test-buffer".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         assert_eq!(libc::ftruncate(fd, len as i64), 0);
         OwnedFd::from_raw_fd(fd)
     }
@@ -236,16 +233,9 @@ impl DeviceMemory {
         unsafe { (*self.0).memcpy_from_dm.unwrap()(to, self.0, at, len) }
     }
 
-    fn register(
-        &self,
-        world: &World,
-        offset: u64,
-        len: usize,
-        access: u32,
-    ) -> Result<*mut ibv_mr, i32> {
+    fn register(&self, world: &World, offset: u64, len: usize, access: u32) -> Result<*mut ibv_mr, i32> {
         // SAFETY: memory and domain are alive.
-        let mr =
-            unsafe { extended(world).reg_dm_mr.unwrap()(world.pd, self.0, offset, len, access) };
+        let mr = unsafe { extended(world).reg_dm_mr.unwrap()(world.pd, self.0, offset, len, access) };
         if mr.is_null() { Err(errno()) } else { Ok(mr) }
     }
 }

@@ -20,10 +20,7 @@ fn next_cq(channel: *mut ibv_comp_channel) -> *mut ibv_cq {
 }
 
 // Makes a CQ with a channel, and a QP on it that is connected to itself.
-fn loopback(
-    world: &World,
-    channel: *mut ibv_comp_channel,
-) -> (*mut ibv_cq, *mut ibv_qp, *mut ibv_mr) {
+fn loopback(world: &World, channel: *mut ibv_comp_channel) -> (*mut ibv_cq, *mut ibv_qp, *mut ibv_mr) {
     let cq = world.cq_with(16, channel);
     let qp = world.connected(cq, ptr::null_mut());
     let mr = world.reg(Box::leak(vec![0; 64].into_boxed_slice()), IBV_ACCESS_LOCAL_WRITE);
@@ -210,8 +207,7 @@ fn a_queue_outlives_its_channel() {
 fn the_clock_can_be_read() {
     let world = World::stepped();
     let read = || {
-        let mut values =
-            ibv_values_ex { comp_mask: IBV_VALUES_MASK_RAW_CLOCK, ..Default::default() };
+        let mut values = ibv_values_ex { comp_mask: IBV_VALUES_MASK_RAW_CLOCK, ..Default::default() };
         // SAFETY: the context is open.
         assert_eq!(unsafe { ibv_query_rt_values_ex(world.ctx, &mut values) }, 0);
         values.raw_clock.tv_nsec

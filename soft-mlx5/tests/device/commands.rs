@@ -56,12 +56,7 @@ impl<const N: usize> Packet<N> {
     }
 }
 
-fn ioctl<const N: usize>(
-    fd: i32,
-    object: u16,
-    method: u16,
-    attrs: [Attr; N],
-) -> Result<[Attr; N], i32> {
+fn ioctl<const N: usize>(fd: i32, object: u16, method: u16, attrs: [Attr; N]) -> Result<[Attr; N], i32> {
     let mut packet = Packet::new(object, method, attrs);
     packet.send(fd).map(|()| packet.attrs)
 }
@@ -70,10 +65,7 @@ fn ioctl<const N: usize>(
 pub fn get_context(fd: i32) -> Result<[u32; 18], i32> {
     let request: [u32; 8] = [16, 4, 0, 0, 1, 0, 0, 0];
     let mut answer = [0u32; 18];
-    let attrs = [
-        Attr::new(0x1000, 32, request.as_ptr() as u64),
-        Attr::new(0x1001, 72, answer.as_mut_ptr() as u64),
-    ];
+    let attrs = [Attr::new(0x1000, 32, request.as_ptr() as u64), Attr::new(0x1001, 72, answer.as_mut_ptr() as u64)];
     ioctl(fd, 0, 3, attrs).map(|_| answer)
 }
 
@@ -129,10 +121,8 @@ fn a_context_with_wishes_of_the_future_is_refused() {
     with_file(|fd| {
         let ask = |request: [u32; 10], len: u16| {
             let mut answer = [0u32; 18];
-            let attrs = [
-                Attr::new(0x1000, len, request.as_ptr() as u64),
-                Attr::new(0x1001, 72, answer.as_mut_ptr() as u64),
-            ];
+            let attrs =
+                [Attr::new(0x1000, len, request.as_ptr() as u64), Attr::new(0x1001, 72, answer.as_mut_ptr() as u64)];
             ioctl(fd, 0, 3, attrs).err()
         };
         assert_eq!(ask([16, 4, 1, 0, 1, 0, 0, 0, 0, 0], 32), Some(libc::EINVAL), "DEVX");
@@ -179,11 +169,7 @@ fn attributes_are_checked_as_the_kernel_checks_them() {
         let destroy = |attrs| ioctl::<2>(fd, 1, 0, attrs).err();
         assert_eq!(destroy([pd, unknown]), Some(libc::EPROTONOSUPPORT));
         assert_eq!(destroy([pd, pd]), Some(libc::EINVAL), "twice");
-        assert_eq!(
-            destroy([unknown.optional(), unknown.optional()]),
-            Some(libc::EINVAL),
-            "missing"
-        );
+        assert_eq!(destroy([unknown.optional(), unknown.optional()]), Some(libc::EINVAL), "missing");
         assert_eq!(destroy([Attr { len: 4, ..pd }, unknown.optional()]), Some(libc::EINVAL));
         assert_eq!(destroy([Attr { reserved: 1, ..pd }, unknown.optional()]), Some(libc::EINVAL));
         let negative = Attr { data: u64::MAX, ..pd };
@@ -284,11 +270,7 @@ fn write_commands_with_wrong_lengths_or_numbers_are_refused() {
         assert_eq!(write_words(fd, &[41, 2]), Err(libc::EINVAL), "beyond the last");
         assert_eq!(write_words(fd, &[21, 2]), Err(libc::EOPNOTSUPP), "POLL_CQ");
         assert_eq!(write_words(fd, &[37, 2]), Err(libc::EOPNOTSUPP), "OPEN_XRCD");
-        assert_eq!(
-            write_words(fd, &[1 << 31 | 57, 0, 0, 0, 0, 0]),
-            Err(libc::EOPNOTSUPP),
-            "MODIFY_CQ"
-        );
+        assert_eq!(write_words(fd, &[1 << 31 | 57, 0, 0, 0, 0, 0]), Err(libc::EOPNOTSUPP), "MODIFY_CQ");
         // QUERY_DEVICE, extended: one double word in, 38 out.
         let query = |response: [u32; 2], words: u32| {
             let [low, high] = response;
@@ -409,8 +391,7 @@ fn device_memory_is_imported_and_neither_reregistered_nor_an_operand() {
         get_context(fd).unwrap();
         let pd = alloc_pd(fd).unwrap();
         let (mut offset, mut page, mut length) = (7u64, 7u16, 7u64);
-        let [offset_at, page_at, length_at] =
-            [&raw mut offset as u64, &raw mut page as u64, &raw mut length as u64];
+        let [offset_at, page_at, length_at] = [&raw mut offset as u64, &raw mut page as u64, &raw mut length as u64];
         let alloc = |kind: u64| {
             let attrs = [
                 Attr::new(0, 0, 0),
@@ -446,8 +427,7 @@ fn device_memory_is_imported_and_neither_reregistered_nor_an_operand() {
             let offset = (number >> 8 << 16 | 8 << 8 | number & 0xff) * 4096;
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             // SAFETY: a new mapping at an address that the kernel chooses.
-            let memory =
-                unsafe { libc::mmap(std::ptr::null_mut(), length, rights, flags, fd, offset) };
+            let memory = unsafe { libc::mmap(std::ptr::null_mut(), length, rights, flags, fd, offset) };
             if memory == libc::MAP_FAILED { Err(errno()) } else { Ok(memory) }
         };
         assert_eq!(map(1, 8192, libc::MAP_SHARED), Err(libc::EINVAL));

@@ -265,11 +265,7 @@ fn a_connection_of_a_process_with_itself() {
         let [rtr, rts] = [2, 3].map(|state| channel.qp_attr(client, state).unwrap());
         let [of_server, sending] = [2, 3].map(|state| channel.qp_attr(server, state).unwrap());
         assert_eq!((rtr[8], of_server[8]), (QPN, QPN), "the queue pairs");
-        assert_eq!(
-            (rtr[6], of_server[6]),
-            (sending[7], rts[7]),
-            "what one sends, the other expects"
-        );
+        assert_eq!((rtr[6], of_server[6]), (sending[7], rts[7]), "what one sends, the other expects");
         channel.accept(client, 2, &[]).unwrap();
         assert_eq!(channel.expect(&world, ESTABLISHED).id, server);
 
@@ -353,9 +349,7 @@ impl Channel {
 #[test]
 fn nobody_answers_for_a_minute() {
     let world = World::new(
-        soft_mlx5::Device::builder()
-            .stepped()
-            .faults(soft_mlx5::Faults { loss: 1.0, ..Default::default() }),
+        soft_mlx5::Device::builder().stepped().faults(soft_mlx5::Faults { loss: 1.0, ..Default::default() }),
     );
     let channel = Channel::open();
     channel.listener(1, 7002, 0);

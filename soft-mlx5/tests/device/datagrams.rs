@@ -53,8 +53,7 @@ fn answer(link: LinkLayer, index: u8) {
     unsafe {
         let mut port = ibv_port_attr::default();
         assert_eq!(ibv_query_port(world.ctx, 1, &mut port), 0);
-        let mut attr =
-            ibv_ah_attr { dlid: port.lid, port_num: 1, is_global: 1, ..Default::default() };
+        let mut attr = ibv_ah_attr { dlid: port.lid, port_num: 1, is_global: 1, ..Default::default() };
         assert_eq!(ibv_query_gid(world.ctx, 1, index.into(), &mut attr.grh.dgid), 0);
         attr.grh.sgid_index = index;
         (attr.grh.hop_limit, attr.grh.traffic_class, attr.grh.flow_label) = (7, 3, 5);

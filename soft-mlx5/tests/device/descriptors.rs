@@ -44,8 +44,7 @@ fn the_descriptor_is_a_character_device_with_the_number_of_sysfs() {
         assert_eq!(libc::fstat(fd, &mut stat), 0);
         assert_eq!(stat.st_mode & libc::S_IFMT, libc::S_IFCHR);
         let root = std::env::var("SYSFS_PATH").unwrap();
-        let dev =
-            std::fs::read_to_string(format!("{root}/class/infiniband_verbs/uverbs{number}/dev"));
+        let dev = std::fs::read_to_string(format!("{root}/class/infiniband_verbs/uverbs{number}/dev"));
         let (major, minor) = (libc::major(stat.st_rdev), libc::minor(stat.st_rdev));
         assert_eq!(dev.unwrap(), format!("{major}:{minor}\n"));
         let mut named: libc::stat = std::mem::zeroed();
@@ -119,8 +118,7 @@ fn mappings(fd: i32) {
     const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
     let map = |length, protection, flags, page: i64| {
         // SAFETY: a fresh mapping that nothing relies on.
-        let at =
-            unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, fd, page * 4096) };
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, fd, page * 4096) };
         if at == libc::MAP_FAILED { Err(errno()) } else { Ok(at) }
     };
     assert_eq!(map(4096, RW, libc::MAP_SHARED, 0), Err(libc::EINVAL), "no context yet");
@@ -136,9 +134,6 @@ fn mappings(fd: i32) {
     assert!(map(4096, libc::PROT_READ, libc::MAP_SHARED, 5 << 8).is_ok());
     assert!(map(4096, libc::PROT_READ, libc::MAP_SHARED, 7 << 8).is_ok());
     assert_eq!(map(4096, libc::PROT_READ, libc::MAP_SHARED, 99 << 8), Err(libc::EINVAL));
-    assert!(
-        map(4096, libc::PROT_WRITE, libc::MAP_SHARED, 6 << 8).is_ok(),
-        "a thread domain's page"
-    );
+    assert!(map(4096, libc::PROT_WRITE, libc::MAP_SHARED, 6 << 8).is_ok(), "a thread domain's page");
     assert_eq!(map(4096, libc::PROT_WRITE, libc::MAP_SHARED, 6 << 8), Err(libc::EBUSY));
 }

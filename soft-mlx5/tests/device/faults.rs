@@ -7,9 +7,7 @@ use std::time::Duration;
 use soft_mlx5::faults::{FailDestroy, PortFlap, Which};
 use soft_mlx5::{Device, Faults};
 
-use crate::world::{
-    SEND, World, errno, modify, names, next_async, poll, post_recv, post_send, query, to_init,
-};
+use crate::world::{SEND, World, errno, modify, names, next_async, poll, post_recv, post_send, query, to_init};
 use rdma_core_sys::*;
 
 fn stepped(faults: Faults) -> World {

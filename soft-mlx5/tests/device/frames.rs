@@ -62,14 +62,8 @@ fn try_flow(qp: *mut ibv_qp, flow: &Flow) -> Result<*mut ibv_flow, i32> {
 }
 
 fn wq(world: &World, cq: *mut ibv_cq) -> *mut ibv_wq {
-    let mut attr = ibv_wq_init_attr {
-        wq_type: IBV_WQT_RQ,
-        max_wr: 4,
-        max_sge: 1,
-        pd: world.pd,
-        cq,
-        ..Default::default()
-    };
+    let mut attr =
+        ibv_wq_init_attr { wq_type: IBV_WQT_RQ, max_wr: 4, max_sge: 1, pd: world.pd, cq, ..Default::default() };
     // SAFETY: the context is open, domain and CQ are alive.
     unsafe { ibv_create_wq(world.ctx, &mut attr) }
 }
@@ -176,11 +170,7 @@ fn what_is_in_use_is_not_destroyed() {
     let cq = world.cq(16);
     let mut wqs = [wq(&world, cq), wq(&world, cq)];
     assert!(wqs.iter().all(|wq| !wq.is_null()), "{}", errno());
-    let mut attr = ibv_rwq_ind_table_init_attr {
-        log_ind_tbl_size: 1,
-        ind_tbl: wqs.as_mut_ptr(),
-        comp_mask: 0,
-    };
+    let mut attr = ibv_rwq_ind_table_init_attr { log_ind_tbl_size: 1, ind_tbl: wqs.as_mut_ptr(), comp_mask: 0 };
     // SAFETY: all objects are alive until their destruction succeeds.
     unsafe {
         let table = ibv_create_rwq_ind_table(world.ctx, &mut attr);
@@ -226,16 +216,9 @@ fn flows_are_refused_as_the_kernel_refuses_them() {
     assert_eq!(refused(|flow| flow.tag.tag_id = 1 << 24), Some(libc::EINVAL));
     assert_eq!(refused(|flow| flow.attr.priority = 16), Some(libc::ENOMEM));
     assert_eq!(refused(|flow| flow.attr.flags = 1), Some(libc::EINVAL));
-    assert_eq!(
-        refused(|flow| flow.attr.flags = IBV_FLOW_ATTR_FLAGS_EGRESS),
-        Some(libc::EOPNOTSUPP)
-    );
+    assert_eq!(refused(|flow| flow.attr.flags = IBV_FLOW_ATTR_FLAGS_EGRESS), Some(libc::EOPNOTSUPP));
     assert_eq!(refused(|flow| flow.attr.type_ = IBV_FLOW_ATTR_SNIFFER), Some(libc::EOPNOTSUPP));
-    assert_eq!(
-        refused(|flow| flow.attr.type_ = IBV_FLOW_ATTR_ALL_DEFAULT),
-        Some(libc::EINVAL),
-        "a tag"
-    );
+    assert_eq!(refused(|flow| flow.attr.type_ = IBV_FLOW_ATTR_ALL_DEFAULT), Some(libc::EINVAL), "a tag");
     assert_eq!(refused(|flow| flow.attr.type_ = 4), Some(libc::EINVAL));
     let flow = try_flow(qp, &to_group(7)).unwrap();
     assert_eq!(try_flow(second, &to_group(8)).err(), Some(libc::EEXIST), "another tag");
@@ -281,8 +264,7 @@ fn a_work_queue_has_states_and_an_event() {
     assert_eq!(set(queue, IBV_WQS_RDY), libc::EINVAL, "it must be reset first");
     assert_eq!((set(queue, IBV_WQS_RESET), set(queue, IBV_WQS_RDY)), (0, 0));
     let mut first = queue;
-    let mut table =
-        ibv_rwq_ind_table_init_attr { log_ind_tbl_size: 0, ind_tbl: &raw mut first, comp_mask: 0 };
+    let mut table = ibv_rwq_ind_table_init_attr { log_ind_tbl_size: 0, ind_tbl: &raw mut first, comp_mask: 0 };
     let own = raw_qp(&world, world.cq(16));
     let mut bytes = frame();
     let mr = world.reg(&mut bytes, 0);

@@ -47,9 +47,7 @@ fn an_ethernet_port_has_two_addresses_in_two_versions() {
     let (link_local, ipv4) = (gid(&world, 0), gid(&world, 2));
     assert_eq!(link_local[..8], [0xfe, 0x80, 0, 0, 0, 0, 0, 0]);
     assert_eq!(ipv4[..12], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
-    for (index, expected) in
-        [(V1, link_local), (V2, link_local), (V1, ipv4), (V2, ipv4)].iter().enumerate()
-    {
+    for (index, expected) in [(V1, link_local), (V2, link_local), (V1, ipv4), (V2, ipv4)].iter().enumerate() {
         assert_eq!(entry(&world, index as u32), Ok(*expected));
     }
     assert_eq!(entry(&world, 4), Err(libc::ENODATA));

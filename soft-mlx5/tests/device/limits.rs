@@ -5,10 +5,7 @@ use std::time::Instant;
 
 use soft_mlx5::Device;
 
-use crate::world::{
-    PATIENCE, World, create_qp, errno, init_attr, poll, post_recv, post_send, post_srq_recv,
-    statuses,
-};
+use crate::world::{PATIENCE, World, create_qp, errno, init_attr, poll, post_recv, post_send, post_srq_recv, statuses};
 use rdma_core_sys::*;
 
 #[test]
@@ -32,8 +29,7 @@ fn queues_beyond_the_limits_are_refused() {
 
     let cq = |entries, vector| {
         // SAFETY: the context is open.
-        let cq =
-            unsafe { ibv_create_cq(world.ctx, entries, ptr::null_mut(), ptr::null_mut(), vector) };
+        let cq = unsafe { ibv_create_cq(world.ctx, entries, ptr::null_mut(), ptr::null_mut(), vector) };
         if cq.is_null() { Err(errno()) } else { Ok(()) }
     };
     assert_eq!(cq(caps.max_cqe, 0), Ok(()));
@@ -106,8 +102,7 @@ fn a_thousand_queue_pairs_receive_from_one_srq_into_one_cq() {
     for round in 0..3u8 {
         for (index, &qp) in qps.iter().enumerate() {
             let at = index * SIZE;
-            memory[at..at + 8]
-                .copy_from_slice(&(index as u64 | u64::from(round) << 32).to_ne_bytes());
+            memory[at..at + 8].copy_from_slice(&(index as u64 | u64::from(round) << 32).to_ne_bytes());
             post_srq_recv(srq, mr, index as u64, (QPS + index) * SIZE, SIZE as u32);
             if index % 2 == 0 {
                 post_send(qp, mr, at, SIZE as u32);

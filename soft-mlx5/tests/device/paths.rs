@@ -92,8 +92,7 @@ fn query_qp_reports_the_rights_in_effect_and_powers_of_two() {
 
 #[test]
 fn the_path_mtu_is_at_most_that_of_the_port() {
-    for (link, most) in [(LinkLayer::InfiniBand, IBV_MTU_4096), (LinkLayer::Ethernet, IBV_MTU_1024)]
-    {
+    for (link, most) in [(LinkLayer::InfiniBand, IBV_MTU_4096), (LinkLayer::Ethernet, IBV_MTU_1024)] {
         let world = World::new(Device::builder().stepped().link_layer(link));
         let mut port = ibv_port_attr::default();
         // SAFETY: the context is open.
@@ -190,8 +189,7 @@ fn a_roce_address_that_nobody_has_is_refused_as_by_the_kernel() {
 #[test]
 fn a_roce_address_answers_while_its_device_exists_and_the_port_is_up() {
     let switch = Switch::new();
-    let builder =
-        || Device::builder().stepped().link_layer(LinkLayer::Ethernet).fabric(switch.clone());
+    let builder = || Device::builder().stepped().link_layer(LinkLayer::Ethernet).fabric(switch.clone());
     let world = World::new(builder());
     // SAFETY: all views of a GID are plain bytes.
     let own = unsafe { gid(&world, 3).raw };

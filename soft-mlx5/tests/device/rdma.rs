@@ -6,10 +6,8 @@ use crate::world::*;
 use rdma_core_sys::*;
 
 /// All rights that memory or a QP can give.
-pub const ALL: u32 = IBV_ACCESS_LOCAL_WRITE
-    | IBV_ACCESS_REMOTE_WRITE
-    | IBV_ACCESS_REMOTE_READ
-    | IBV_ACCESS_REMOTE_ATOMIC;
+pub const ALL: u32 =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
 /// Memory that a work request names: address, length and key.
 pub type Place = (u64, u32, u32);
@@ -76,13 +74,7 @@ impl Pair {
     }
 
     /// Lets the near QP run one request; returns its status.
-    pub fn run(
-        &self,
-        world: &World,
-        opcode: ibv_wr_opcode,
-        local: Option<Place>,
-        to: (u64, u32),
-    ) -> ibv_wc_status {
+    pub fn run(&self, world: &World, opcode: ibv_wr_opcode, local: Option<Place>, to: (u64, u32)) -> ibv_wc_status {
         post(self.near, opcode, local, to);
         world.device().settle();
         let found = statuses(self.near_cq);

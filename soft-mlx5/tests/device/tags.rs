@@ -39,10 +39,7 @@ fn create(world: &World, cq: *mut ibv_cq_ex, max_num_tags: u32) -> *mut ibv_srq 
         pd: world.pd,
         cq: cq.cast(),
         tm_cap: ibv_tm_cap { max_num_tags, max_ops: 16 },
-        comp_mask: IBV_SRQ_INIT_ATTR_TYPE
-            | IBV_SRQ_INIT_ATTR_PD
-            | IBV_SRQ_INIT_ATTR_CQ
-            | IBV_SRQ_INIT_ATTR_TM,
+        comp_mask: IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM,
         ..Default::default()
     };
     (attr.attr.max_wr, attr.attr.max_sge) = (64, 1);
@@ -70,9 +67,7 @@ impl Tags {
 
     fn sge(&self, at: usize, length: u32) -> ibv_sge {
         // SAFETY: the MR is alive.
-        unsafe {
-            ibv_sge { addr: (*self.mr).addr as u64 + at as u64, length, lkey: (*self.mr).lkey }
-        }
+        unsafe { ibv_sge { addr: (*self.mr).addr as u64 + at as u64, length, lkey: (*self.mr).lkey } }
     }
 
     fn post_slot(&self, slot: usize) {

@@ -8,8 +8,8 @@ use rdma_core_sys::*;
 
 const RELAXED: u32 = IBV_ACCESS_RELAXED_ORDERING;
 
-/// 3FS closes a connection with a WRITE_IMM without SGE and tests it with a WRITE whose key is 0; Mooncake counts on the receive
-/// that a WRITE_IMM takes.
+/// 3FS closes a connection with a WRITE_IMM without SGE and tests it with a WRITE whose key is 0; Mooncake counts on
+/// the receive that a WRITE_IMM takes.
 #[test]
 fn zero_length_requests_need_no_key_and_take_receives_without_sges() {
     let world = World::stepped();
@@ -158,12 +158,8 @@ fn a_qp_leaves_each_state_by_reset_and_connects_again() {
     // SAFETY: the QP is alive.
     let rtr = world.to_rtr(unsafe { (*qp).qp_num });
     for steps in 0..=4 {
-        let change = [
-            (to_init(), rc(IBV_QPS_INIT)),
-            (rtr, rc(IBV_QPS_RTR)),
-            (to_rts(), rc(IBV_QPS_RTS)),
-            (error, IBV_QP_STATE),
-        ];
+        let change =
+            [(to_init(), rc(IBV_QPS_INIT)), (rtr, rc(IBV_QPS_RTR)), (to_rts(), rc(IBV_QPS_RTS)), (error, IBV_QP_STATE)];
         for (attr, mask) in &change[..steps] {
             assert_eq!(modify(qp, attr, *mask), 0);
         }
@@ -253,11 +249,9 @@ fn pages_on_demand_are_neither_offered_nor_taken() {
     // SAFETY: domain and MR are alive.
     unsafe {
         let mut sge = ibv_sge { addr: (*mr).addr as u64, length: 64, lkey: (*mr).lkey };
-        for advice in [
-            IBV_ADVISE_MR_ADVICE_PREFETCH,
-            IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE,
-            IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
-        ] {
+        for advice in
+            [IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT]
+        {
             assert_eq!(ibv_advise_mr(world.pd, advice, 0, &mut sge, 1), libc::EOPNOTSUPP);
         }
     }

@@ -119,8 +119,7 @@ impl World {
         let mut port = ibv_port_attr::default();
         // SAFETY: the context is open.
         assert_eq!(unsafe { ibv_query_port(self.ctx, 1, &mut port) }, 0);
-        let mut attr =
-            ibv_qp_attr { qp_state: IBV_QPS_RTR, path_mtu: IBV_MTU_1024, ..Default::default() };
+        let mut attr = ibv_qp_attr { qp_state: IBV_QPS_RTR, path_mtu: IBV_MTU_1024, ..Default::default() };
         (attr.dest_qp_num, attr.max_dest_rd_atomic, attr.min_rnr_timer) = (qpn, 1, 1);
         (attr.ah_attr.dlid, attr.ah_attr.port_num) = (port.lid, 1);
         attr
@@ -200,12 +199,7 @@ pub fn rc(state: ibv_qp_state) -> u32 {
 }
 
 pub fn to_init() -> ibv_qp_attr {
-    ibv_qp_attr {
-        qp_state: IBV_QPS_INIT,
-        port_num: 1,
-        qp_access_flags: IBV_ACCESS_REMOTE_WRITE,
-        ..Default::default()
-    }
+    ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, qp_access_flags: IBV_ACCESS_REMOTE_WRITE, ..Default::default() }
 }
 
 pub fn to_rts() -> ibv_qp_attr {
@@ -259,13 +253,7 @@ pub fn post_send(qp: *mut ibv_qp, mr: *mut ibv_mr, offset: usize, length: u32) {
     post_send_with(qp, mr, offset, length, 0);
 }
 
-pub fn post_send_with(
-    qp: *mut ibv_qp,
-    mr: *mut ibv_mr,
-    offset: usize,
-    length: u32,
-    flags: ibv_send_flags,
-) {
+pub fn post_send_with(qp: *mut ibv_qp, mr: *mut ibv_mr, offset: usize, length: u32, flags: ibv_send_flags) {
     // SAFETY: QP and MR are alive.
     unsafe {
         let mut sge = ibv_sge { addr: (*mr).addr as u64 + offset as u64, length, lkey: (*mr).lkey };

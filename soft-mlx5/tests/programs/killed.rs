@@ -4,9 +4,7 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{
-    PATIENCE, Running, finish, free_port, fresh_fabric, run, start, wait_for_listener,
-};
+use crate::common::{PATIENCE, Running, finish, free_port, fresh_fabric, run, start, wait_for_listener};
 
 #[test]
 fn a_killed_pair_does_not_keep_the_next_one_from_working() {

@@ -49,8 +49,8 @@ fn pair(options: &[&str], program: &[&str]) -> [String; 2] {
     [server.stdout, client.stdout]
 }
 
-/// Fails the test unless doorbell has made at least so many posts and polls, and libmlx5 next to none, as the drop-in says
-/// at the end of the program.
+/// Fails the test unless doorbell has made at least so many posts and polls, and libmlx5 next to none, as the drop-in
+/// says at the end of the program.
 fn used_doorbell(outcome: &Outcome, least: u64) {
     let totals = outcome.stderr.lines().filter_map(|line| {
         let (posts, polls) = line.strip_prefix("doorbell: posts: ")?.split_once("; polls: ")?;

@@ -65,8 +65,7 @@ fn the_fabric_is_a_switch_with_the_devices_at_its_ports() {
     let links = on(&fabric, "iblinkinfo").succeeded();
     let active = links.lines().filter(|line| line.contains("Active/  LinkUp")).count();
     assert_eq!(active, 4, "{links}");
-    for text in ["soft-mlx5 lid 1\"", "soft-mlx5 lid 2\"", "\"soft-mlx5 switch\"", "25.78125 Gbps"]
-    {
+    for text in ["soft-mlx5 lid 1\"", "soft-mlx5 lid 2\"", "\"soft-mlx5 switch\"", "25.78125 Gbps"] {
         assert!(links.contains(text), "{text}: {links}");
     }
     let nodes = on(&fabric, "ibnetdiscover -p").succeeded();
@@ -79,20 +78,14 @@ fn the_fabric_is_a_switch_with_the_devices_at_its_ports() {
     let records = on(&fabric, "saquery").succeeded();
     assert_eq!(records.matches("NodeRecord dump").count(), 3, "{records}");
     let path = on(&fabric, "saquery -p --src-to-dst 2:1").succeeded();
-    assert!(
-        path.contains("dlid....................1\n")
-            && path.contains("slid....................2\n"),
-        "{path}"
-    );
+    assert!(path.contains("dlid....................1\n") && path.contains("slid....................2\n"), "{path}");
     end(server);
 }
 
 #[test]
 fn a_port_shows_its_state() {
     let state = finish(&mut run(&[], &["ibstat"])).succeeded();
-    for text in
-        ["State: Active", "Base lid: 1", "SM lid: 49151", "Rate: 100", "Link layer: InfiniBand"]
-    {
+    for text in ["State: Active", "Base lid: 1", "SM lid: 49151", "Rate: 100", "Link layer: InfiniBand"] {
         assert!(state.contains(text), "{text}: {state}");
     }
     let state = finish(&mut run(&["--link", "roce"], &["ibstat"])).succeeded();
@@ -110,7 +103,8 @@ fn datagrams_to_a_group_that_the_program_joins() {
     assert!(outputs[1].contains(" 1024       200 "), "{}", outputs[1]);
 }
 
-/// Threads that wait for an asynchronous event are often cancelled, and so the call behind it must stay one that can be.
+/// Threads that wait for an asynchronous event are often cancelled, and so the call behind it must stay one that can
+/// be.
 #[test]
 fn a_thread_that_reads_can_be_cancelled() {
     const PROGRAM: &str = r#"

@@ -9,9 +9,8 @@ fn perftest(program: &str, arguments: &[&str]) {
         // Below the heading, lines have the size, the iterations and the results.
         let lines = outputs[1].lines().skip_while(|line| !line.starts_with(" #bytes"));
         let results: Vec<_> = lines.skip(1).take_while(|line| !line.starts_with('-')).collect();
-        let measured = |line: &&str| {
-            line.split_whitespace().nth(2).is_some_and(|n| n.parse().is_ok_and(|n: f64| n > 0.0))
-        };
+        let measured =
+            |line: &&str| line.split_whitespace().nth(2).is_some_and(|n| n.parse().is_ok_and(|n: f64| n > 0.0));
         let sensible = !results.is_empty() && results.iter().all(measured);
         assert!(sensible, "{program} {arguments:?}:\n{}", outputs[1]);
     }

@@ -2,15 +2,8 @@
 
 use crate::common::{finish, free_port, fresh_fabric, run, start, wait_for_listener};
 
-const TESTS: [&str; 7] = [
-    "rc_bw",
-    "rc_lat",
-    "uc_lat",
-    "ud_lat",
-    "rc_rdma_write_lat",
-    "rc_rdma_read_lat",
-    "rc_fetch_add_mr",
-];
+const TESTS: [&str; 7] =
+    ["rc_bw", "rc_lat", "uc_lat", "ud_lat", "rc_rdma_write_lat", "rc_rdma_read_lat", "rc_fetch_add_mr"];
 
 #[test]
 fn all_services() {

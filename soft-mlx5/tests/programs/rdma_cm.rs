@@ -5,9 +5,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{
-    Outcome, Running, finish, free_port, fresh_fabric, run, start, wait_for_listener,
-};
+use crate::common::{Outcome, Running, finish, free_port, fresh_fabric, run, start, wait_for_listener};
 use crate::{LINKS, used_doorbell};
 
 /// Attempts of a client. Each takes as long as the start of a process.
@@ -26,7 +24,8 @@ fn start_first(options: &[&str], fabric: &str, program: &[&str]) -> Running {
     running
 }
 
-/// Runs a program as server and as client. A client that finds no server tries again: no socket tells when a server listens.
+/// Runs a program as server and as client. A client that finds no server tries again: no socket tells when a server
+/// listens.
 fn connected(options: &[&str], server: &[&str], client: &[&str]) -> [Outcome; 2] {
     let fabric = fresh_fabric(&free_port().to_string());
     let options = [&["--fabric", &fabric], options].concat();
@@ -58,9 +57,7 @@ fn both(options: &[&str], server: &[&str], client: &[&str]) -> [Outcome; 2] {
 fn pings_of_both_families_and_links() {
     for link in LINKS {
         let options = ["--link", link];
-        for (own, address) in
-            [("0.0.0.0", "127.0.0.1"), ("0.0.0.0", "10.219.0.1"), ("::0", "fe80::db:ff:fe00:1")]
-        {
+        for (own, address) in [("0.0.0.0", "127.0.0.1"), ("0.0.0.0", "10.219.0.1"), ("::0", "fe80::db:ff:fe00:1")] {
             let port = free_port().to_string();
             let server = ["rping", "-s", "-a", own, "-p", &port, "-C", "5", "-v"];
             let client = ["rping", "-c", "-a", address, "-p", &port, "-C", "5", "-v"];
@@ -71,7 +68,8 @@ fn pings_of_both_families_and_links() {
     }
 }
 
-// Each has one connection: a server that listens only when a client of several has asked for the first would wait for ever.
+// Each has one connection: a server that listens only when a client of several has asked for the first would wait for
+// ever.
 #[test]
 fn examples_of_librdmacm() {
     for link in LINKS {
@@ -119,9 +117,7 @@ fn fio_writes_and_reads() {
     for link in LINKS {
         for verb in ["--verb=write", "--verb=read"] {
             let port = format!("--port={}", free_port());
-            let server =
-                [&["fio", "--name=server", "--ioengine=rdma", "--rw=read", &port][..], &job]
-                    .concat();
+            let server = [&["fio", "--name=server", "--ioengine=rdma", "--rw=read", &port][..], &job].concat();
             let client = ["fio", "--name=client", "--ioengine=rdma", "--rw=write", &port, verb];
             let more = [&client[..], &["--hostname=127.0.0.1"]].concat();
             both(&["--link", link], &server, &[&more[..], &job].concat());
@@ -132,25 +128,12 @@ fn fio_writes_and_reads() {
 #[test]
 fn endpoints_of_libfabric() {
     for link in LINKS {
-        for (provider, endpoint) in [("verbs", "msg"), ("verbs", "dgram"), ("verbs;ofi_rxm", "rdm")]
-        {
+        for (provider, endpoint) in [("verbs", "msg"), ("verbs", "dgram"), ("verbs;ofi_rxm", "rdm")] {
             let port = free_port();
             let number = port.to_string();
             let fabric = fresh_fabric(&number);
             let options = ["--link", link, "--fabric", &fabric];
-            let server = [
-                "fi_pingpong",
-                "-p",
-                provider,
-                "-e",
-                endpoint,
-                "-I",
-                "10",
-                "-S",
-                "1024",
-                "-B",
-                &number,
-            ];
+            let server = ["fi_pingpong", "-p", provider, "-e", endpoint, "-I", "10", "-S", "1024", "-B", &number];
             let running = start(&mut run(&options, &server));
             wait_for_listener(port);
             let mut client = server;
@@ -160,8 +143,7 @@ fn endpoints_of_libfabric() {
             // A server of ofi_rxm may read the flushed receives of its connection after the last message.
             let (done, flushed) = ("=10", "Work Request Flushed Error");
             let both = [&server, &client].into_iter().all(|outcome| {
-                outcome.stdout.contains(done)
-                    && (outcome.status.success() || outcome.stderr.contains(flushed))
+                outcome.stdout.contains(done) && (outcome.status.success() || outcome.stderr.contains(flushed))
             });
             assert!(both, "{link} {provider} {endpoint} {server:#?} {client:#?}");
         }
@@ -245,9 +227,8 @@ fn tshark_knows_the_datagrams() {
     let pcap = std::env::temp_dir().join(format!("rdma_cm-{}.pcap", std::process::id()));
     let port = free_port().to_string();
     let path = pcap.to_str().unwrap();
-    let script = format!(
-        "rping -s -p {port} -C 1 & until rping -c -a 127.0.0.1 -p {port} -C 1; do sleep 0.05; done; wait"
-    );
+    let script =
+        format!("rping -s -p {port} -C 1 & until rping -c -a 127.0.0.1 -p {port} -C 1; do sleep 0.05; done; wait");
     finish(&mut run(&["--link", "roce", "--pcap", path], &["sh", "-c", &script])).succeeded();
     let shown = Command::new("tshark").args(["-r", path]).output().unwrap();
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();

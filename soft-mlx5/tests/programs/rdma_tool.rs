@@ -9,10 +9,7 @@ fn rdma(options: &[&str], arguments: &str) -> Outcome {
 #[test]
 fn devices_and_ports_are_listed() {
     let shown = rdma(&[], "dev show").succeeded();
-    assert!(
-        shown.starts_with("0: mlx5_0: node_type ca fw 16.35.2000 node_guid 00db:00ff:"),
-        "{shown}"
-    );
+    assert!(shown.starts_with("0: mlx5_0: node_type ca fw 16.35.2000 node_guid 00db:00ff:"), "{shown}");
     let shown = rdma(&[], "link show").succeeded();
     let state = "subnet_prefix fe80:0000:0000:0000 lid 1 sm_lid 49151 lmc 0 state ACTIVE physical_state LINK_UP";
     assert_eq!(shown.trim_end(), format!("link mlx5_0/1 {state}"));
@@ -29,11 +26,7 @@ fn devices_and_ports_are_listed() {
 
 #[test]
 fn what_would_change_something_is_refused() {
-    for arguments in [
-        "dev set mlx5_0 name mlx5_7",
-        "link add rxe0 type rxe netdev lo",
-        "system set netns exclusive",
-    ] {
+    for arguments in ["dev set mlx5_0 name mlx5_7", "link add rxe0 type rxe netdev lo", "system set netns exclusive"] {
         let outcome = rdma(&[], arguments);
         assert!(!outcome.status.success(), "{outcome:?}");
         assert!(outcome.stderr.contains("Operation not supported"), "{outcome:?}");

@@ -4,9 +4,7 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{
-    PATIENCE, Running, finish, free_port, fresh_fabric, run, start, wait_for_listener,
-};
+use crate::common::{PATIENCE, Running, finish, free_port, fresh_fabric, run, start, wait_for_listener};
 
 /// Starts a server that writes its process number to a file.
 fn server(options: &[&str], program: &str) -> (Running, i32) {

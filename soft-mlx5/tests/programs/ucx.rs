@@ -32,9 +32,7 @@ fn tagged_messages_by_rendezvous() {
 
 #[test]
 fn remote_memory() {
-    for (test, size) in
-        [("ucp_put_bw", "20000"), ("ucp_get", "20000"), ("ucp_fadd", "8"), ("ucp_cswap", "8")]
-    {
+    for (test, size) in [("ucp_put_bw", "20000"), ("ucp_get", "20000"), ("ucp_fadd", "8"), ("ucp_cswap", "8")] {
         for transport in ["rc_v", "rc_x"] {
             let setting = format!("UCX_TLS={transport},self");
             let [_, client] = perftest("ib", &[&setting], test, size);
@@ -63,12 +61,7 @@ fn memory_is_registered_through_the_cache_with_all_hooks() {
     const BEFORE_LIBC: &str = "LD_PRELOAD=$LD_PRELOAD:libucm.so.0 exec \"$@\"";
     // UCX 1.13 with `reloc` and libc before libucm waits for its own lock as soon as it sees the first sbrk, with no
     // device at all: its dlsym fails, which allocates memory.
-    for (mode, order) in [
-        ("none", AS_LINKED),
-        ("bistro", AS_LINKED),
-        ("bistro", BEFORE_LIBC),
-        ("reloc", BEFORE_LIBC),
-    ] {
+    for (mode, order) in [("none", AS_LINKED), ("bistro", AS_LINKED), ("bistro", BEFORE_LIBC), ("reloc", BEFORE_LIBC)] {
         let hooks = format!("UCX_MEM_MMAP_HOOK_MODE={mode}");
         let settings = [&*hooks, "UCX_TLS=rc_x,self", "UCX_LOG_LEVEL=debug"];
         let settings = [&["sh", "-c", order, "sh", "env"][..], &settings].concat();

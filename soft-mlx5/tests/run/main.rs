@@ -70,12 +70,9 @@ fn a_run_with_faults_says_at_its_end_what_was_injected() {
     let script = ["sh", "-c", &waiting];
     let outcome = finish(&mut run(&["--loss", "0.1", "--rnr", "0.1"], &script));
     let line = outcome.stderr.lines().last().unwrap_or_default();
-    let counts =
-        line.strip_prefix("soft-mlx5: injected: ").unwrap_or_else(|| panic!("{outcome:?}"));
+    let counts = line.strip_prefix("soft-mlx5: injected: ").unwrap_or_else(|| panic!("{outcome:?}"));
     let words: Vec<_> = counts.split([' ', ',']).collect();
-    let [lost, "of", packets, "packets", "lost", "", rnr, "RNR"] = words[..] else {
-        panic!("{line}")
-    };
+    let [lost, "of", packets, "packets", "lost", "", rnr, "RNR"] = words[..] else { panic!("{line}") };
     let [lost, packets, rnr] = [lost, packets, rnr].map(|word| word.parse::<u64>().unwrap());
     // The count is that of both processes: each message is a packet and has an acknowledgement.
     assert!(packets >= 400 && lost >= 1 && lost < packets / 2 && rnr >= 1, "{line}");
@@ -98,8 +95,8 @@ fn a_program_that_waits_for_events_sees_the_port_and_the_device_go() {
         assert_ne!(outcome.status.code(), Some(124), "{outcome:?}");
         let events = outcome.stdout.lines().filter(|line| line.contains("event_type"));
         let words = ["PORT_ERR", "PORT_ACTIVE", "DEVICE_FATAL"];
-        let all_seen = events.clone().count() == words.len()
-            && events.zip(words).all(|(line, word)| line.contains(word));
+        let all_seen =
+            events.clone().count() == words.len() && events.zip(words).all(|(line, word)| line.contains(word));
         seen.push(outcome);
         all_seen
     });
@@ -264,8 +261,7 @@ fn a_fabric_of_the_dead_does_not_matter() {
 
 #[test]
 fn a_program_that_uses_no_device_notices_nothing() {
-    let script =
-        "cat /proc/self/maps >/dev/null; ls / >/dev/null; echo fine; exec 3>/dev/null; echo x >&3";
+    let script = "cat /proc/self/maps >/dev/null; ls / >/dev/null; echo fine; exec 3>/dev/null; echo x >&3";
     let outcome = finish(&mut run(&[], &["sh", "-c", script]));
     assert_eq!(outcome.stderr, "");
     assert_eq!(outcome.succeeded(), "fine\n");

@@ -27,8 +27,7 @@ fn the_first_look_finds_the_device() {
 
 #[test]
 fn real_paths_lead_to_the_pci_function() {
-    let script =
-        "readlink -f /sys/class/infiniband/mlx5_0/device; realpath /sys/class/infiniband/mlx5_0";
+    let script = "readlink -f /sys/class/infiniband/mlx5_0/device; realpath /sys/class/infiniband/mlx5_0";
     let found = shell(script);
     let lines: Vec<_> = found.lines().collect();
     assert_eq!(lines[1], format!("{}/infiniband/mlx5_0", lines[0]));
@@ -129,8 +128,7 @@ fn the_pci_function_and_the_port_show_what_the_kernel_does() {
         wc -c < device/config && wc -l < device/resource && basename $(readlink device/driver) && ls device/net && \
         cat ports/1/counters/port_xmit_data ports/1/hw_counters/out_of_buffer && ls ports/1/counters | wc -l && \
         cat /sys/class/infiniband_mad/abi_version && ls /sys/class/infiniband_mad && ls -l device/ >/dev/null";
-    let on_ethernet =
-        finish(&mut run(&["--link", "roce", "--netdev", "lo"], &["sh", "-c", script]));
+    let on_ethernet = finish(&mut run(&["--link", "roce", "--netdev", "lo"], &["sh", "-c", script]));
     assert_eq!(on_ethernet.stderr, "");
     assert_eq!(
         on_ethernet.succeeded(),

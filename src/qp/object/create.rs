@@ -18,14 +18,7 @@ impl Parts {
     fn new(pd: &ProtectionDomain, receive: ReceiveSide, send: SendSide) -> ManuallyDrop<Self> {
         let SendSide { cq: send_cq, register: _register, .. } = send;
         let ReceiveSide { cq: _recv_cq, srq, .. } = receive;
-        ManuallyDrop::new(Self {
-            pd: pd.clone(),
-            send_cq,
-            _register,
-            _recv_cq,
-            srq,
-            deferred: DeferredFree::default(),
-        })
+        ManuallyDrop::new(Self { pd: pd.clone(), send_cq, _register, _recv_cq, srq, deferred: DeferredFree::default() })
     }
 }
 

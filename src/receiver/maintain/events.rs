@@ -40,8 +40,7 @@ impl Receiver {
         let object = self.srq_object(srq)?;
         let mut attr = sys::ibv_srq_attr { srq_limit: limit, ..Default::default() };
         // SAFETY: a live SRQ and an initialised structure.
-        let errno =
-            unsafe { sys::ibv_modify_srq(object.as_raw(), &mut attr, sys::IBV_SRQ_LIMIT as i32) };
+        let errno = unsafe { sys::ibv_modify_srq(object.as_raw(), &mut attr, sys::IBV_SRQ_LIMIT as i32) };
         if errno != 0 {
             return Err(Error::returned("ibv_modify_srq", self.pd.context().name(), errno));
         }
@@ -53,11 +52,13 @@ impl Receiver {
     /// - SRQ limit reached: refills the SRQ, and arms the limit again once it has enough receives. If the pool is
     ///   empty, a later refill does so.
     /// - Device removed: nothing yet, see [`reclaim`](Self::reclaim).
-    /// - CQ failed: [`arm`](crate::Completions::arm), [`wait`](crate::Completions::wait) and the functions that create or attach queues return
-    ///   [`Error::CqFailed`](crate::Error::CqFailed) from then on. Messages that have arrived can be polled.
+    /// - CQ failed: [`arm`](crate::Completions::arm), [`wait`](crate::Completions::wait) and the functions that create
+    ///   or attach queues return [`Error::CqFailed`](crate::Error::CqFailed) from then on. Messages that have arrived
+    ///   can be polled.
     /// - Queue pair failed without a completion: [`poll`](Self::poll) returns its receives, and later ones, flushed.
     ///   doorbell asks the driver for the state first, and ignores the event if the queue pair was reset since.
-    /// - Last WQE reached: nothing to do. [`destroy_qp`](Self::destroy_qp) and [`drain_qp`](Self::drain_qp) wait for it themselves.
+    /// - Last WQE reached: nothing to do. [`destroy_qp`](Self::destroy_qp) and [`drain_qp`](Self::drain_qp) wait for it
+    ///   themselves.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -100,9 +101,9 @@ impl Receiver {
     }
 
     fn find_srq(&self, name: ObjectName) -> Option<SrqId> {
-        self.ids().map(SrqId).find(|&id| {
-            self.srq_object(id).is_ok_and(|object| ObjectName::of(object.as_raw()) == name)
-        })
+        self.ids()
+            .map(SrqId)
+            .find(|&id| self.srq_object(id).is_ok_and(|object| ObjectName::of(object.as_raw()) == name))
     }
 
     /// Takes note that a queue pair that completes here failed; returns `false` if there is none of this number.

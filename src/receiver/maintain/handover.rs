@@ -3,8 +3,8 @@
 use super::sync::ArrayQueue;
 use super::wake_state::{Then, WakeState};
 
-/// A queue that many put things into and one owner takes them from. A thing is dropped at once if there is no room, or if
-/// the owner has left: it does not wait for the last handle to go.
+/// A queue that many put things into and one owner takes them from. A thing is dropped at once if there is no room, or
+/// if the owner has left: it does not wait for the last handle to go.
 pub(crate) struct Handover<T>(ArrayQueue<T>);
 
 impl<T> Handover<T> {

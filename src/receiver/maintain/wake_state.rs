@@ -6,8 +6,8 @@ const AWAKE: u8 = 0;
 const ASLEEP: u8 = 1;
 const GONE: u8 = 2;
 
-/// Shared by one owner and many givers. The owner looks whether something is there and then sleeps, or takes all that is
-/// there and then leaves. A giver puts something there and then asks what is left to do.
+/// Shared by one owner and many givers. The owner looks whether something is there and then sleeps, or takes all that
+/// is there and then leaves. A giver puts something there and then asks what is left to do.
 ///
 /// Each side writes, passes a sequentially consistent fence, and reads what the other writes. One of the two
 /// fences comes first in their common order; the side whose fence comes second sees the other's write. So either the

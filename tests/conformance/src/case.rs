@@ -200,10 +200,7 @@ impl<'a> Case<'a> {
                 libmlx5 = reference::make(|| Twin::new("twin_libmlx5", shape, source, target));
                 regions = pools.memory();
                 let access = sys::IBV_ACCESS_LOCAL_WRITE;
-                let keys: Vec<_> = regions
-                    .iter()
-                    .map(|region| libmlx5.base.register_arena(*region, access))
-                    .collect();
+                let keys: Vec<_> = regions.iter().map(|region| libmlx5.base.register_arena(*region, access)).collect();
                 Box::new(subject::Safe::new(&doorbell, shape, pools, &keys))
             }
         };
@@ -292,12 +289,7 @@ impl<'a> Case<'a> {
         same_bytes(|| "UAR: doorbell of the CQ".into(), &rung[0], &rung[1])
     }
 
-    fn compare_completion(
-        &mut self,
-        number: usize,
-        wc: &sys::ibv_wc,
-        completion: &Completion,
-    ) -> Result<()> {
+    fn compare_completion(&mut self, number: usize, wc: &sys::ibv_wc, completion: &Completion) -> Result<()> {
         let name = |name: &str| format!("completion {number}: {name}");
         same_fields(name, &fields(wc), &completion.fields)?;
         if wc.status != sys::IBV_WC_SUCCESS {
@@ -322,7 +314,8 @@ impl<'a> Case<'a> {
         self.post_again(queue, if recycle { vec![id] } else { Vec::new() }, false)
     }
 
-    /// Receives that have completed on a QP and were not polled, newest first: both libraries free their slots in this order.
+    /// Receives that have completed on a QP and were not polled, newest first: both libraries free their slots in this
+    /// order.
     fn completed_on(&self, qp: usize) -> Vec<u64> {
         use mlx5_wire::cqe::Cqe64;
         if !self.shape.shared {

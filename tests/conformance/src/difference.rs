@@ -13,11 +13,7 @@ pub struct Difference {
 pub type Result<T> = std::result::Result<T, Difference>;
 
 impl Difference {
-    pub fn new(
-        field: impl Into<String>,
-        libmlx5: impl fmt::Display,
-        doorbell: impl fmt::Display,
-    ) -> Self {
+    pub fn new(field: impl Into<String>, libmlx5: impl fmt::Display, doorbell: impl fmt::Display) -> Self {
         Self { field: field.into(), libmlx5: libmlx5.to_string(), doorbell: doorbell.to_string() }
     }
 }

@@ -64,12 +64,7 @@ pub fn post(
     posted
 }
 
-pub fn poll(
-    fault: Option<Fault>,
-    subject: &mut dyn Subject,
-    budget: u32,
-    give: &[Give],
-) -> Vec<Completion> {
+pub fn poll(fault: Option<Fault>, subject: &mut dyn Subject, budget: u32, give: &[Give]) -> Vec<Completion> {
     let mut completions = subject.poll(budget, give);
     if fault == Some(Fault::Completion) {
         let fields = completions.iter_mut().flat_map(|completion| &mut completion.fields);

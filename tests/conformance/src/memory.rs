@@ -52,9 +52,7 @@ impl Region {
     pub fn read_at(&self, offset: usize, to: &mut [u8]) {
         assert!(offset + to.len() <= self.len);
         // SAFETY: inside the memory.
-        unsafe {
-            self.start.add(offset).copy_to_nonoverlapping(NonNull::from(&mut *to).cast(), to.len())
-        }
+        unsafe { self.start.add(offset).copy_to_nonoverlapping(NonNull::from(&mut *to).cast(), to.len()) }
     }
 
     pub fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {

@@ -29,13 +29,7 @@ impl Pair {
     }
 
     /// Compares the parts of queue `number` that the devices may read; with `whole` also if it is large.
-    pub fn compare(
-        &self,
-        number: usize,
-        [theirs, ours]: [&Queues; 2],
-        whole: bool,
-        tally: &mut Tally,
-    ) -> Result<()> {
+    pub fn compare(&self, number: usize, [theirs, ours]: [&Queues; 2], whole: bool, tally: &mut Tally) -> Result<()> {
         let name = format!("queue {number}");
         same_record(&name, &self.libmlx5.record(), &self.doorbell.record(), tally)?;
         if self.doorbell.memory.len() > LARGE && !whole {
@@ -74,8 +68,7 @@ impl Pair {
             }
             if !posted.contains(&slot) {
                 if slot >= doorbell.slots {
-                    let name =
-                        || format!("queue {number}: slot {slot}, beyond the end of the free list");
+                    let name = || format!("queue {number}: slot {slot}, beyond the end of the free list");
                     same_bytes(name, theirs, ours)?;
                 }
                 tally.add(tally::FREE_SLOT, stride as u64);
@@ -89,11 +82,7 @@ impl Pair {
     /// Compares the WQEs that both twins have handed over now; `ours` are doorbell's.
     pub fn compare_new(&mut self, number: usize, ours: Vec<Wqe>, tally: &mut Tally) -> Result<()> {
         let mut theirs = self.libmlx5.handed_over();
-        same(
-            || format!("queue {number}: WQEs handed over"),
-            theirs.len() as u64,
-            ours.len() as u64,
-        )?;
+        same(|| format!("queue {number}: WQEs handed over"), theirs.len() as u64, ours.len() as u64)?;
         for (theirs, ours) in theirs.iter_mut().zip(&ours) {
             theirs.id = ours.id;
             let name = |what: &str| format!("queue {number}: {what} of wr_id {:#x}", ours.id);
@@ -160,11 +149,7 @@ fn device_view(queue: &WorkQueue, next: u16, taken: u16) -> Vec<Vec<u8>> {
 }
 
 fn same_view(number: usize, theirs: &[Vec<u8>], ours: &[Vec<u8>], tally: &mut Tally) -> Result<()> {
-    same(
-        || format!("queue {number}: WQEs in the list of the device"),
-        theirs.len() as u64,
-        ours.len() as u64,
-    )?;
+    same(|| format!("queue {number}: WQEs in the list of the device"), theirs.len() as u64, ours.len() as u64)?;
     for (place, (theirs, ours)) in theirs.iter().zip(ours).enumerate() {
         if theirs != ours {
             let field = format!("queue {number}: WQE {place} in the list of the device");

@@ -164,8 +164,7 @@ fn entry() -> impl Strategy<Value = Entry> {
 }
 
 fn lists(max_sge: u32) -> impl Strategy<Value = Vec<Vec<Entry>>> {
-    let fits = prop_oneof![1 => 0..=max_sge, 20 => 1..=max_sge]
-        .prop_flat_map(|count| vec(entry(), count as usize));
+    let fits = prop_oneof![1 => 0..=max_sge, 20 => 1..=max_sge].prop_flat_map(|count| vec(entry(), count as usize));
     // The stride has room for up to twice as many as were asked for.
     let may_not = vec(entry(), max_sge as usize + 1..=2 * max_sge as usize + 2);
     vec(prop_oneof![20 => fits, 1 => may_not], 1..=8)
@@ -185,11 +184,7 @@ fn send() -> impl Strategy<Value = Send> {
         2 => 251..=900u32,
         1 => 901..=LONGEST,
     ];
-    (kind, length, any::<bool>()).prop_map(|(kind, length, solicited)| Send {
-        kind,
-        length,
-        solicited,
-    })
+    (kind, length, any::<bool>()).prop_map(|(kind, length, solicited)| Send { kind, length, solicited })
 }
 
 /// Frequencies of sends, runs, waits, failures and resets, and the messages.
@@ -283,7 +278,6 @@ fn shape(session: u64) -> impl Strategy<Value = Shape> {
 /// The session of this number.
 pub fn plan(session: u64) -> impl Strategy<Value = Plan<Shape, Operation>> {
     shape(session).prop_flat_map(|shape| {
-        vec(operation(&shape), OPERATIONS)
-            .prop_map(move |operations| Plan { shape: shape.clone(), operations })
+        vec(operation(&shape), OPERATIONS).prop_map(move |operations| Plan { shape: shape.clone(), operations })
     })
 }

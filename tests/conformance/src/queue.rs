@@ -71,8 +71,7 @@ impl WorkQueue {
     fn new(buf: u64, in_memory: u32, stride: usize, slots: u32, dbrec: u64, shared: bool) -> Self {
         // SAFETY: memory of a queue that exists as long as its twin. The driver writes it and the device
         // reads it; neither runs while it is read here.
-        let (memory, record) =
-            unsafe { (Region::at(buf, in_memory as usize * stride), Region::at(dbrec, 8)) };
+        let (memory, record) = unsafe { (Region::at(buf, in_memory as usize * stride), Region::at(dbrec, 8)) };
         Self {
             memory,
             record,
@@ -119,9 +118,9 @@ impl WorkQueue {
             [_, _, upper, lower, ..] => u32::from(u16::from_be_bytes([*upper, *lower])),
             _ => (slot + 1) % self.slots,
         };
-        let last = all.chunks_exact(DataSegment::SIZE).position(|bytes| {
-            DataSegment::from_bytes(bytes.try_into().expect("a segment")).is_terminator()
-        });
+        let last = all
+            .chunks_exact(DataSegment::SIZE)
+            .position(|bytes| DataSegment::from_bytes(bytes.try_into().expect("a segment")).is_terminator());
         let len = last.map_or(all.len(), |last| (last + 1) * DataSegment::SIZE);
         Wqe { id: 0, slot, segments: all[..len].to_vec(), link }
     }
@@ -189,9 +188,8 @@ impl CompletionQueue {
         let cq = queues.cqs.iter().find(on).expect("the CQ exists");
         let (count, size) = (cq.attr.cqe_count, cq.attr.cqe_size as usize);
         // SAFETY: as for work queues.
-        let (memory, record) = unsafe {
-            (Region::at(cq.attr.buf, count as usize * size), Region::at(cq.attr.dbrec, 8))
-        };
+        let (memory, record) =
+            unsafe { (Region::at(cq.attr.buf, count as usize * size), Region::at(cq.attr.dbrec, 8)) };
         Self { memory, record, number: cq.number, count, size }
     }
 
@@ -219,8 +217,6 @@ impl CompletionQueue {
         let consumed = self.record.word(0);
         let count = cq.produced.wrapping_sub(consumed) & 0xff_ffff;
         let entry = |index: u32| consumed.wrapping_add(index) & (self.count - 1);
-        (0..count)
-            .map(|index| self.memory.bytes(entry(index) as usize * self.size, self.size))
-            .collect()
+        (0..count).map(|index| self.memory.bytes(entry(index) as usize * self.size, self.size)).collect()
     }
 }

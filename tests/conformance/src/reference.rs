@@ -17,13 +17,8 @@ pub enum Refusal {
 }
 
 /// Posts receives to queue `queue`, with one call. Returns how many were taken.
-pub fn post(
-    objects: &Objects,
-    queue: usize,
-    receives: &[(u64, Vec<sys::ibv_sge>)],
-) -> (usize, Option<Refusal>) {
-    let mut sges: Vec<Vec<sys::ibv_sge>> =
-        receives.iter().map(|(_, entries)| entries.clone()).collect();
+pub fn post(objects: &Objects, queue: usize, receives: &[(u64, Vec<sys::ibv_sge>)]) -> (usize, Option<Refusal>) {
+    let mut sges: Vec<Vec<sys::ibv_sge>> = receives.iter().map(|(_, entries)| entries.clone()).collect();
     let mut wrs: Vec<_> = receives
         .iter()
         .zip(&mut sges)
@@ -69,9 +64,7 @@ pub fn reset(objects: &Objects, qp: usize) {
 /// Returns the file name of the libmlx5 in this process.
 pub fn library() -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let name = maps
-        .lines()
-        .find_map(|line| line.rsplit('/').next().filter(|name| name.contains("libmlx5")));
+    let name = maps.lines().find_map(|line| line.rsplit('/').next().filter(|name| name.contains("libmlx5")));
     name.map(str::to_owned)
 }
 
@@ -79,8 +72,7 @@ pub fn library() -> Option<String> {
 pub fn is_dropped_in() -> bool {
     static IS: OnceLock<bool> = OnceLock::new();
     *IS.get_or_init(|| {
-        std::fs::read_to_string("/proc/self/maps")
-            .is_ok_and(|maps| maps.contains("libdoorbell_drop_in"))
+        std::fs::read_to_string("/proc/self/maps").is_ok_and(|maps| maps.contains("libdoorbell_drop_in"))
     })
 }
 

@@ -91,12 +91,7 @@ fn attempt<K: Kind>(plan: &PlanOf<K>, memory: Memory, run: Run<'_>) -> Outcome {
 }
 
 /// Runs the session of this number, its first `limit` operations.
-pub fn session(
-    session: u64,
-    limit: usize,
-    memory: Memory,
-    run: Run<'_>,
-) -> Result<(), Box<Failure>> {
+pub fn session(session: u64, limit: usize, memory: Memory, run: Run<'_>) -> Result<(), Box<Failure>> {
     of_kind!(session, session_of(limit, memory, run))
 }
 

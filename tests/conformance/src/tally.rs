@@ -10,8 +10,8 @@ pub struct Tally {
     pub library: Option<String>,
 }
 
-/// Sessions that count it. In the drop-in a receive is over with its completion, tag lists stay with libmlx5, and WQEs are
-/// not copied to registers. The rings have one way to post.
+/// Sessions that count it. In the drop-in a receive is over with its completion, tag lists stay with libmlx5, and WQEs
+/// are not copied to registers. The rings have one way to post.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Of {
     Both,

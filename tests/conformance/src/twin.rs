@@ -103,8 +103,8 @@ impl Twin {
         self.base.qps.push(qp);
     }
 
-    /// Connects QP `index`, which is in RESET or INIT, with its peer, which is in RESET. doorbell resets a QP to INIT without
-    /// remote access.
+    /// Connects QP `index`, which is in RESET or INIT, with its peer, which is in RESET. doorbell resets a QP to INIT
+    /// without remote access.
     pub fn go_on(&self, index: usize) {
         for qp in [self.base.qps[index], self.base.peers[index]] {
             verbs::to(qp, &[sys::IBV_QPS_INIT]);
@@ -128,11 +128,7 @@ impl twins::Twin for Twin {
         let at = |send: &Send| u64::from(send.length.wrapping_mul(37) % 2048);
         let mut sges: Vec<_> = sends
             .iter()
-            .map(|send| sys::ibv_sge {
-                addr: self.source.addr + at(send),
-                length: send.length,
-                lkey: self.source.lkey,
-            })
+            .map(|send| sys::ibv_sge { addr: self.source.addr + at(send), length: send.length, lkey: self.source.lkey })
             .collect();
         let mut wrs: Vec<_> = sends
             .iter()
@@ -163,8 +159,7 @@ impl twins::Twin for Twin {
             })
             .collect();
         // SAFETY: the peer is alive, and the list and the memory that it names can be read.
-        let post =
-            |first, bad: &mut _| unsafe { sys::ibv_post_send(self.base.peers[index], first, bad) };
+        let post = |first, bad: &mut _| unsafe { sys::ibv_post_send(self.base.peers[index], first, bad) };
         verbs::post_list(&mut wrs, |wr| &mut wr.next, post).0
     }
 

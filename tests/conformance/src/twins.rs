@@ -68,15 +68,13 @@ impl<T: Twin> Twins<T> {
 
     pub fn send(&mut self, qp: usize, sends: &[T::Send]) -> Result<()> {
         // The peers of both twins read the same memory, and each twin writes the same bytes there.
-        let posted =
-            [&mut self.libmlx5, &mut self.doorbell].map(|twin| twin.send(qp, sends) as u64);
+        let posted = [&mut self.libmlx5, &mut self.doorbell].map(|twin| twin.send(qp, sends) as u64);
         same(|| "sends that a peer took".into(), posted[0], posted[1])
     }
 
     /// Lets both devices work until there is nothing left to do.
     pub fn work(&mut self, tally: &mut Tally) -> Result<()> {
-        let (ours, theirs) =
-            self.on_both(tally, |twin| twin.base().work(), |twin| twin.base().work())?;
+        let (ours, theirs) = self.on_both(tally, |twin| twin.base().work(), |twin| twin.base().work())?;
         same(|| "steps of the device".into(), theirs as u64, ours as u64)?;
         let (theirs, ours) = (self.libmlx5.poll_peers(), self.doorbell.poll_peers());
         for wc in theirs.iter().filter(|wc| wc.status != sys::IBV_WC_SUCCESS) {

@@ -67,9 +67,7 @@ pub fn to(qp: *mut sys::ibv_qp, states: &[sys::ibv_qp_state]) {
 pub fn connect(qp: *mut sys::ibv_qp, to: &[sys::ibv_qp_state], peer: sys::ibv_qp_attr) {
     let attr = sys::ibv_qp_attr {
         port_num: 1,
-        qp_access_flags: sys::IBV_ACCESS_REMOTE_WRITE
-            | sys::IBV_ACCESS_REMOTE_READ
-            | sys::IBV_ACCESS_REMOTE_ATOMIC,
+        qp_access_flags: sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_READ | sys::IBV_ACCESS_REMOTE_ATOMIC,
         qkey: crate::sends::QKEY,
         rq_psn: 0x10,
         sq_psn: 0x10,

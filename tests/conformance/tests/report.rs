@@ -41,10 +41,7 @@ fn reported(session: &[&str; 2], fault: &str) -> Report {
         ["--replay", number] => format!("{:#x}", number.parse::<u64>().unwrap()),
         _ => "0x".into(),
     };
-    assert!(
-        place.starts_with(&format!("seed {seed}")) && place.contains(", operation "),
-        "{report}"
-    );
+    assert!(place.starts_with(&format!("seed {seed}")) && place.contains(", operation "), "{report}");
     let [field, theirs, ours] = difference(&report);
     assert_ne!(theirs, ours);
 

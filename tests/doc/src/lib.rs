@@ -3,9 +3,8 @@
 
 use doorbell::tags::{PeerId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer};
 use doorbell::{
-    AddressHandle, Buffer, BufferPool, Completions, CqConfig, Payload, PoolConfig,
-    ProtectionDomain, QpConfig, QueuePair, Receiver, RemoteAccess, RemoteMemory, RemoteRegion,
-    RqConfig, Sender, SqId, SrqConfig, SrqId,
+    AddressHandle, Buffer, BufferPool, Completions, CqConfig, Payload, PoolConfig, ProtectionDomain, QpConfig,
+    QueuePair, Receiver, RemoteAccess, RemoteMemory, RemoteRegion, RqConfig, Sender, SqId, SrqConfig, SrqId,
 };
 use soft_mlx5::Device;
 
@@ -79,11 +78,7 @@ impl World {
         let config = config.clone().max_inline(64).send_buffers(4);
         let new_sender = || Sender::new(&pd, &CqConfig::new(4096)).unwrap();
         let (mut sender, mut peer_sender) = (new_sender(), new_sender());
-        let qp = QueuePair::builder(&config)
-            .receive(&mut receiver, srq)
-            .send(&mut sender)
-            .build()
-            .unwrap();
+        let qp = QueuePair::builder(&config).receive(&mut receiver, srq).send(&mut sender).build().unwrap();
         let peer = QueuePair::builder(&config)
             .receive(&mut peer_receiver, RqConfig::new(16))
             .send(&mut peer_sender)
@@ -93,20 +88,7 @@ impl World {
         peer_receiver.fill(peer.receive_queue().unwrap(), &for_peer).unwrap();
         let access = RemoteAccess::READ | RemoteAccess::WRITE | RemoteAccess::ATOMIC;
         let memory = RemoteMemory::with_access(&pd, 4096, access).unwrap();
-        Self {
-            receiver,
-            srq,
-            pool,
-            qp,
-            sender,
-            peer,
-            peer_receiver,
-            peer_sender,
-            to: None,
-            memory,
-            pd,
-            device,
-        }
+        Self { receiver, srq, pool, qp, sender, peer, peer_receiver, peer_sender, to: None, memory, pd, device }
     }
 
     /// Sends a message to the example; it has arrived when this returns.

@@ -1,4 +1,5 @@
-//! The dumps in `dumps.txt`: bytes that mlx5 adapters wrote or read, where they were published, and the reports about them.
+//! The dumps in `dumps.txt`: bytes that mlx5 adapters wrote or read, where they were published, and the reports about
+//! them.
 
 use std::sync::OnceLock;
 
@@ -63,9 +64,7 @@ pub fn dumps() -> &'static [Dump] {
     static DUMPS: OnceLock<Vec<Dump>> = OnceLock::new();
     DUMPS.get_or_init(|| {
         let stanzas = TEXT.split("\n\n").filter(|stanza| !stanza.starts_with('#'));
-        stanzas
-            .map(|stanza| parse(stanza).unwrap_or_else(|| panic!("dumps.txt: {stanza}")))
-            .collect()
+        stanzas.map(|stanza| parse(stanza).unwrap_or_else(|| panic!("dumps.txt: {stanza}"))).collect()
     })
 }
 
@@ -77,10 +76,7 @@ pub fn bundles() -> Vec<(&'static str, Vec<Indexed>)> {
     let texts = [("soft-mlx5", include_str!("../bundles/soft-mlx5.txt"))];
     let all = texts.map(|(name, text)| {
         let lines = text.lines().filter_map(|line| line.strip_prefix("cqe "));
-        (
-            name,
-            lines.map(|line| indexed(line).unwrap_or_else(|| panic!("{name}: {line}"))).collect(),
-        )
+        (name, lines.map(|line| indexed(line).unwrap_or_else(|| panic!("{name}: {line}"))).collect())
     });
     all.into()
 }
@@ -110,9 +106,7 @@ fn parse(stanza: &str) -> Option<Dump> {
             "source" => dump.source = value.to_owned(),
             "printer" => dump.printer = value.to_owned(),
             "said" => dump.printed = (value != "-").then(|| value.to_owned()),
-            "counter" => {
-                dump.counter = Some(u32::from_str_radix(value.strip_prefix("0x")?, 16).ok()?)
-            }
+            "counter" => dump.counter = Some(u32::from_str_radix(value.strip_prefix("0x")?, 16).ok()?),
             "fields" => dump.fields = Some(fields(value)?),
             "bytes" => {
                 let number = |at| u8::from_str_radix(value.get(at..at + 2)?, 16).ok();

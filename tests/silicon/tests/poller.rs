@@ -1,9 +1,6 @@
 //! Each dump in the CQ of a receiver: it is reported correctly and once, and no buffer is lost.
 
-use doorbell::{
-    BufferPool, Cause, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig,
-    WcStatus,
-};
+use doorbell::{BufferPool, Cause, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, WcStatus};
 use doorbell_silicon::{Fields, cqes};
 use soft_mlx5::Device;
 use soft_mlx5::nic::objects::CqAttr;
@@ -26,10 +23,7 @@ fn poll(device: &Device, cqe: [u8; 64], fields: Option<&Fields>) -> (Cause, usiz
     let mut receiver = Receiver::new(&pd, &config).unwrap();
     // The CQ of the sends comes with the queue pair.
     let cq = device.queues().cqs.last().expect("the CQ of the receiver").attr;
-    let qp = QueuePair::builder(&QpConfig::rc())
-        .receive(&mut receiver, RqConfig::new(RECEIVES))
-        .build()
-        .unwrap();
+    let qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(RECEIVES)).build().unwrap();
     let rq = qp.receive_queue().unwrap();
     let pool = BufferPool::new(&pd, &PoolConfig::new(RECEIVES, 64)).unwrap();
     assert_eq!(receiver.fill(rq, &pool).unwrap(), RECEIVES as usize);

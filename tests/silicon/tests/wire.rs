@@ -1,4 +1,5 @@
-//! mlx5-wire reads the same fields in each dump as were read by eye, and the signature is right where the counter is known.
+//! mlx5-wire reads the same fields in each dump as were read by eye, and the signature is right where the counter is
+//! known.
 
 use doorbell_silicon::{Fields, cqes, dumps};
 use mlx5_wire::cqe::{Cqe64, CqeFormat, ErrorCqe};
@@ -76,11 +77,8 @@ fn the_report_names_the_status_of_the_syndrome() {
         let names = Syndrome::new(dump.fields.as_ref().unwrap().syndrome).names().unwrap();
         // A name or a number of verbs; the network driver prints the syndrome itself.
         let syndrome = format!("syndrome 0x{:x}", dump.fields.as_ref().unwrap().syndrome);
-        let status = [
-            format!("({})", names.status),
-            format!("status {}", names.status),
-            format!("0x{:x}", names.status),
-        ];
+        let status =
+            [format!("({})", names.status), format!("status {}", names.status), format!("0x{:x}", names.status)];
         assert!(
             printed.contains(names.verbs)
                 || printed.contains(&syndrome)

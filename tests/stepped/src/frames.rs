@@ -42,8 +42,7 @@ pub fn datagram(group: Ipv4Addr, source_port: u16, len: usize, first: u8) -> Vec
 
 /// Returns `true` if the bytes are those that `datagram` made, with checksums.
 pub fn is_datagram(frame: &[u8], len: usize, first: u8) -> bool {
-    frame.len() == len.max(60)
-        && frame[HEADERS..len].iter().enumerate().all(|(i, b)| *b == first.wrapping_add(i as u8))
+    frame.len() == len.max(60) && frame[HEADERS..len].iter().enumerate().all(|(i, b)| *b == first.wrapping_add(i as u8))
 }
 
 /// A publisher of frames on a context of its own: a device does not give a program its own frames back.

@@ -11,8 +11,8 @@ pub mod frames;
 use std::os::fd::AsRawFd;
 
 use doorbell::{
-    BufferPool, CompletionChannel, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig,
-    QueuePair, ReceiveFrom, Receiver, RqConfig, RqId, WcStatus,
+    BufferPool, CompletionChannel, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, ReceiveFrom,
+    Receiver, RqConfig, RqId, WcStatus,
 };
 use soft_mlx5::{Builder, Device};
 

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use doorbell::{
-    BufferPool, CqConfig, Error, Path, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender,
-    Timestamps,
+    BufferPool, CqConfig, Error, Path, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender, Timestamps,
 };
 use doorbell_stepped_tests::{Stepped, on_each_path, open};
 use soft_mlx5::{Builder, Device};
@@ -56,22 +55,14 @@ fn a_sender_has_the_clock_of_the_receiver(path: Path) {
     let with = QpConfig::rc().sends(1).max_inline(8);
     let sender = CqConfig::new(64).path(path);
     let mut other = Sender::new(&pd, &sender).unwrap();
-    match QueuePair::builder(&with)
-        .receive(&mut receiver, RqConfig::new(1))
-        .send(&mut other)
-        .build()
-    {
+    match QueuePair::builder(&with).receive(&mut receiver, RqConfig::new(1)).send(&mut other).build() {
         Err(Error::Unsupported { operation, .. }) => {
             assert_eq!(operation, "a queue pair");
         }
         other => panic!("{other:?}"),
     }
     let mut sender = Sender::new(&pd, &sender.timestamps(Timestamps::RealTime)).unwrap();
-    let mut qp = QueuePair::builder(&with)
-        .receive(&mut receiver, RqConfig::new(1))
-        .send(&mut sender)
-        .build()
-        .unwrap();
+    let mut qp = QueuePair::builder(&with).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build().unwrap();
     qp.connect(&qp.address().unwrap()).unwrap();
     let pool = BufferPool::new(&pd, &PoolConfig::new(1, 64)).unwrap();
     receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap();

@@ -6,9 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use doorbell::tags::{TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer};
-use doorbell::{
-    Async, BufferPool, Completions, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Sender,
-};
+use doorbell::{Async, BufferPool, Completions, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Sender};
 use doorbell_stepped_tests::frames::{GROUP, PLAIN, datagram, is_datagram};
 use doorbell_stepped_tests::{Stepped, cq, frames, is_readable, on_each_path, open};
 use soft_mlx5::{Device, LinkLayer};

@@ -30,12 +30,8 @@ fn take_blocks(beside: bool) {
         let config = CqConfig::new(127).path(Path::Direct);
         let mut world = Stepped::with(config.compression(compression), 64);
         let other = QpConfig::rc();
-        let _other = beside.then(|| {
-            QueuePair::builder(&other)
-                .receive(&mut world.receiver, RqConfig::new(8))
-                .build()
-                .unwrap()
-        });
+        let _other =
+            beside.then(|| QueuePair::builder(&other).receive(&mut world.receiver, RqConfig::new(8)).build().unwrap());
         let (mut sent, mut taken) = (0u32, 0u32);
         let mut compressed = 0;
         for round in 0..1500u32 {

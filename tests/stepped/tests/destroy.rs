@@ -5,8 +5,8 @@ use std::io::{Read, Seek};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
 use doorbell::{
-    AddressHandle, Buffer, BufferPool, Completions, CqConfig, MulticastGroup, Path, PoolConfig,
-    ProtectionDomain, QpConfig, QueuePair, ReceiveFrom, Receiver, RqConfig, SrqConfig, SrqId,
+    AddressHandle, Buffer, BufferPool, Completions, CqConfig, MulticastGroup, Path, PoolConfig, ProtectionDomain,
+    QpConfig, QueuePair, ReceiveFrom, Receiver, RqConfig, SrqConfig, SrqId,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
 use doorbell_stepped_tests::{connect, open};
@@ -226,11 +226,9 @@ fn datagrams(w: &mut World) -> (SendingQp, AddressHandle) {
 /// The kernel knows the address handles of Ethernet only.
 #[test]
 fn an_address_handle() {
-    for (path, link) in [
-        (Path::Direct, LinkLayer::Ethernet),
-        (Path::Verbs, LinkLayer::Ethernet),
-        (Path::Direct, LinkLayer::InfiniBand),
-    ] {
+    for (path, link) in
+        [(Path::Direct, LinkLayer::Ethernet), (Path::Verbs, LinkLayer::Ethernet), (Path::Direct, LinkLayer::InfiniBand)]
+    {
         let mut w = World::on(link, path, false);
         let (mut qp, to) = datagrams(&mut w);
         qp.send_to(b"on its way", &to, None).unwrap();
@@ -270,12 +268,8 @@ fn each_command_in_turn() {
                     let name = w.device.name().to_owned();
                     fail(&w.device, kind, Which::Nth(nth));
                     let printed = printed(|| match backwards {
-                        false => {
-                            drop((w.near, w.receiver, w.far, w.far_receiver, qp, to, w.pool, w.pd))
-                        }
-                        true => {
-                            drop((w.pd, w.pool, to, qp, w.far_receiver, w.far, w.receiver, w.near))
-                        }
+                        false => drop((w.near, w.receiver, w.far, w.far_receiver, qp, to, w.pool, w.pd)),
+                        true => drop((w.pd, w.pool, to, qp, w.far_receiver, w.far, w.receiver, w.near)),
                     });
                     let context = format!("{operation} {nth}, {path}, {backwards}: {printed}");
                     if nth > commands {
@@ -304,10 +298,7 @@ fn a_queue_pair_that_has_joined_multicast_groups() {
         let (_device, pd) = open(Device::builder().stepped());
         let config = CqConfig::new(64).path(path);
         let mut receiver = Receiver::new(&pd, &config).unwrap();
-        let mut qp = QueuePair::builder(&QpConfig::ud(7))
-            .receive(&mut receiver, RqConfig::new(16))
-            .build()
-            .unwrap();
+        let mut qp = QueuePair::builder(&QpConfig::ud(7)).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
         qp.activate().unwrap();
         for last in [1, 2, 3] {
             let mut gid = [0xff; 16];
@@ -335,9 +326,7 @@ fn memory_goes_when_the_device_was_removed_and_the_program_knows_it() {
                 assert_eq!(printed, "");
                 assert_eq!(w.pool.available(), w.pool.count() as usize);
             } else {
-                ["ibv_dereg_mr", "ibv_destroy_qp"]
-                    .into_iter()
-                    .for_each(|what| assert_leak(&printed, what));
+                ["ibv_dereg_mr", "ibv_destroy_qp"].into_iter().for_each(|what| assert_leak(&printed, what));
                 assert!(w.pool.available() < w.pool.count() as usize);
             }
         }

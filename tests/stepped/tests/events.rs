@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    AsyncEvent, AsyncEvents, BufferPool, Cause, Completions, CqConfig, Error, Path, PoolConfig,
-    ProtectionDomain, QpConfig, QpEnd, QueuePair, ReceiveFrom, Receiver, RqConfig, SrqConfig,
-    WcStatus,
+    AsyncEvent, AsyncEvents, BufferPool, Cause, Completions, CqConfig, Error, Path, PoolConfig, ProtectionDomain,
+    QpConfig, QpEnd, QueuePair, ReceiveFrom, Receiver, RqConfig, SrqConfig, WcStatus,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
 use doorbell_stepped_tests::{Stepped, connect, open};
@@ -351,8 +350,7 @@ fn an_overrun_cq_is_an_event_and_loses_no_buffer() {
         world.device.settle();
 
         let found = all(&mut events);
-        let failed =
-            found.iter().find(|event| matches!(event, AsyncEvent::CqError { .. })).unwrap();
+        let failed = found.iter().find(|event| matches!(event, AsyncEvent::CqError { .. })).unwrap();
         assert!(found.contains(&AsyncEvent::QpFatal { qp_num }), "{path}: {found:?}");
         let mut other = Receiver::new(&world.pd, &CqConfig::new(4096).path(path)).unwrap();
         assert!(!other.handle_event(failed).unwrap());
@@ -376,10 +374,7 @@ fn an_overrun_cq_is_an_event_and_loses_no_buffer() {
             world.receiver.arm().map(drop),
             world.receiver.wait(None).map(drop),
             world.receiver.create_srq(&SrqConfig::new(4)).map(drop),
-            QueuePair::builder(&QpConfig::rc())
-                .receive(&mut world.receiver, RqConfig::new(4))
-                .build()
-                .map(drop),
+            QueuePair::builder(&QpConfig::rc()).receive(&mut world.receiver, RqConfig::new(4)).build().map(drop),
         ] {
             assert!(matches!(refused, Err(Error::CqFailed)), "{path}: {refused:?}");
         }

@@ -35,8 +35,8 @@ fn a_rule_brings_what_matches_and_nothing_else(config: &FrameConfig, path: Path,
     world.expect_nothing();
 }
 
-/// Taken frames keep their bytes while others arrive. When all buffers are taken the device drops and counts frames, and
-/// goes on when some buffers are back.
+/// Taken frames keep their bytes while others arrive. When all buffers are taken the device drops and counts frames,
+/// and goes on when some buffers are back.
 fn taken_frames_stay_as_they_are(config: &FrameConfig, path: Path, per_buffer: u32) {
     let mut world = World::new(config, path);
     let _rule = world.attach();

@@ -59,8 +59,8 @@ impl Memory {
         words(self.record)[0] as u16
     }
 
-    /// All that the device may read: the WQEs that it has, with addresses relative to the buffers, both records, and the
-    /// CQEs that wait.
+    /// All that the device may read: the WQEs that it has, with addresses relative to the buffers, both records, and
+    /// the CQEs that wait.
     fn view(&self, device: &Device) -> View {
         let queues = device.queues();
         let first = queues.wqs[0].receive_index;
@@ -138,25 +138,15 @@ impl Libmlx5 {
             };
             let wq = ibv_create_wq(context, &mut init);
             assert!(!mr.is_null() && !wq.is_null());
-            let mut attr = ibv_wq_attr {
-                attr_mask: IBV_WQ_ATTR_STATE,
-                wq_state: IBV_WQS_RDY,
-                ..Default::default()
-            };
+            let mut attr = ibv_wq_attr { attr_mask: IBV_WQ_ATTR_STATE, wq_state: IBV_WQS_RDY, ..Default::default() };
             assert_eq!(ibv_modify_wq(wq, &mut attr), 0);
             let mut wqs = [wq];
-            let mut init = ibv_rwq_ind_table_init_attr {
-                log_ind_tbl_size: 0,
-                ind_tbl: wqs.as_mut_ptr(),
-                comp_mask: 0,
-            };
+            let mut init = ibv_rwq_ind_table_init_attr { log_ind_tbl_size: 0, ind_tbl: wqs.as_mut_ptr(), comp_mask: 0 };
             let table = ibv_create_rwq_ind_table(context, &mut init);
             let mut key = [0x5a; 40];
             let mut init = ibv_qp_init_attr_ex {
                 qp_type: IBV_QPT_RAW_PACKET,
-                comp_mask: IBV_QP_INIT_ATTR_PD
-                    | IBV_QP_INIT_ATTR_IND_TABLE
-                    | IBV_QP_INIT_ATTR_RX_HASH,
+                comp_mask: IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH,
                 pd: pd.as_raw(),
                 rwq_ind_tbl: table,
                 ..Default::default()
@@ -266,10 +256,7 @@ fn a_work_queue_is_written_as_libmlx5_writes_it() {
                 }
                 Err(failure) => {
                     assert_eq!(failure.cause, Cause::Status(WcStatus::LOC_LEN_ERR));
-                    assert_eq!(
-                        (wc.status, wc.vendor_err),
-                        (IBV_WC_LOC_LEN_ERR, failure.vendor_err)
-                    );
+                    assert_eq!((wc.status, wc.vendor_err), (IBV_WC_LOC_LEN_ERR, failure.vendor_err));
                     failures += 1;
                 }
             }
@@ -280,8 +267,7 @@ fn a_work_queue_is_written_as_libmlx5_writes_it() {
         // libmlx5 posts the buffers that doorbell posted: the queue does not choose the buffers.
         for number in 0..ours.posted().wrapping_sub(before) {
             let index = before.wrapping_add(number);
-            let buffer =
-                ((ours.wqe(index.into()).addr.get() - ours.buffers) / u64::from(BYTES)) as u32;
+            let buffer = ((ours.wqe(index.into()).addr.get() - ours.buffers) / u64::from(BYTES)) as u32;
             exchanged += u32::from(wcs.iter().all(|wc| wc.wr_id != u64::from(buffer)));
             libmlx5.post(buffer);
         }

@@ -17,8 +17,8 @@ use soft_mlx5::{Device, LinkLayer};
 on_each_path! { the_counters_wrap }
 with_each_receiver! { a_full_queue_drops_and_goes_on }
 
-/// More frames than the queue holds, without a poll between: the first ones arrive, the device counts the others, and the
-/// queue goes on. The CQ has not one entry more than the queue can complete.
+/// More frames than the queue holds, without a poll between: the first ones arrive, the device counts the others, and
+/// the queue goes on. The CQ has not one entry more than the queue can complete.
 fn a_full_queue_drops_and_goes_on(config: &FrameConfig, path: Path, each: u32) {
     let mut world = World::new(config, path);
     let _rule = world.attach();
@@ -114,16 +114,14 @@ fn receivers_that_share_a_rule_work_on_threads() {
             next
         };
         let seen: Vec<_> = thread::scope(|scope| {
-            let threads: Vec<_> =
-                receivers.into_iter().map(|receiver| scope.spawn(move || each(receiver))).collect();
+            let threads: Vec<_> = receivers.into_iter().map(|receiver| scope.spawn(move || each(receiver))).collect();
             for sent in 0..FRAMES {
                 while sent - received.load(Ordering::Relaxed) >= WINDOW
                     && !threads.iter().any(|thread| thread.is_finished())
                 {
                     thread::yield_now();
                 }
-                let mut frame =
-                    datagram(GROUP, (sent % SOURCES) as u16, 60 + sent as usize % 30, 0);
+                let mut frame = datagram(GROUP, (sent % SOURCES) as u16, 60 + sent as usize % 30, 0);
                 frame[HEADERS..HEADERS + 4].copy_from_slice(&(sent / SOURCES).to_be_bytes());
                 post_when_room(&mut publisher, &frame);
             }
@@ -162,10 +160,9 @@ fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
             }
         };
         advise_records(libc::MADV_DONTFORK);
-        // SAFETY: the child owns copies of all that it drops, and leaves without dropping them again; the parent goes on
-        // with its own.
-        let copies =
-            unsafe { (std::ptr::read(&world), std::ptr::read(&rule), std::ptr::read(&taken)) };
+        // SAFETY: the child owns copies of all that it drops, and leaves without dropping them again; the parent goes
+        // on with its own.
+        let copies = unsafe { (std::ptr::read(&world), std::ptr::read(&rule), std::ptr::read(&taken)) };
         let copies = ManuallyDrop::new(copies);
         // SAFETY: the name is a string.
         let complaints = unsafe { libc::memfd_create(c"stderr".as_ptr(), 0) };
@@ -213,8 +210,8 @@ fn order(mut number: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Everything is dropped while frames are on their way in both directions, in every order. Then the device has no object
-/// left, and a taken frame has kept its bytes as long as it lived.
+/// Everything is dropped while frames are on their way in both directions, in every order. Then the device has no
+/// object left, and a taken frame has kept its bytes as long as it lived.
 #[test]
 fn everything_can_be_dropped_in_any_order() {
     let (device, _) = ethernet();
@@ -243,11 +240,7 @@ fn everything_can_be_dropped_in_any_order() {
             assert!(batch.next().is_some());
             drop(batch);
             if let Some(queue) = receiver.send_queue() {
-                sender
-                    .post(queue)
-                    .unwrap()
-                    .send_frame(&datagram(GROUP, 5, 60, 1)[..], true)
-                    .unwrap();
+                sender.post(queue).unwrap().send_frame(&datagram(GROUP, 5, 60, 1)[..], true).unwrap();
             }
             let mut parts = (Some(pd), Some(sender), Some(receiver), Some(rule), Some(taken));
             for part in order(number) {
@@ -262,8 +255,8 @@ fn everything_can_be_dropped_in_any_order() {
                     }
                 }
                 publisher.send(&device, &datagram(GROUP, 5, 1400, 77), true);
-                // A work queue outlives its receiver while a rule leads to it, and so do its buffers. (A queue pair goes to
-                // error.)
+                // A work queue outlives its receiver while a rule leads to it, and so do its buffers. (A queue pair
+                // goes to error.)
                 let queues = device.queues();
                 let work_queues = queues.wqs.iter().filter(|wq| wq.attr.striding.is_some());
                 for wq in work_queues {

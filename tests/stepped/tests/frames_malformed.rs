@@ -12,8 +12,7 @@ const UDP: usize = 34;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
 fn sum(bytes: &[u8]) -> u16 {
-    let words =
-        bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
+    let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
     let sum: u32 = words.sum();
     let sum = (sum & 0xffff) + (sum >> 16);
     !((sum & 0xffff) + (sum >> 16)) as u16
@@ -86,11 +85,7 @@ fn kinds() -> Vec<(&'static str, Vec<u8>, bool)> {
         ("the last fragment", fragment(0x0020), false),
         ("no IP", changed(|frame| frame[12..14].copy_from_slice(&[0x08, 0x06])), false),
         ("a VLAN", changed(|frame| drop(frame.splice(12..12, [0x81, 0, 0, 7]))), true),
-        (
-            "a VLAN in a VLAN",
-            changed(|frame| drop(frame.splice(12..12, [0x88, 0xa8, 0, 9, 0x81, 0, 0, 7]))),
-            true,
-        ),
+        ("a VLAN in a VLAN", changed(|frame| drop(frame.splice(12..12, [0x88, 0xa8, 0, 9, 0x81, 0, 0, 7]))), true),
         (
             "a VLAN tag at the end",
             changed(|frame| {

@@ -134,11 +134,7 @@ fn one_frame_wakes_a_thread(config: &FrameConfig, path: Path, _: u32) {
 }
 
 /// A receiver without buffers sleeps, and goes on when one is dropped elsewhere, although it is not notified.
-fn a_sleeper_without_buffers_goes_on_when_they_are_dropped(
-    config: &FrameConfig,
-    path: Path,
-    each: u32,
-) {
+fn a_sleeper_without_buffers_goes_on_when_they_are_dropped(config: &FrameConfig, path: Path, each: u32) {
     let config = config.clone().spare(0);
     let mut world = World::new(&config, path);
     let rule = world.attach();

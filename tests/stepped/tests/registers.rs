@@ -1,12 +1,11 @@
-//! Writes of a sender to the registers of its queue pairs: a copy of a small WQE to a dedicated register, eight bytes to a
-//! register that may be shared.
+//! Writes of a sender to the registers of its queue pairs: a copy of a small WQE to a dedicated register, eight bytes
+//! to a register that may be shared.
 
 use std::ptr;
 use std::thread;
 
 use doorbell::{
-    BufferPool, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver,
-    RqConfig, Sender, SqId,
+    BufferPool, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, Sender, SqId,
 };
 use doorbell_stepped_tests::open;
 use rdma_core_sys as sys;
@@ -36,13 +35,9 @@ fn a_sender_copies_to_a_register_of_its_own() {
     let mut receiver = Receiver::new(&pd, &CqConfig::new(32)).unwrap();
     let mut sender = Sender::new(&pd, &CqConfig::new(4096)).unwrap();
     let config = QpConfig::rc().sends(SENDS).max_inline(16);
-    let mut near = QueuePair::builder(&config)
-        .receive(&mut receiver, RqConfig::new(16))
-        .send(&mut sender)
-        .build()
-        .unwrap();
-    let mut far =
-        QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
+    let mut near =
+        QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).send(&mut sender).build().unwrap();
+    let mut far = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
     near.connect(&far.address().unwrap()).unwrap();
     far.connect(&near.address().unwrap()).unwrap();
     let queue = near.send_queue().unwrap();
@@ -51,21 +46,16 @@ fn a_sender_copies_to_a_register_of_its_own() {
     }
 }
 
-/// Calls `with` with queue pairs that libmlx5 made, each connected with itself, their receiver and their sender. libmlx5 has
-/// 16 registers for the queue pairs of a context.
-fn with_raw(
-    pd: &ProtectionDomain,
-    count: usize,
-    with: impl FnOnce(&[QueuePair], &mut Receiver, &mut Sender),
-) {
+/// Calls `with` with queue pairs that libmlx5 made, each connected with itself, their receiver and their sender.
+/// libmlx5 has 16 registers for the queue pairs of a context.
+fn with_raw(pd: &ProtectionDomain, count: usize, with: impl FnOnce(&[QueuePair], &mut Receiver, &mut Sender)) {
     let context = pd.context().as_raw();
     // SAFETY: an open context and its domain; the objects live until the end, no other code uses them, and they are
     // destroyed last.
     unsafe {
         let cq = || sys::ibv_create_cq(context, 288, ptr::null_mut(), ptr::null_mut(), 0);
         let (send_cq, recv_cq) = (cq(), cq());
-        let mut raw =
-            Receiver::from_raw_cq(pd, recv_cq, &CqConfig::new(4096).path(Path::Direct)).unwrap();
+        let mut raw = Receiver::from_raw_cq(pd, recv_cq, &CqConfig::new(4096).path(Path::Direct)).unwrap();
         let mut sender = Sender::from_raw_cq(pd, send_cq, &CqConfig::new(4096)).unwrap();
         let cap = sys::ibv_qp_cap {
             max_send_wr: SENDS,
@@ -75,8 +65,7 @@ fn with_raw(
             max_inline_data: LONG as u32,
         };
         let qp_type = sys::IBV_QPT_RC;
-        let mut init =
-            sys::ibv_qp_init_attr { send_cq, recv_cq, cap, qp_type, ..Default::default() };
+        let mut init = sys::ibv_qp_init_attr { send_cq, recv_cq, cap, qp_type, ..Default::default() };
         let create = || sys::ibv_create_qp(pd.as_raw(), &mut init);
         let qps: Vec<_> = std::iter::repeat_with(create).take(count).collect();
         let config = QpConfig::rc();
@@ -110,18 +99,15 @@ fn a_sender_copies_nothing_to_the_register_of_a_queue_pair_made_elsewhere() {
     });
 }
 
-/// The device executes what a register holds. If the first thread copied a WQE to a shared register, the eight bytes of the
-/// second thread would be executed with the rest of that copy.
+/// The device executes what a register holds. If the first thread copied a WQE to a shared register, the eight bytes of
+/// the second thread would be executed with the rest of that copy.
 #[test]
 fn two_threads_share_registers_and_each_wqe_is_executed_whole() {
     let (device, pd) = open(Device::builder().stepped().strict(true).blue_flame(true));
     let pool = BufferPool::new(&pd, &PoolConfig::new(4 * 32, 512)).unwrap();
     with_raw(&pd, 16, |near, near_receiver, near_sender| {
         with_raw(&pd, 16, |far, far_receiver, far_sender| {
-            let threads = [
-                (0x55, 16, near, near_receiver, near_sender),
-                (0xaa, LONG, far, far_receiver, far_sender),
-            ];
+            let threads = [(0x55, 16, near, near_receiver, near_sender), (0xaa, LONG, far, far_receiver, far_sender)];
             let threads = threads.map(|(byte, length, qps, receiver, sender)| {
                 thread::scope(|scope| {
                     scope.spawn(|| {

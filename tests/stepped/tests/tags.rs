@@ -1,8 +1,7 @@
 //! Messages that arrive at any step between the operations on the tag list.
 
 use doorbell::tags::{
-    Offload, PeerId, ReceiveId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
-    TaggedReceive,
+    Offload, PeerId, ReceiveId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer, TaggedReceive,
 };
 use doorbell::{BufferPool, Error, Path, PoolConfig, QpConfig};
 use doorbell_stepped_tests::{cq, on_each_path, open};
@@ -35,12 +34,7 @@ impl Gap {
     }
 
     /// Sends a message for `tag` and does something else.
-    fn apply<T>(
-        self,
-        world: &mut World,
-        tag: u64,
-        other: impl FnOnce(&mut World) -> T,
-    ) -> (u32, T) {
+    fn apply<T>(self, world: &mut World, tag: u64, other: impl FnOnce(&mut World) -> T) -> (u32, T) {
         if self.message_first {
             let message = world.send(tag);
             world.step(self.steps);

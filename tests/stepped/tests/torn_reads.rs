@@ -1,11 +1,12 @@
-//! The example `one_sided`: a READ that meets a WRITE returns the old value, the new one, or a mixture that is detected.
+//! The example `one_sided`: a READ that meets a WRITE returns the old value, the new one, or a mixture that is
+//! detected.
 
 #[path = "../../../examples/one_sided/slot.rs"]
 mod slot;
 
 use doorbell::{
-    Buffer, BufferPool, CqConfig, Mtu, Path, PoolConfig, QpConfig, QueuePair, Receiver,
-    RemoteAccess, RemoteMemory, RqConfig,
+    Buffer, BufferPool, CqConfig, Mtu, Path, PoolConfig, QpConfig, QueuePair, Receiver, RemoteAccess, RemoteMemory,
+    RqConfig,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
 use doorbell_stepped_tests::{on_each_path, open};
@@ -21,8 +22,7 @@ const KEY: usize = 3;
 fn client(receiver: &mut Receiver) -> (SendingQp, QueuePair) {
     let config = QpConfig::rc().mtu(Mtu::Mtu1024);
     let server = config.clone().remote_read(true).remote_write(true);
-    let mut server =
-        QueuePair::builder(&server).receive(receiver, RqConfig::new(1)).build().unwrap();
+    let mut server = QueuePair::builder(&server).receive(receiver, RqConfig::new(1)).build().unwrap();
     let mut client = SendingQp::create(receiver, &config.sends(4), RqConfig::new(1)).unwrap();
     client.connect(&server.address().unwrap()).unwrap();
     server.connect(&client.address().unwrap()).unwrap();

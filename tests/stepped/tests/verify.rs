@@ -1,8 +1,6 @@
 //! Checking the signatures of CQEs: a receiver that checks them meets torn CQEs, and CQEs of another index.
 
-use doorbell::{
-    BufferPool, Compression, CqConfig, Error, Path, PoolConfig, QpConfig, Receiver, RqConfig,
-};
+use doorbell::{BufferPool, Compression, CqConfig, Error, Path, PoolConfig, QpConfig, Receiver, RqConfig};
 use doorbell_stepped_tests::{Stepped, connect};
 use soft_mlx5::Faults;
 use soft_mlx5::faults::Defect;
@@ -97,8 +95,7 @@ fn wrong_ones_are_counted_all_and_kept_in_part() {
         assert_eq!(world.take(), 1);
     }
     assert_eq!(counts(&world), (30, 30));
-    let kept: Vec<u32> =
-        std::iter::from_fn(|| world.receiver.wrong_cqe()).map(|wrong| wrong.index).collect();
+    let kept: Vec<u32> = std::iter::from_fn(|| world.receiver.wrong_cqe()).map(|wrong| wrong.index).collect();
     assert_eq!(kept, (0..16).collect::<Vec<_>>());
 }
 
@@ -136,9 +133,7 @@ fn what_a_purge_has_moved_is_right_still() {
 fn it_is_refused_where_there_is_nothing_to_check() {
     let world = world(true);
     let config = CqConfig::new(8);
-    for config in
-        [config.clone().path(Path::Verbs), config.path(Path::Direct).compression(Compression::Hash)]
-    {
+    for config in [config.clone().path(Path::Verbs), config.path(Path::Direct).compression(Compression::Hash)] {
         let refused = Receiver::new(&world.pd, &config).unwrap().verify_cqes();
         let Err(Error::Unsupported { operation, .. }) = refused else { panic!("{refused:?}") };
         assert_eq!(operation, "verify_cqes");

@@ -1,6 +1,7 @@
 //! Destroyed connections and pools cost nothing: no memory, and no time when nothing has arrived.
 //!
-//! The device gives no QP number twice, so a table by number would grow. `SOAK_CONNECTIONS` is the number of connections.
+//! The device gives no QP number twice, so a table by number would grow. `SOAK_CONNECTIONS` is the number of
+//! connections.
 #![cfg(target_arch = "x86_64")]
 
 mod allocations;
@@ -8,8 +9,8 @@ mod instructions;
 mod tags;
 
 use doorbell::{
-    BufferPool, PoolConfig, ProtectionDomain, QpConfig, QueuePair, ReceiveFrom, Receiver, RqConfig,
-    Sender, SrqConfig, SrqId, WcStatus,
+    BufferPool, PoolConfig, ProtectionDomain, QpConfig, QueuePair, ReceiveFrom, Receiver, RqConfig, Sender, SrqConfig,
+    SrqId, WcStatus,
 };
 use doorbell_tests::peers::join;
 use doorbell_tests::sending::completions;
@@ -101,8 +102,7 @@ impl Clients {
     fn connect(&mut self) -> (QueuePair, QueuePair) {
         let config = QpConfig::rc().min_rnr_timer(1);
         let from = self.srq.map_or(RqConfig::new(RECEIVES).into(), ReceiveFrom::from);
-        let mut near =
-            QueuePair::builder(&config).receive(&mut self.receiver, from).build().unwrap();
+        let mut near = QueuePair::builder(&config).receive(&mut self.receiver, from).build().unwrap();
         let far = QpConfig::rc().sends(SENDS);
         let mut far = QueuePair::builder(&far)
             .receive(&mut self.far_receiver, RqConfig::new(1))
@@ -230,10 +230,8 @@ fn a_queue_beside_one_that_was_closed() {
     };
     cost(&mut clients);
     let before = cost(&mut clients);
-    let other = QueuePair::builder(&QpConfig::rc())
-        .receive(&mut clients.receiver, RqConfig::new(RECEIVES))
-        .build()
-        .unwrap();
+    let other =
+        QueuePair::builder(&QpConfig::rc()).receive(&mut clients.receiver, RqConfig::new(RECEIVES)).build().unwrap();
     cost(&mut clients);
     let beside = cost(&mut clients);
     clients.receiver.destroy_qp(other).unwrap();

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    Buffer, BufferPool, CqConfig, Message, Path, PoolConfig, QpConfig, QueueId, QueuePair,
-    Receiver, RqConfig, SrqConfig,
+    Buffer, BufferPool, CqConfig, Message, Path, PoolConfig, QpConfig, QueueId, QueuePair, Receiver, RqConfig,
+    SrqConfig,
 };
 use doorbell_tests::sending::Sending;
 use doorbell_tests::world::{Shared, World, both};
@@ -170,8 +170,7 @@ fn posting() {
 #[test]
 fn recycling_scattered_messages() {
     let mut w = Shared::with(15, 3, 1, 40, QpConfig::rc());
-    let pieces =
-        BufferPool::new(&w.pd, &PoolConfig::new(3 * w.receiver.capacity(w.queue), 16)).unwrap();
+    let pieces = BufferPool::new(&w.pd, &PoolConfig::new(3 * w.receiver.capacity(w.queue), 16)).unwrap();
     while w.receiver.free_slots(w.queue) > 0 {
         let buffers = (0..3).map(|_| pieces.take().unwrap()).collect();
         w.receiver.post_scatter(w.queue, buffers).unwrap();
@@ -188,10 +187,7 @@ fn recycling_scattered_messages() {
 fn recycling_with_several_queues_on_the_cq() {
     let (pd, mut receiver) = device::start(256);
     let srq = receiver.create_srq(&SrqConfig::new(31)).unwrap();
-    let other = QueuePair::builder(&QpConfig::rc())
-        .receive(&mut receiver, RqConfig::new(16))
-        .build()
-        .unwrap();
+    let other = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
     let pool = BufferPool::new(&pd, &PoolConfig::new(128, 64)).unwrap();
     let config = QpConfig::rc();
     let (_near, peers) = Peers::connect(&pd, &mut receiver, &config, srq, 1, 64);

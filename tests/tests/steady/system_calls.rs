@@ -99,8 +99,7 @@ fn install_filter() {
     // Offsets in `struct seccomp_data`: number, instruction pointer (two halves).
     let (nr, low, high) = (0, 8, 12);
     let load = |offset| filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset);
-    let equal =
-        |value, yes, no| filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, yes, no, value);
+    let equal = |value, yes, no| filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, yes, no, value);
     let action = |action| filter(libc::BPF_RET | libc::BPF_K, 0, 0, action);
     let program = [
         load(nr),
@@ -113,8 +112,7 @@ fn install_filter() {
         action(libc::SECCOMP_RET_ALLOW),
         action(libc::SECCOMP_RET_TRAP),
     ];
-    let program =
-        libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     // SAFETY: a valid program; the kernel copies it.
     let done = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0

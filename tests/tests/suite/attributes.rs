@@ -9,8 +9,7 @@ use rdma_core_sys as sys;
 fn connected(config: QpConfig, mask: sys::ibv_qp_attr_mask) -> sys::ibv_qp_attr {
     let (_, mut receiver) = device::start(64);
     let config = config.sends(4).gid_index(0);
-    let mut near =
-        QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
+    let mut near = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
     let far = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
     near.connect(&far.address().unwrap()).unwrap();
     // SAFETY: a live queue pair.
@@ -25,12 +24,7 @@ fn packets_are_of_the_service_level_that_was_asked_for() {
 
 #[test]
 fn a_connection_has_the_attributes_of_its_configuration() {
-    let config = QpConfig::rc()
-        .traffic_class(26 << 2)
-        .timeout(9)
-        .retry_cnt(5)
-        .rnr_retry(4)
-        .min_rnr_timer(17);
+    let config = QpConfig::rc().traffic_class(26 << 2).timeout(9).retry_cnt(5).rnr_retry(4).min_rnr_timer(17);
     let mask = sys::IBV_QP_AV
         | sys::IBV_QP_TIMEOUT
         | sys::IBV_QP_RETRY_CNT
@@ -57,10 +51,8 @@ fn a_queue_pair_is_of_the_partition_that_was_asked_for() {
         let attr = unsafe { query(qp.as_raw(), sys::IBV_QP_PKEY_INDEX) };
         assert_eq!(attr.pkey_index, index);
     }
-    let refused = QueuePair::builder(&config.pkey_index(last + 1))
-        .receive(&mut receiver, RqConfig::new(4))
-        .build()
-        .unwrap_err();
+    let refused =
+        QueuePair::builder(&config.pkey_index(last + 1)).receive(&mut receiver, RqConfig::new(4)).build().unwrap_err();
     assert!(refused.to_string().contains("pkey_index"), "{refused}");
 }
 
@@ -68,17 +60,12 @@ fn a_queue_pair_is_of_the_partition_that_was_asked_for() {
 fn the_path_mtu_is_the_lesser_of_both_sides() {
     let (_, mut receiver) = device::start(64);
     let config = QpConfig::rc().sends(4);
-    for (ours, theirs, path) in [
-        (Mtu::Mtu1024, Mtu::Mtu256, 256),
-        (Mtu::Mtu512, Mtu::Mtu4096, 512),
-        (Mtu::Mtu512, Mtu::Mtu512, 512),
-    ] {
-        let mut near = QueuePair::builder(&config.clone().mtu(ours))
-            .receive(&mut receiver, RqConfig::new(4))
-            .build()
-            .unwrap();
-        let far =
-            QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
+    for (ours, theirs, path) in
+        [(Mtu::Mtu1024, Mtu::Mtu256, 256), (Mtu::Mtu512, Mtu::Mtu4096, 512), (Mtu::Mtu512, Mtu::Mtu512, 512)]
+    {
+        let mut near =
+            QueuePair::builder(&config.clone().mtu(ours)).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
+        let far = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
         near.connect(&QpAddress { mtu: theirs, ..far.address().unwrap() }).unwrap();
         // SAFETY: a live queue pair.
         let code = unsafe { query(near.as_raw(), sys::IBV_QP_PATH_MTU) }.path_mtu;

@@ -2,10 +2,7 @@
 
 use std::collections::VecDeque;
 
-use doorbell::{
-    Buffer, BufferPool, PoolConfig, PostFailure, QpConfig, QueueId, ReceiveFrom, RqConfig,
-    SrqConfig,
-};
+use doorbell::{Buffer, BufferPool, PoolConfig, PostFailure, QpConfig, QueueId, ReceiveFrom, RqConfig, SrqConfig};
 use doorbell_tests::world::{Shared, Single, World, both};
 use doorbell_tests::{Peers, device, message, receiving};
 use fastrand::Rng;
@@ -52,9 +49,7 @@ fn a_message_is_scattered_over_buffers_of_several_pools() {
     let (_near, mut peers) = Peers::connect(&pd, &mut receiver, &config, srq, 1, 256);
 
     // All three, two and a part, exactly one, part of one.
-    for (len, parts) in
-        [(132, [16, 100, 16]), (110, [16, 94, 0]), (16, [16, 0, 0]), (13, [13, 0, 0])]
-    {
+    for (len, parts) in [(132, [16, 100, 16]), (110, [16, 94, 0]), (16, [16, 0, 0]), (13, [13, 0, 0])] {
         let buffers = [&small, &large, &small].map(|pool| pool.take().unwrap());
         receiver.post_scatter(srq, buffers.into()).unwrap();
         let number = peers.send(0, len);
@@ -113,8 +108,7 @@ fn a_scattered_message_is_neither_taken_nor_replaced_and_no_buffer_is_lost() {
 fn a_scattered_receive_is_recycled_with_all_its_buffers() {
     let (pd, mut receiver) = device::start(256);
     let qp = QpConfig::rc();
-    let (near, mut peers) =
-        Peers::connect(&pd, &mut receiver, &qp, RqConfig::new(4).max_sge(2), 1, 128);
+    let (near, mut peers) = Peers::connect(&pd, &mut receiver, &qp, RqConfig::new(4).max_sge(2), 1, 128);
     let rq = near[0].receive_queue().unwrap();
     let pool = BufferPool::new(&pd, &PoolConfig::new(2, 64)).unwrap();
     let buffers = vec![pool.take().unwrap(), pool.take().unwrap()];
@@ -159,8 +153,7 @@ fn several_queues_share_a_cq_and_keep_their_buffers_apart() {
     let pools = sizes.map(|size| BufferPool::new(&pd, &PoolConfig::new(64, size)).unwrap());
     let mut near = Vec::new();
     let mut far = Vec::new();
-    let sources: [ReceiveFrom; 4] =
-        [one.into(), two.into(), RqConfig::new(8).into(), RqConfig::new(16).into()];
+    let sources: [ReceiveFrom; 4] = [one.into(), two.into(), RqConfig::new(8).into(), RqConfig::new(16).into()];
     for from in sources {
         let (qps, peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc(), from, 2, 64);
         near.extend(qps);
@@ -258,9 +251,8 @@ fn a_message_leaves_its_slot_to_another_buffer() {
     for mut w in both(8, 64).map(World::filled).chain([with_room]) {
         // Another size, so that a slot also gets a buffer of another pool.
         let other = BufferPool::new(&w.pd, &PoolConfig::new(3, 256)).unwrap();
-        let mut kept: VecDeque<_> = (0..8)
-            .map(|i| (if i % 3 == 0 { other.take() } else { w.pool.take() }.unwrap(), None))
-            .collect();
+        let mut kept: VecDeque<_> =
+            (0..8).map(|i| (if i % 3 == 0 { other.take() } else { w.pool.take() }.unwrap(), None)).collect();
         let free = w.pool.available() + other.available();
         let mut random = Rng::with_seed(1);
         let mut next = 0;
@@ -270,11 +262,7 @@ fn a_message_leaves_its_slot_to_another_buffer() {
             receiving::messages(&mut w.receiver, count, |message| {
                 let (buffer, number) = kept.pop_front().unwrap();
                 if let Some(number) = number {
-                    assert_eq!(
-                        message::read(&buffer),
-                        (0, number),
-                        "somebody has written a kept buffer"
-                    );
+                    assert_eq!(message::read(&buffer), (0, number), "somebody has written a kept buffer");
                 }
                 let buffer = message.replace(buffer).unwrap();
                 assert_eq!(message::read(&buffer), (0, next));

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell::{
-    BufferPool, Compression, CqConfig, Error, Path, PoolConfig, ProtectionDomain, QpConfig,
-    QueuePair, Receiver, RqConfig, Timestamps, WcFlags,
+    BufferPool, Compression, CqConfig, Error, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver,
+    RqConfig, Timestamps, WcFlags,
 };
 use doorbell_tests::world::Single;
 use doorbell_tests::{Peers, assert_matches, device, message, receiving, skip};
@@ -129,7 +129,8 @@ unsafe extern "C" fn next_poll(cq: *mut sys::ibv_cq_ex) -> c_int {
     unsafe { NEXT_POLL.get().unwrap()(cq) }
 }
 
-/// Completions of an extended CQ are fetched into memory of the library. Its size must not depend on the size of the CQ.
+/// Completions of an extended CQ are fetched into memory of the library. Its size must not depend on the size of the
+/// CQ.
 #[test]
 fn an_extended_cq_is_polled_for_as_many_completions_as_a_plain_one() {
     const RECEIVES: u32 = 100;

@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use doorbell::rdmacm::{Connection, Listener, Request, Route};
 use doorbell::{
-    BufferPool, Cause, Error, PoolConfig, QpConfig, QueuePair, Receiver, Result, RqConfig,
-    SrqConfig, SrqId, WcStatus,
+    BufferPool, Cause, Error, PoolConfig, QpConfig, QueuePair, Receiver, Result, RqConfig, SrqConfig, SrqId, WcStatus,
 };
 use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::{assert_matches, device, receiving, skip};
@@ -220,10 +219,7 @@ fn one_listener_takes_many_connections_onto_one_srq() {
 fn receives_come_back_when_a_connection_ends() {
     let address = first_address!();
     let (mut near, mut far) = (Side::new(), Side::new());
-    let mut qp = QueuePair::builder(&QpConfig::rc())
-        .receive(&mut near.receiver, RqConfig::new(4))
-        .build()
-        .unwrap();
+    let mut qp = QueuePair::builder(&QpConfig::rc()).receive(&mut near.receiver, RqConfig::new(4)).build().unwrap();
     let posted = near.receiver.fill(qp.receive_queue().unwrap(), &near.pool).unwrap();
     let mut far_qp = far.qp();
     let [client, _server] = join(address, &mut qp, &mut far_qp);

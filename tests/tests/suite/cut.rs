@@ -1,8 +1,7 @@
 //! Connections that break off in the middle of a message: the receive of the message comes back.
 
 use doorbell::{
-    BufferPool, Cause, PoolConfig, QpConfig, QpEnd, QueuePair, Receiver, RqConfig, SrqConfig,
-    SrqId, WcStatus,
+    BufferPool, Cause, PoolConfig, QpConfig, QpEnd, QueuePair, Receiver, RqConfig, SrqConfig, SrqId, WcStatus,
 };
 use doorbell_tests::cut::{self, Cut};
 use doorbell_tests::peers::join;
@@ -35,10 +34,7 @@ impl World {
 
     /// A connection; the second queue pair is the client's.
     fn connect(&mut self) -> (QueuePair, SendingQp) {
-        let mut near = QueuePair::builder(&QpConfig::rc())
-            .receive(&mut self.receiver, self.srq)
-            .build()
-            .unwrap();
+        let mut near = QueuePair::builder(&QpConfig::rc()).receive(&mut self.receiver, self.srq).build().unwrap();
         let far = QpConfig::rc().max_inline(64);
         let mut far = SendingQp::create(&mut self.far_receiver, &far, RqConfig::new(1)).unwrap();
         join(&mut near, &mut far);

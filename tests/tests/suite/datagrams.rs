@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use doorbell::{
-    BufferPool, DatagramSource, Error, GRH_SIZE, MulticastGroup, NotSent, PoolConfig,
-    ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, SrqConfig, WcFlags, WcStatus,
+    BufferPool, DatagramSource, Error, GRH_SIZE, MulticastGroup, NotSent, PoolConfig, ProtectionDomain, QpConfig,
+    QueuePair, Receiver, RqConfig, SrqConfig, WcFlags, WcStatus,
 };
 use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::Single;

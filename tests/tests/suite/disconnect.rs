@@ -4,10 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use doorbell::{
-    AsyncEvent, AsyncEvents, BufferPool, Error, PoolConfig, QpConfig, QpEnd, QpState, QueuePair,
-    RqConfig,
-};
+use doorbell::{AsyncEvent, AsyncEvents, BufferPool, Error, PoolConfig, QpConfig, QpEnd, QpState, QueuePair, RqConfig};
 use doorbell_tests::descriptor::is_readable;
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::world::{Shared, Single};
@@ -148,17 +145,13 @@ fn a_queue_pair_that_is_dropped_has_its_room_until_its_receives_have_come_back()
     let config = QpConfig::rc();
     let pool = BufferPool::new(&pd, &PoolConfig::new(16, 64)).unwrap();
     for round in 0..20 {
-        let (mut near, _peers) =
-            Peers::connect(&pd, &mut receiver, &config, RqConfig::new(16), 1, 64);
+        let (mut near, _peers) = Peers::connect(&pd, &mut receiver, &config, RqConfig::new(16), 1, 64);
         let qp = near.remove(0);
         let rq = qp.receive_queue().unwrap();
         assert_eq!(receiver.fill(rq, &pool).unwrap(), 16, "round {round}");
         drop(qp);
         assert_matches!(
-            QueuePair::builder(&config)
-                .receive(&mut receiver, RqConfig::new(16))
-                .build()
-                .unwrap_err(),
+            QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap_err(),
             Error::CqTooSmall { .. }
         );
         let flushed = receiving::failures(&mut receiver, 16);
@@ -167,8 +160,7 @@ fn a_queue_pair_that_is_dropped_has_its_room_until_its_receives_have_come_back()
         assert_eq!(pool.available(), 16);
     }
     // Handles that exist keep their queues, empty or not.
-    let kept =
-        QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
+    let kept = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
     assert_matches!(
         QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap_err(),
         Error::CqTooSmall { .. }

@@ -7,8 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell::{
-    Buffer, BufferPool, Error, PoolConfig, PostFailure, QpConfig, QpState, QueuePair, RqConfig,
-    SrqConfig, WcStatus,
+    Buffer, BufferPool, Error, PoolConfig, PostFailure, QpConfig, QpState, QueuePair, RqConfig, SrqConfig, WcStatus,
 };
 use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::{Shared, Single};
@@ -59,13 +58,10 @@ fn the_low_water_mark_sees_what_has_completed_and_was_not_polled() {
 #[test]
 fn receives_for_datagrams_need_room_for_the_header() {
     let (pd, mut receiver) = device::start(64);
-    let qp = QueuePair::builder(&QpConfig::ud(QKEY))
-        .receive(&mut receiver, RqConfig::new(8).max_sge(2))
-        .build()
-        .unwrap();
+    let qp =
+        QueuePair::builder(&QpConfig::ud(QKEY)).receive(&mut receiver, RqConfig::new(8).max_sge(2)).build().unwrap();
     let queue = qp.receive_queue().unwrap();
-    let [small, large] =
-        [39, 40].map(|size| BufferPool::new(&pd, &PoolConfig::new(8, size)).unwrap());
+    let [small, large] = [39, 40].map(|size| BufferPool::new(&pd, &PoolConfig::new(8, size)).unwrap());
     let short = PostFailure::NoRoomForHeader { capacity: 39 };
     let refused = receiver.post(queue, [large.take().unwrap(), small.take().unwrap()]).unwrap_err();
     assert_eq!((refused.posted, refused.reason), (1, short));
@@ -75,10 +71,7 @@ fn receives_for_datagrams_need_room_for_the_header() {
     assert_eq!(receiver.fill(queue, &small).unwrap_err().reason, short);
     let both = vec![small.take().unwrap(), large.take().unwrap()];
     assert_eq!(receiver.post_scatter(queue, both).unwrap_err().reason, short);
-    assert_matches!(
-        receiver.keep_filled(queue, &small, 4),
-        Err(Error::NoRoomForHeader { capacity: 39 })
-    );
+    assert_matches!(receiver.keep_filled(queue, &small, 4), Err(Error::NoRoomForHeader { capacity: 39 }));
     assert_eq!(small.available(), 8);
     receiver.post_scatter(queue, vec![large.take().unwrap(), small.take().unwrap()]).unwrap();
     receiver.fill(queue, &large).unwrap();
@@ -136,8 +129,7 @@ fn the_message_of_a_datagram_is_not_replaced_by_a_buffer_without_room_for_the_he
     }
     // An SRQ takes the buffer, but a queue pair for datagrams may use it later.
     let srq = receiver.create_srq(&SrqConfig::new(3)).unwrap();
-    let (near, mut peers) =
-        Peers::connect(&pd, &mut receiver, &QpConfig::rc().min_rnr_timer(1), srq, 1, 64);
+    let (near, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc().min_rnr_timer(1), srq, 1, 64);
     receiver.post(srq, large.take()).unwrap();
     peers.send(0, 20);
     receiving::messages(&mut receiver, 1, |message| {
@@ -153,10 +145,7 @@ fn the_message_of_a_datagram_is_not_replaced_by_a_buffer_without_room_for_the_he
 #[test]
 fn an_activation_is_not_repeated_and_the_error_is_about_it() {
     let (_, mut receiver) = device::start(64);
-    let mut qp = QueuePair::builder(&QpConfig::ud(QKEY))
-        .receive(&mut receiver, RqConfig::new(4))
-        .build()
-        .unwrap();
+    let mut qp = QueuePair::builder(&QpConfig::ud(QKEY)).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
     qp.activate().unwrap();
     let error = qp.activate().unwrap_err();
     assert_matches!(error, Error::WrongState { operation: "activate", state: QpState::Rts, .. });
@@ -169,23 +158,14 @@ fn an_activation_is_not_repeated_and_the_error_is_about_it() {
 #[test]
 fn a_peer_that_is_silent_in_the_exchange_is_an_error_with_words() {
     let (_, mut receiver) = device::start(256);
-    let mut qp = QueuePair::builder(&QpConfig::rc())
-        .receive(&mut receiver, RqConfig::new(4))
-        .build()
-        .unwrap();
+    let mut qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
     let (mut here, mut there) = UnixStream::pair().unwrap();
     here.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     there.write_all(b"door").unwrap();
-    assert_matches!(
-        qp.connect_over(&mut here),
-        Err(Error::SilentPeer { received: 4, expected: 40 })
-    );
+    assert_matches!(qp.connect_over(&mut here), Err(Error::SilentPeer { received: 4, expected: 40 }));
     // The queue pair has not changed.
     let (mut here, mut there) = UnixStream::pair().unwrap();
-    let mut peer = QueuePair::builder(&QpConfig::rc())
-        .receive(&mut receiver, RqConfig::new(4))
-        .build()
-        .unwrap();
+    let mut peer = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
     let side = thread::spawn(move || peer.connect_over(&mut there).map(|()| peer));
     qp.connect_over(&mut here).unwrap();
     let mut peer = side.join().unwrap().unwrap();
@@ -207,28 +187,19 @@ fn an_empty_entry_of_the_gid_table_is_no_address() {
         return println!("skipped: the table has no empty entry");
     };
     let config = QpConfig::rc().gid_index(empty as u8);
-    let refused = QueuePair::builder(&config)
-        .receive(&mut receiver, RqConfig::new(4))
-        .build()
-        .unwrap()
-        .address()
-        .unwrap_err();
+    let refused =
+        QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap().address().unwrap_err();
     assert_matches!(refused, Error::NoGid { port: 1, index, .. } if u32::from(index) == empty);
 }
 
 #[test]
 fn keys_of_the_system_are_refused() {
     let (_, mut receiver) = device::start(8);
-    let refused = QueuePair::builder(&QpConfig::ud(0x8000_0001))
-        .receive(&mut receiver, RqConfig::new(4))
-        .build()
-        .unwrap_err();
+    let refused =
+        QueuePair::builder(&QpConfig::ud(0x8000_0001)).receive(&mut receiver, RqConfig::new(4)).build().unwrap_err();
     assert_matches!(refused, Error::OutOfRange { value: 0x8000_0001, .. });
     assert!(refused.to_string().contains("upper bit reserved"), "{refused}");
-    let mut qp = QueuePair::builder(&QpConfig::ud(QKEY))
-        .receive(&mut receiver, RqConfig::new(4))
-        .build()
-        .unwrap();
+    let mut qp = QueuePair::builder(&QpConfig::ud(QKEY)).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
     qp.activate().unwrap();
     let itself = qp.address().unwrap();
     assert_matches!(qp.address_handle(&itself, 0x8000_0000).unwrap_err(), Error::OutOfRange { .. });
@@ -281,14 +252,9 @@ fn datagrams_are_exchanged_after_the_exchange_of_addresses() {
 #[test]
 fn both_ends_of_an_exchange_have_the_same_transport() {
     let (_, mut receiver) = device::start(256);
-    let mut datagrams = QueuePair::builder(&QpConfig::ud(QKEY))
-        .receive(&mut receiver, RqConfig::new(4))
-        .build()
-        .unwrap();
-    let mut connection = QueuePair::builder(&QpConfig::rc())
-        .receive(&mut receiver, RqConfig::new(4))
-        .build()
-        .unwrap();
+    let mut datagrams =
+        QueuePair::builder(&QpConfig::ud(QKEY)).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
+    let mut connection = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
     let (mut here, mut there) = UnixStream::pair().unwrap();
     let refused = datagrams.connect_over(&mut here).unwrap_err();
     assert!(refused.to_string().contains("use address_handle_over"), "{refused}");

@@ -2,9 +2,7 @@
 
 use std::mem::forget;
 
-use doorbell::{
-    BufferPool, Completions, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig, SrqId,
-};
+use doorbell::{BufferPool, Completions, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig, SrqId};
 use doorbell_tests::world::{Shared, Single, World, both};
 use doorbell_tests::{Peers, device, message, receiving};
 
@@ -142,8 +140,7 @@ fn a_receive_posted_after_a_forgotten_batch_works() {
         w.fill();
         w.peers.arrive(taken);
         let mut batch = w.receiver.poll();
-        let buffers: Vec<_> =
-            (0..taken).map(|_| batch.next().unwrap().unwrap().take().unwrap()).collect();
+        let buffers: Vec<_> = (0..taken).map(|_| batch.next().unwrap().unwrap().take().unwrap()).collect();
         forget(batch);
         // They go to the slots from which buffers were just taken.
         assert!(w.receiver.post(w.queue, buffers).is_ok());

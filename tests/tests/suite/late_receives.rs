@@ -1,5 +1,5 @@
-//! Receives that are posted to a queue pair after it has failed, on a driver that flushes them only when it learns of the
-//! failure, as the driver of Soft-RoCE does.
+//! Receives that are posted to a queue pair after it has failed, on a driver that flushes them only when it learns of
+//! the failure, as the driver of Soft-RoCE does.
 
 use std::ffi::c_int;
 use std::mem::transmute;
@@ -12,11 +12,7 @@ use doorbell_tests::{device, receiving, skip};
 use rdma_core_sys as sys;
 
 type ModifyQp = unsafe extern "C" fn(*mut sys::ibv_qp, *mut sys::ibv_qp_attr, c_int) -> c_int;
-type PostRecv = unsafe extern "C" fn(
-    *mut sys::ibv_qp,
-    *mut sys::ibv_recv_wr,
-    *mut *mut sys::ibv_recv_wr,
-) -> c_int;
+type PostRecv = unsafe extern "C" fn(*mut sys::ibv_qp, *mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int;
 
 /// The driver learned of the failure after the last receive was posted.
 static TOLD: AtomicBool = AtomicBool::new(false);
@@ -24,11 +20,7 @@ static POST_RECV: Mutex<Option<PostRecv>> = Mutex::new(None);
 
 /// Comes before the function of libibverbs, which does the work.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_modify_qp(
-    qp: *mut sys::ibv_qp,
-    attr: *mut sys::ibv_qp_attr,
-    mask: c_int,
-) -> c_int {
+unsafe extern "C" fn ibv_modify_qp(qp: *mut sys::ibv_qp, attr: *mut sys::ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: the arguments of the caller; the next function of this name has this type.
     unsafe {
         if mask & sys::IBV_QP_STATE as c_int != 0 && (*attr).qp_state == sys::IBV_QPS_ERR {

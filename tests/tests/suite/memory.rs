@@ -8,9 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use doorbell::{
-    BufferPool, Error, HugePages, PoolConfig, QpConfig, RemoteMemory, SrqConfig, StableMemory,
-};
+use doorbell::{BufferPool, Error, HugePages, PoolConfig, QpConfig, RemoteMemory, SrqConfig, StableMemory};
 use doorbell_tests::peers::join;
 use doorbell_tests::sending::bytes_of;
 use doorbell_tests::sending_qp::SendingQp;
@@ -72,24 +70,17 @@ fn memory_of_the_program_is_used_and_dropped_after_everything() {
     assert!(dropped.load(Ordering::Relaxed));
     receive_into(
         &pd,
-        &BufferPool::from_memory(
-            &pd,
-            vec![0; 4096].into_boxed_slice(),
-            &PoolConfig::new(u32::MAX, 64),
-        )
-        .unwrap(),
+        &BufferPool::from_memory(&pd, vec![0; 4096].into_boxed_slice(), &PoolConfig::new(u32::MAX, 64)).unwrap(),
     );
 }
 
 #[test]
 fn memory_in_which_no_buffer_fits_comes_back() {
     let pd = device::pd();
-    let refused = BufferPool::from_memory(&pd, vec![7u8; 1000], &PoolConfig::new(u32::MAX, 4096))
-        .unwrap_err();
+    let refused = BufferPool::from_memory(&pd, vec![7u8; 1000], &PoolConfig::new(u32::MAX, 4096)).unwrap_err();
     assert!(matches!(refused.reason, Error::OutOfRange { .. }), "{refused}");
     assert_eq!(refused.payload, [7; 1000]);
-    let refused =
-        BufferPool::from_memory(&pd, Vec::new(), &PoolConfig::new(u32::MAX, 1)).unwrap_err();
+    let refused = BufferPool::from_memory(&pd, Vec::new(), &PoolConfig::new(u32::MAX, 1)).unwrap_err();
     assert!(matches!(refused.reason, Error::OutOfRange { .. }), "{refused}");
 }
 
@@ -237,18 +228,14 @@ fn mapping(addr: usize) -> String {
 #[test]
 fn transparent_huge_pages_are_asked_for_where_the_kernel_can_give_them() {
     let pd = device::pd();
-    let pool =
-        BufferPool::new(&pd, &PoolConfig::new(600, 4096).pages(HugePages::Transparent)).unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(600, 4096).pages(HugePages::Transparent)).unwrap();
     let addr = pool.take().unwrap().as_ptr().addr();
     assert_eq!(addr % (2 << 20), 0);
     if !fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap() {
         doorbell_tests::skip!("the kernel has no transparent huge pages");
     }
     let flags = mapping(addr);
-    assert!(
-        flags.lines().any(|line| line.starts_with("VmFlags:") && line.contains(" hg")),
-        "{flags}"
-    );
+    assert!(flags.lines().any(|line| line.starts_with("VmFlags:") && line.contains(" hg")), "{flags}");
     receive_into(&pd, &pool);
 }
 

@@ -10,18 +10,10 @@ use doorbell_tests::{device, message, receiving};
 const MANY: usize = 1000;
 
 /// Creates a queue pair that has this number, by making others take all that come before it.
-fn create_with(
-    number: u32,
-    pd: &ProtectionDomain,
-    receiver: &mut Receiver,
-    from: impl Into<ReceiveFrom>,
-) -> QueuePair {
+fn create_with(number: u32, pd: &ProtectionDomain, receiver: &mut Receiver, from: impl Into<ReceiveFrom>) -> QueuePair {
     let mut others = device::receiver(pd, 1024);
     let mut next = || {
-        let qp = QueuePair::builder(&QpConfig::rc().sends(1))
-            .receive(&mut others, RqConfig::new(1))
-            .build()
-            .unwrap();
+        let qp = QueuePair::builder(&QpConfig::rc().sends(1)).receive(&mut others, RqConfig::new(1)).build().unwrap();
         let number = qp.qp_num();
         others.destroy_qp(qp).unwrap();
         number
@@ -49,8 +41,7 @@ fn what_a_forgotten_batch_left_of_a_dropped_queue_pair_is_not_the_next_ones() {
     drop(near);
     // Ends the dropped one.
     let config = QpConfig::rc();
-    let _between =
-        QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(8)).build().unwrap();
+    let _between = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(8)).build().unwrap();
     let again = create_with(number, &pd, &mut receiver, RqConfig::new(8));
     assert!(receiver.fill(again.receive_queue().unwrap(), &pool).unwrap() > 0);
     receiving::nothing(&mut receiver);

@@ -17,10 +17,7 @@ fn million() -> u64 {
 
 /// Prints a rate for the runner to show.
 fn note(what: &str, messages: u64, took: Duration) {
-    println!(
-        "note: {what}: {messages} messages in {took:.1?}, {:.0}/s",
-        messages as f64 / took.as_secs_f64()
-    );
+    println!("note: {what}: {messages} messages in {took:.1?}, {:.0}/s", messages as f64 / took.as_secs_f64());
 }
 
 #[test]
@@ -148,9 +145,7 @@ fn a_million_messages_pass_a_buffer_that_is_held_all_the_time() {
     // Other programs on the machine only add to it.
     let least = |costs: &[Duration]| *costs.iter().min().expect("windows");
     let (none, start, end) = (least(&before), least(&costs[..5]), least(&costs[15..]));
-    println!(
-        "note: a message took {none:?} while none was held, {start:?} beside one at first, {end:?} at last"
-    );
+    println!("note: a message took {none:?} while none was held, {start:?} beside one at first, {end:?} at last");
     // A walk along the queue's thousand slots takes longer.
     let bound = 2 * none + Duration::from_nanos(100);
     assert!(start.max(end) < bound, "{before:?}, then {costs:?}");

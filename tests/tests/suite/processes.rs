@@ -55,8 +55,8 @@ fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
     w.exchange(100);
 }
 
-/// A forgotten batch leaves a lent slot, an index that was not published and doorbells that were not rung. The child must
-/// not do that work for its parent, and the doorbell records may not even be mapped in the child.
+/// A forgotten batch leaves a lent slot, an index that was not published and doorbells that were not rung. The child
+/// must not do that work for its parent, and the doorbell records may not even be mapped in the child.
 #[test]
 fn a_forked_child_that_drops_a_receiver_with_a_forgotten_batch_changes_nothing_for_its_parent() {
     let mut w = Shared::new(15, 1, 64).filled();
@@ -87,8 +87,8 @@ fn keep_records_from_children(w: &Shared) {
 
 /// Drops everything in a forked child, which must end well and say nothing.
 fn dropped_in_a_child(w: &mut Shared, taken: Option<Buffer>) {
-    // SAFETY: the child owns copies of all that it drops, and leaves without dropping them again; the parent goes on with
-    // its own.
+    // SAFETY: the child owns copies of all that it drops, and leaves without dropping them again; the parent goes on
+    // with its own.
     let copy = unsafe { std::ptr::read(w) };
     let copy = std::mem::ManuallyDrop::new(copy);
     // SAFETY: the name is a string.
@@ -100,8 +100,7 @@ fn dropped_in_a_child(w: &mut Shared, taken: Option<Buffer>) {
         // SAFETY: an open descriptor of this process takes the place of another one.
         unsafe { libc::dup2(complaints, libc::STDERR_FILENO) };
         drop(taken);
-        let Shared { receiver, near, peers, pool, pd, .. } =
-            std::mem::ManuallyDrop::into_inner(copy);
+        let Shared { receiver, near, peers, pool, pd, .. } = std::mem::ManuallyDrop::into_inner(copy);
         drop((receiver, near, peers, pool, pd));
         // SAFETY: exits without running the exit handlers of the parent.
         unsafe { libc::_exit(0) };

@@ -3,8 +3,8 @@
 use std::ptr;
 
 use doorbell::{
-    BufferPool, Compression, CqConfig, Error, PoolConfig, ProtectionDomain, QpConfig, QueuePair,
-    ReceiveFrom, Receiver, RqConfig, Sender, SrqConfig, Timestamps, WcStatus,
+    BufferPool, Compression, CqConfig, Error, PoolConfig, ProtectionDomain, QpConfig, QueuePair, ReceiveFrom, Receiver,
+    RqConfig, Sender, SrqConfig, Timestamps, WcStatus,
 };
 use doorbell_tests::by_hand::{Made, plain_cq, query};
 use doorbell_tests::{Peers, device, message, receiving, sending};
@@ -99,15 +99,11 @@ fn a_sender_on_a_cq_made_by_hand() {
     let config = QpConfig::rc();
     let builder = QueuePair::builder(&config);
     // SAFETY: as above.
-    let mut near =
-        unsafe { builder.receive(&mut receiver, OWN).send(&mut sender).attach(made.qp) }.unwrap();
+    let mut near = unsafe { builder.receive(&mut receiver, OWN).send(&mut sender).attach(made.qp) }.unwrap();
     let queue = near.send_queue().unwrap();
     assert_eq!(sender.path(), receiver.path());
     let mut far_receiver = device::receiver(&pd, 64);
-    let mut far = QueuePair::builder(&QpConfig::rc())
-        .receive(&mut far_receiver, RqConfig::new(16))
-        .build()
-        .unwrap();
+    let mut far = QueuePair::builder(&QpConfig::rc()).receive(&mut far_receiver, RqConfig::new(16)).build().unwrap();
     doorbell_tests::peers::join(&mut near, &mut far);
     let (pool, arriving) = (
         BufferPool::new(&pd, &PoolConfig::new(4, 128)).unwrap(),
@@ -201,9 +197,7 @@ fn a_cq_made_by_hand_that_is_compressed() {
         return println!("skipped: the direct path reads mini CQEs");
     }
     let mut mlx5 = sys::mlx5dv_cq_init_attr {
-        comp_mask: (sys::MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE
-            | sys::MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE)
-            .into(),
+        comp_mask: (sys::MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE | sys::MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE).into(),
         cqe_comp_res_format: sys::MLX5DV_CQE_RES_FORMAT_HASH as u8,
         flags: 0,
         cqe_size: 64,
@@ -256,8 +250,7 @@ fn a_hand_made_srq_beside_one_of_the_library() {
     let ours = receiver.create_srq(&SrqConfig::new(RECEIVES)).unwrap();
     let pool = BufferPool::new(&pd, &PoolConfig::new(1024, 64)).unwrap();
     let (near, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc(), theirs, 1, 64);
-    let (near_ours, mut peers_ours) =
-        Peers::connect(&pd, &mut receiver, &QpConfig::rc(), ours, 1, 64);
+    let (near_ours, mut peers_ours) = Peers::connect(&pd, &mut receiver, &QpConfig::rc(), ours, 1, 64);
     receiver.fill(theirs, &pool).unwrap();
     receiver.fill(ours, &pool).unwrap();
     for number in 0..200 {

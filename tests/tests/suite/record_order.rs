@@ -62,13 +62,8 @@ fn the_consumer_index_is_stored_before_the_record_of_the_receives() {
         drop(batch);
         assert!(STORES.swap(0, Ordering::Relaxed) > 0, "nothing was stored");
         let first = STORED[0].load(Ordering::Relaxed);
-        assert!(
-            (cq..cq + 8).contains(&first),
-            "{count}: {first:#x} before the consumer index {cq:#x}, SRQ {srq:#x}"
-        );
-        [cq, srq]
-            .into_iter()
-            .for_each(|record| protect(record, libc::PROT_READ | libc::PROT_WRITE));
+        assert!((cq..cq + 8).contains(&first), "{count}: {first:#x} before the consumer index {cq:#x}, SRQ {srq:#x}");
+        [cq, srq].into_iter().for_each(|record| protect(record, libc::PROT_READ | libc::PROT_WRITE));
     }
 }
 

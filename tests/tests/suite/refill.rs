@@ -5,8 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell::{
-    Buffer, BufferPool, Completions, Error, PoolConfig, PostFailure, QpConfig, QueuePair, RqConfig,
-    Statistics,
+    Buffer, BufferPool, Completions, Error, PoolConfig, PostFailure, QpConfig, QueuePair, RqConfig, Statistics,
 };
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{assert_matches, device, message, receiving, share};
@@ -29,11 +28,7 @@ fn a_queue_is_refilled_when_it_is_below_its_watermark_and_not_before() {
         held.extend(w.take(1));
         assert_eq!(message::read(held.last().unwrap()), (0, number));
         let refilled = w.receiver.free_slots(w.queue) <= free_slots;
-        assert_eq!(
-            refilled,
-            capacity - free_slots < 8,
-            "{free_slots} free before message {number}"
-        );
+        assert_eq!(refilled, capacity - free_slots < 8, "{free_slots} free before message {number}");
         held.truncate(4);
     }
 }
@@ -149,12 +144,7 @@ fn a_queue_that_was_kept_filled_ends_when_its_queue_pair_is_dropped() {
     let mut made = Vec::new();
     while left >= 8 {
         let count = 1 << left.ilog2();
-        made.push(
-            QueuePair::builder(&QpConfig::rc())
-                .receive(&mut receiver, RqConfig::new(count))
-                .build()
-                .unwrap(),
-        );
+        made.push(QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(count)).build().unwrap());
         left -= count;
     }
     drop(peers);

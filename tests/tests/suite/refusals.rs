@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use doorbell::{
-    BufferPool, CqConfig, Error, NotDirect, Path, PoolConfig, PostFailure, QpConfig, QueuePair,
-    Receiver, RqConfig, SrqConfig,
+    BufferPool, CqConfig, Error, NotDirect, Path, PoolConfig, PostFailure, QpConfig, QueuePair, Receiver, RqConfig,
+    SrqConfig,
 };
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{assert_matches, device, direct_only};
@@ -126,25 +126,19 @@ fn sizes_that_are_zero_or_too_large() {
     for max_sge in [0, attr.max_sge as u32 + 1, u32::MAX] {
         let config = QpConfig::rc();
         out_of_range(
-            QueuePair::builder(&config)
-                .receive(&mut receiver, RqConfig::new(1).max_sge(max_sge))
-                .build(),
+            QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1).max_sge(max_sge)).build(),
             "max_sge of receives",
         );
     }
     for max_wr in [0, attr.max_qp_wr as u32 + 1, u32::MAX] {
         out_of_range(
-            QueuePair::builder(&QpConfig::rc().sends(max_wr))
-                .receive(&mut receiver, RqConfig::new(128))
-                .build(),
+            QueuePair::builder(&QpConfig::rc().sends(max_wr)).receive(&mut receiver, RqConfig::new(128)).build(),
             "max_wr of sends",
         );
     }
     for port in [0, attr.phys_port_cnt + 1, u8::MAX] {
         out_of_range(
-            QueuePair::builder(&QpConfig::rc().port(port))
-                .receive(&mut receiver, RqConfig::new(128))
-                .build(),
+            QueuePair::builder(&QpConfig::rc().port(port)).receive(&mut receiver, RqConfig::new(128)).build(),
             "port",
         );
     }
@@ -167,10 +161,8 @@ fn more_receives_than_the_cq_holds() {
     // As many as it says are enough.
     let mut larger = device::receiver(&pd, needed as u32);
     larger.create_srq(&SrqConfig::new(capacity + 1)).unwrap();
-    let refused = QueuePair::builder(&QpConfig::rc())
-        .receive(&mut receiver, RqConfig::new(capacity + 1))
-        .build()
-        .unwrap_err();
+    let refused =
+        QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(capacity + 1)).build().unwrap_err();
     assert_matches!(refused, Error::CqTooSmall { .. });
 
     // Each fits alone, both together do not.
@@ -213,8 +205,7 @@ fn queues_of_another_receiver() {
     drop(error);
     assert_eq!((other.capacity(w.queue), other.free_slots(w.queue)), (0, 0));
     assert_eq!(other.fill(w.queue, &w.pool).unwrap_err().reason, PostFailure::NoQueue);
-    let refused =
-        QueuePair::builder(&QpConfig::rc()).receive(&mut other, w.queue).build().unwrap_err();
+    let refused = QueuePair::builder(&QpConfig::rc()).receive(&mut other, w.queue).build().unwrap_err();
     assert_matches!(refused, Error::Foreign { .. });
 }
 

@@ -61,8 +61,7 @@ fn a_reset_on_an_srq_drops_the_messages_of_that_queue_pair_only() {
         w.receiver.reset_qp(&mut w.near[victim]).unwrap();
         expected[victim] = w.peers.sent(victim);
 
-        let others = capacity - capacity.div_ceil(3)
-            + usize::from(capacity % 3 <= victim && capacity % 3 > 0);
+        let others = capacity - capacity.div_ceil(3) + usize::from(capacity % 3 <= victim && capacity % 3 > 0);
         receiving::messages(&mut w.receiver, others, |message| {
             let (from, number) = message::read(&message);
             assert_eq!(number, expected[from as usize]);
@@ -139,8 +138,7 @@ fn a_destroyed_queue_pair_makes_room_on_the_cq() {
     let (_, mut receiver) = device::start(64);
     let config = QpConfig::rc();
     let more_than_half = RqConfig::new(receiver.cq_capacity() / 2 + 1);
-    let create =
-        |receiver: &mut _| QueuePair::builder(&config).receive(receiver, more_than_half).build();
+    let create = |receiver: &mut _| QueuePair::builder(&config).receive(receiver, more_than_half).build();
     let first = create(&mut receiver).unwrap();
     assert_matches!(create(&mut receiver).unwrap_err(), Error::CqTooSmall { .. });
     receiver.destroy_qp(first).unwrap();
@@ -154,11 +152,9 @@ fn an_event_of_before_a_reset_is_not_one_of_the_next_connection() {
     w.receiver.reset_qp(&mut w.near[0]).unwrap();
     w.reconnect(0);
     w.fill();
-    for event in [
-        AsyncEvent::QpFatal { qp_num },
-        AsyncEvent::QpRequestError { qp_num },
-        AsyncEvent::QpAccessError { qp_num },
-    ] {
+    for event in
+        [AsyncEvent::QpFatal { qp_num }, AsyncEvent::QpRequestError { qp_num }, AsyncEvent::QpAccessError { qp_num }]
+    {
         assert!(w.receiver.handle_event(&event).unwrap(), "{event:?}");
         assert_eq!(w.near[0].state().unwrap(), QpState::Rts, "{event:?}");
         w.exchange(1);
@@ -172,8 +168,7 @@ fn an_event_of_a_queue_pair_that_has_failed_is_taken_note_of() {
     // As the device does it: the library does not know.
     let mut attr = sys::ibv_qp_attr { qp_state: sys::IBV_QPS_ERR, ..Default::default() };
     // SAFETY: a live queue pair and an initialised structure.
-    let errno =
-        unsafe { sys::ibv_modify_qp(w.near[0].as_raw(), &mut attr, sys::IBV_QP_STATE as i32) };
+    let errno = unsafe { sys::ibv_modify_qp(w.near[0].as_raw(), &mut attr, sys::IBV_QP_STATE as i32) };
     assert_eq!(errno, 0);
     assert!(w.receiver.handle_event(&AsyncEvent::QpFatal { qp_num }).unwrap());
     assert_eq!(known_state(&mut w.near[0]), QpState::Error);

@@ -1,8 +1,8 @@
 //! Queue pairs that only send, only receive, or do neither.
 
 use doorbell::{
-    BufferPool, CqConfig, Error, PoolConfig, QpConfig, QueuePair, RemoteAccess, RemoteMemory,
-    RqConfig, Sender, WcStatus,
+    BufferPool, CqConfig, Error, PoolConfig, QpConfig, QueuePair, RemoteAccess, RemoteMemory, RqConfig, Sender,
+    WcStatus,
 };
 use doorbell_tests::peers::join;
 use doorbell_tests::sending::{bytes_of, completions};
@@ -63,10 +63,7 @@ fn one_side_only_sends_and_the_other_only_receives() {
             assert!(sent.status.is_success(), "{}", sent.status);
             sent
         });
-        assert_eq!(
-            (done[2].token, &done[2].buffers[0][..]),
-            (round, &(round + 1).to_ne_bytes()[..])
-        );
+        assert_eq!((done[2].token, &done[2].buffers[0][..]), (round, &(round + 1).to_ne_bytes()[..]));
         assert_eq!(bytes_of(&memory, 8, 8), (round + 1).to_ne_bytes());
     }
     assert_eq!(outgoing.available(), 64);
@@ -100,8 +97,7 @@ fn requests_of_a_dropped_queue_pair_that_only_sends_come_back() {
         let config = QpConfig::rc().sends(SENDS).rnr_retry(7);
         let mut source = QueuePair::builder(&config).send(&mut sender).build().unwrap();
         let own = RqConfig::new(RECEIVES);
-        let mut sink =
-            QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, own).build().unwrap();
+        let mut sink = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, own).build().unwrap();
         join(&mut source, &mut sink);
         // No receive is posted: they wait.
         for token in 0..5 {

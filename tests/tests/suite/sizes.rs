@@ -13,9 +13,7 @@ fn is_mlx5(context: &Context) -> bool {
 /// once.
 #[test]
 fn queues_of_500_fit_a_cq_of_501_and_fill_it() {
-    for (mut w, expected) in
-        [(Single::beside(500, 64, 1).any(), 512), (Shared::new(500, 1, 64).any(), 511)]
-    {
+    for (mut w, expected) in [(Single::beside(500, 64, 1).any(), 512), (Shared::new(500, 1, 64).any(), 511)] {
         let mut events = w.pd.context().events().unwrap();
         let capacity = w.capacity();
         if is_mlx5(w.pd.context()) {

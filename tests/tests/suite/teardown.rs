@@ -46,13 +46,7 @@ fn in_every_order(build: impl Fn() -> Vec<Box<dyn Any>>) {
 
 fn apart<Q>(w: World<Q>, buffers: impl Any) -> Vec<Box<dyn Any>> {
     let World { receiver, near, peers, pool, pd, .. } = w;
-    vec![
-        Box::new(receiver),
-        Box::new(near),
-        Box::new(peers),
-        Box::new((pool, pd)),
-        Box::new(buffers),
-    ]
+    vec![Box::new(receiver), Box::new(near), Box::new(peers), Box::new((pool, pd)), Box::new(buffers)]
 }
 
 #[test]

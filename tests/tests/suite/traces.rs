@@ -60,9 +60,7 @@ fn reported<'a>(lines: &'a [String], words: &str, fields: &[String]) -> Vec<&'a 
     let found: Vec<_> = lines
         .iter()
         .filter(|line| line.starts_with(words))
-        .filter(|line| {
-            fields.iter().all(|field| format!("{line} ").contains(&format!(" {field} ")))
-        })
+        .filter(|line| fields.iter().all(|field| format!("{line} ").contains(&format!(" {field} "))))
         .collect();
     assert!(!found.is_empty(), "no `{words}` with {fields:?} in\n{}", lines.join("\n"));
     found
@@ -95,11 +93,7 @@ fn each_control_path_step_is_traced_and_no_message() {
     let connected = lines.take();
     let (here, there) = (near[0].qp_num(), peers.qps[0].qp_num());
     let qp_num = format!("qp_num={here}");
-    reported(
-        &connected,
-        "queue pair created",
-        &[qp_num.clone(), "receives=true".to_owned(), "sends=false".to_owned()],
-    );
+    reported(&connected, "queue pair created", &[qp_num.clone(), "receives=true".to_owned(), "sends=false".to_owned()]);
     reported(&connected, "receive queue created", &[format!("qp_num={there}")]);
     reported(&connected, "connected", &[qp_num.clone(), format!("peer_qp_num={there}")]);
 
@@ -138,8 +132,7 @@ fn the_reason_against_the_direct_path_is_traced() {
     let receiver = Receiver::new(&pd, &CqConfig::new(4096)).unwrap();
     assert_eq!(receiver.path(), Path::Verbs);
     let chosen = lines.take();
-    let chosen =
-        reported(&chosen, "path chosen", &["path=verbs".to_owned(), "asked=auto".to_owned()]);
+    let chosen = reported(&chosen, "path chosen", &["path=verbs".to_owned(), "asked=auto".to_owned()]);
     let mlx5 = pd.context().name().starts_with("mlx5");
     assert_eq!(chosen[0].contains("MLX5_SRQ_SIGNATURE"), mlx5, "{chosen:?}");
     assert!(chosen[0].contains("reason="), "{chosen:?}");

@@ -5,8 +5,8 @@ use std::ptr::{self, NonNull};
 use std::{mem, slice};
 
 use doorbell::{
-    BufferPool, Cause, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QpState, QueuePair,
-    Receiver, RqConfig, WcFlags, WcStatus,
+    BufferPool, Cause, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QpState, QueuePair, Receiver, RqConfig,
+    WcFlags, WcStatus,
 };
 use doorbell_tests::by_hand::Made;
 use doorbell_tests::peers::known_state;
@@ -39,11 +39,7 @@ impl Witness {
             | sys::IBV_WC_EX_WITH_SL
             | sys::IBV_WC_EX_WITH_DLID_PATH_BITS
             | sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
-        let mut attr = sys::ibv_cq_init_attr_ex {
-            cqe: ENTRIES - 1,
-            wc_flags: flags.into(),
-            ..Default::default()
-        };
+        let mut attr = sys::ibv_cq_init_attr_ex { cqe: ENTRIES - 1, wc_flags: flags.into(), ..Default::default() };
         let mut mlx5 = sys::mlx5dv_cq_init_attr {
             comp_mask: sys::MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE.into(),
             cqe_comp_res_format: 0,
@@ -149,8 +145,7 @@ fn forms(cqe_size: u16) -> Vec<Form> {
                 let mut cqe = Cqe64::zeroed();
                 cqe.ml_path = 0x80 | (variant as u8 * 5);
                 cqe.slid = (0x100 + variant as u16).into();
-                cqe.flags_rqpn =
-                    (((variant & 3) << 28) | ((variant * 3) << 24) | 0x0a_0b00 | n as u32).into();
+                cqe.flags_rqpn = (((variant & 3) << 28) | ((variant * 3) << 24) | 0x0a_0b00 | n as u32).into();
                 cqe.imm_inval_pkey = (0xcafe_0000 | (variant << 8) | n as u32).into();
                 cqe.byte_cnt = [0, 1, 31, 32, inline, inline][variant as usize].min(inline).into();
                 cqe.timestamp = ((u64::from(variant) << 40) | 77).into();
@@ -198,11 +193,7 @@ struct Reported {
 ///
 /// # Safety
 /// `cq` is in a batch.
-unsafe fn reported_by_libmlx5(
-    cq: *mut sys::ibv_cq_ex,
-    buffer: &[u8],
-    overwritten: bool,
-) -> Result<Reported, Failed> {
+unsafe fn reported_by_libmlx5(cq: *mut sys::ibv_cq_ex, buffer: &[u8], overwritten: bool) -> Result<Reported, Failed> {
     // SAFETY: the caller is in a batch.
     unsafe {
         let status = WcStatus::from_raw((*cq).status);
@@ -225,12 +216,8 @@ unsafe fn reported_by_libmlx5(
         Ok(Reported {
             len,
             written: written.then_some(bytes),
-            imm: flags
-                .contains(WcFlags::WITH_IMM)
-                .then(|| u32::from_be(sys::ibv_wc_read_imm_data(cq))),
-            invalidated_rkey: flags
-                .contains(WcFlags::WITH_INV)
-                .then(|| sys::ibv_wc_read_invalidated_rkey(cq)),
+            imm: flags.contains(WcFlags::WITH_IMM).then(|| u32::from_be(sys::ibv_wc_read_imm_data(cq))),
+            invalidated_rkey: flags.contains(WcFlags::WITH_INV).then(|| sys::ibv_wc_read_invalidated_rkey(cq)),
             source: (!overwritten).then_some(source),
             flags,
             timestamp: sys::ibv_wc_read_completion_ts(cq),
@@ -304,11 +291,7 @@ fn compare(pd: &ProtectionDomain, cqe_size: u16, qp_type: sys::ibv_qp_type) {
     for (i, form) in forms.iter().enumerate() {
         // SAFETY: a live CQ that no other code polls.
         unsafe {
-            let got = if i == 0 {
-                sys::ibv_start_poll(one.cq, &mut attr)
-            } else {
-                sys::ibv_next_poll(one.cq)
-            };
+            let got = if i == 0 { sys::ibv_start_poll(one.cq, &mut attr) } else { sys::ibv_next_poll(one.cq) };
             assert_eq!(got, 0, "libmlx5 does not see {}", form.name);
             assert_eq!((*one.cq).wr_id, i as u64);
             assert_eq!(sys::ibv_wc_read_qp_num(one.cq), one.qp_num());
@@ -349,9 +332,9 @@ fn compare(pd: &ProtectionDomain, cqe_size: u16, qp_type: sys::ibv_qp_type) {
                     written: message.written(),
                     imm: message.imm(),
                     invalidated_rkey: message.invalidated_rkey(),
-                    source: message.source().map(|source| {
-                        (source.qp_num, source.lid, source.sl, source.dlid_path_bits)
-                    }),
+                    source: message
+                        .source()
+                        .map(|source| (source.qp_num, source.lid, source.sl, source.dlid_path_bits)),
                     flags: message.flags(),
                     timestamp: timestamps[i],
                     payload: message.to_vec(),
@@ -362,9 +345,7 @@ fn compare(pd: &ProtectionDomain, cqe_size: u16, qp_type: sys::ibv_qp_type) {
             }
             Err(failure) => {
                 assert_eq!(failure.qp_num, other.qp_num());
-                let Cause::Status(status) = failure.cause else {
-                    panic!("{}: {failure}", form.name)
-                };
+                let Cause::Status(status) = failure.cause else { panic!("{}: {failure}", form.name) };
                 Err((status, failure.vendor_err))
             }
         };
@@ -407,9 +388,7 @@ fn libmlx5_and_doorbell_agree_on_every_form() {
     let context = device::open_unpoisoned();
     direct_only!(&context);
     let pd = context.alloc_pd().unwrap();
-    for (cqe_size, qp_type) in
-        [(64, sys::IBV_QPT_RC), (128, sys::IBV_QPT_RC), (64, sys::IBV_QPT_UD)]
-    {
+    for (cqe_size, qp_type) in [(64, sys::IBV_QPT_RC), (128, sys::IBV_QPT_RC), (64, sys::IBV_QPT_UD)] {
         println!("CQEs of {cqe_size} bytes, type of queue pair {qp_type}");
         compare(&pd, cqe_size, qp_type);
     }

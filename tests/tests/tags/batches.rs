@@ -134,8 +134,7 @@ fn a_batch_that_fails_says_what_was_posted_and_gives_back_the_rest() {
             assert_eq!(near.received().receive, id);
         }
         // A receive that is refused, in the middle.
-        let foreign =
-            BufferPool::new(&doorbell_tests::device::pd(), &PoolConfig::new(1, 64)).unwrap();
+        let foreign = BufferPool::new(&doorbell_tests::device::pd(), &PoolConfig::new(1, 64)).unwrap();
         let wrong = [
             TaggedReceive::empty(1, ALL),
             TaggedReceive::new(1, ALL, foreign.take().unwrap()),

@@ -99,11 +99,8 @@ impl Run {
         let number = self.messages.len() as u64;
         let long = self.random.u64(..8) == 0;
         let len = 8 + self.random.u64(..if long { 8000 } else { 100 }) as usize;
-        let payload: Vec<u8> = number
-            .to_be_bytes()
-            .into_iter()
-            .chain((8..len).map(|i| (i as u64 * number) as u8))
-            .collect();
+        let payload: Vec<u8> =
+            number.to_be_bytes().into_iter().chain((8..len).map(|i| (i as u64 * number) as u8)).collect();
         let context = number as u32;
         let peer = self.far.peers[0];
         let sent = if self.random.u64(..4) == 0 {
@@ -125,8 +122,7 @@ impl Run {
     }
 
     fn end(&mut self, id: ReceiveId, end: End) {
-        let (&at, _) =
-            self.open.iter().find(|(_, (open, _))| *open == id).expect("an open receive");
+        let (&at, _) = self.open.iter().find(|(_, (open, _))| *open == id).expect("an open receive");
         let (_, cancelling) = self.open.remove(&at).unwrap();
         match end {
             End::Cancelled => assert!(cancelling),
@@ -241,9 +237,8 @@ impl Run {
 
     fn check(&mut self) {
         // A list, walked in order.
-        let mut list: VecDeque<usize> = (0..self.receives.len())
-            .filter(|at| self.receives[*at].end != Some(End::Cancelled))
-            .collect();
+        let mut list: VecDeque<usize> =
+            (0..self.receives.len()).filter(|at| self.receives[*at].end != Some(End::Cancelled)).collect();
         let mut expected = BTreeMap::new();
         let mut left = 0;
         for (number, tag) in self.messages.iter().enumerate() {
@@ -325,11 +320,9 @@ fn number(variable: &str) -> Option<u64> {
 fn random_operations_match_as_a_list_walked_in_order() {
     let steps = number("DOORBELL_TAG_STEPS").unwrap_or_else(|| device::share(25_000));
     for way in ways() {
-        for (tags, steps, seed) in [
-            (SHAPE.tags, steps, 0x1234_5678_9abc_def1),
-            (2, steps / 2, 0x0dd_ba11),
-            (100, steps / 2, 0xfeed_5eed),
-        ] {
+        for (tags, steps, seed) in
+            [(SHAPE.tags, steps, 0x1234_5678_9abc_def1), (2, steps / 2, 0x0dd_ba11), (100, steps / 2, 0xfeed_5eed)]
+        {
             run(way, &Shape { tags, ..SHAPE }, steps, seed);
         }
     }

@@ -55,10 +55,7 @@ fn a_rendezvous_with_a_buffer_of_another_domain_is_refused() {
         let mut buffer = pool.take().unwrap();
         buffer.set_len(64);
         let refused = near.tags.send_rendezvous(near.peers[0], 1, 0, buffer).unwrap_err();
-        assert!(
-            matches!(refused.reason, NotSentTagged::Queue(NotSent::WrongDomain)),
-            "{refused:?}"
-        );
+        assert!(matches!(refused.reason, NotSentTagged::Queue(NotSent::WrongDomain)), "{refused:?}");
         assert_eq!((refused.payload.len(), near.tags.offered()), (64, 0));
         // The connection has not suffered.
         near.send(0, 1, 0, &[7]);
@@ -78,9 +75,7 @@ fn buffers_without_room_for_headers_are_refused() {
             assert!(refused.to_string().contains("32"), "{refused}");
             assert_eq!(small.available(), 64);
         }
-        near.tags
-            .keep_filled(&BufferPool::new(near.tags.pd(), &PoolConfig::new(64, 32)).unwrap())
-            .unwrap();
+        near.tags.keep_filled(&BufferPool::new(near.tags.pd(), &PoolConfig::new(64, 32)).unwrap()).unwrap();
         far.send(0, 1, 0, &[7]);
         near.post(1, ALL);
         assert_eq!(*near.received().buffer, [7]);

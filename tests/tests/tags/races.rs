@@ -65,8 +65,7 @@ fn a_whole_list_is_cancelled_while_its_messages_arrive() {
         let free = near.pool.available();
         let tags = u64::from(SHAPE.tags);
         for round in 0..device::share(60) {
-            let mut open: Vec<ReceiveId> =
-                (0..tags).map(|tag| post_when_free(&mut near, tag)).collect();
+            let mut open: Vec<ReceiveId> = (0..tags).map(|tag| post_when_free(&mut near, tag)).collect();
             let ids = open.clone();
             // In one part and in two.
             (0..tags).for_each(|tag| far.send(0, tag, 0, &vec![1; [8, 5000][tag as usize % 2]]));
@@ -240,10 +239,7 @@ fn a_removed_peer_gives_everything_back() {
         far.tags.remove_peer(far.peers[0]).unwrap();
         assert!(far.tags.remove_peer(far.peers[0]).is_err());
         while far.tags.poll().is_some() {}
-        assert_eq!(
-            (far.tags.offered(), far.readable.available()),
-            (0, far.readable.count() as usize)
-        );
+        assert_eq!((far.tags.offered(), far.readable.available()), (0, far.readable.count() as usize));
         near.tags.remove_peer(near.peers[0]).unwrap();
         wait("all receives that had matched", || {
             let _ = near.tags.poll();

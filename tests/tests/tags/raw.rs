@@ -24,10 +24,8 @@ impl Raw {
         let mut receiver = device::receiver(&pd, 64);
         let config = QpConfig::rc();
         // The tests post to it through verbs, too.
-        let mut qp =
-            SendingQp::create_on(&mut receiver, &config, RqConfig::new(16), Path::Verbs).unwrap();
-        let mut back =
-            QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
+        let mut qp = SendingQp::create_on(&mut receiver, &config, RqConfig::new(16), Path::Verbs).unwrap();
+        let mut back = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
         let peer = near.tags.add_peer(&QpConfig::rc().min_rnr_timer(1)).unwrap();
         let there = near.tags.address(peer).unwrap();
         let (outgoing, incoming) = (qp.address().unwrap(), back.address().unwrap());

@@ -1,8 +1,8 @@
 //! Bad input: typed errors, and nothing lost.
 
 use doorbell::tags::{
-    CancelError, NotSentTagged, Offers, Offload, ReceiveFailure, TagEvent, TagFailure, TagHeader,
-    TagMatchingConfig, TagMatchingSrq, TaggedBuffer,
+    CancelError, NotSentTagged, Offers, Offload, ReceiveFailure, TagEvent, TagFailure, TagHeader, TagMatchingConfig,
+    TagMatchingSrq, TaggedBuffer,
 };
 use doorbell::{BufferPool, Error, PoolConfig, QpConfig};
 use doorbell_tests::{
@@ -27,8 +27,7 @@ fn receives_that_cannot_be_give_the_buffer_back() {
         let other = BufferPool::new(&device::pd(), &PoolConfig::new(1, 64)).unwrap();
         assert_eq!(refused(1, ALL, other.take().unwrap()), TagFailure::WrongDomain);
         // The last buffer of such a pool ends where the memory does.
-        let tight =
-            BufferPool::from_memory(&pd, vec![0; 256], &PoolConfig::new(u32::MAX, 10)).unwrap();
+        let tight = BufferPool::from_memory(&pd, vec![0; 256], &PoolConfig::new(u32::MAX, 10)).unwrap();
         let small = refused(1, ALL, tight.take().unwrap());
         assert_eq!(small, TagFailure::TooSmall { min: 32 });
         assert_eq!((other.available(), near.tags.outstanding()), (1, 0));
@@ -169,8 +168,7 @@ fn an_offer_of_memory_that_is_not_the_senders_fails_the_receive() {
             let mut raw = Raw::connect(&mut near);
             let free = near.pool.available();
             // One buffer, so that the region ends with it.
-            let readable =
-                BufferPool::new(near.tags.pd(), &PoolConfig::new(1, 4096).readable(true)).unwrap();
+            let readable = BufferPool::new(near.tags.pd(), &PoolConfig::new(1, 4096).readable(true)).unwrap();
             let offer = wild_offers(&readable)[at];
             if early {
                 near.post(1, ALL);

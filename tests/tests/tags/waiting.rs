@@ -193,8 +193,7 @@ fn a_task_is_woken_by_each_event() {
                     tags.post(round + 1, ALL, pool.take().unwrap()).unwrap();
                 }
                 // A wait that is given up loses nothing.
-                let given_up =
-                    tokio::time::timeout(Duration::from_millis(5), next(&mut tags)).await;
+                let given_up = tokio::time::timeout(Duration::from_millis(5), next(&mut tags)).await;
                 assert!(given_up.is_err());
                 go.send(200).unwrap();
                 assert_matches!(next(&mut tags).await, TagEvent::Received(_));
@@ -228,9 +227,7 @@ fn unexpected_messages_that_hold_all_buffers_are_reported() {
         // Receives for the waiting messages give buffers back, and the message arrives; another pool does, too.
         let before = near.tags.unexpected();
         if way == doorbell::tags::Offload::Never {
-            let more =
-                BufferPool::new(near.tags.pd(), &PoolConfig::new(64, SHAPE.buffer_size + 64))
-                    .unwrap();
+            let more = BufferPool::new(near.tags.pd(), &PoolConfig::new(64, SHAPE.buffer_size + 64)).unwrap();
             near.tags.keep_filled(&more).unwrap();
             assert_matches!(slept(&mut near), TagEvent::Received(got) if got.receive == receive);
             assert!(near.tags.unexpected() > before);

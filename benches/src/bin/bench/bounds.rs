@@ -44,10 +44,7 @@ const BOUNDS: [(&str, Limit); 32] = [
     // A request of a sender and its completion.
     ("SEND post and poll, Sender", AtMost(98.0)),
     ("SEND post and poll, Sender, batch 1", AtMost(294.0)),
-    (
-        "SEND post and poll, Sender, batch 1, 1024 QPs",
-        Times("SEND post and poll, Sender, batch 1", 1.1),
-    ),
+    ("SEND post and poll, Sender, batch 1, 1024 QPs", Times("SEND post and poll, Sender, batch 1", 1.1)),
     ("SEND of 32 bytes inline post and poll, Sender", AtMost(86.0)),
     ("SEND of 32 bytes inline post and poll, Sender, batch 1", AtMost(280.0)),
     ("RDMA WRITE post and poll, Sender", AtMost(107.0)),
@@ -60,9 +57,8 @@ const BOUNDS: [(&str, Limit); 32] = [
 
 /// Fails when an operation costs more than its bound, times [`TOLERANCE`].
 pub(crate) fn check(counts: &BTreeMap<String, Cost>) -> Result<()> {
-    let count = |operation: &str| {
-        counts.get(operation).ok_or_else(|| format!("{operation}: has a bound and is not counted"))
-    };
+    let count =
+        |operation: &str| counts.get(operation).ok_or_else(|| format!("{operation}: has a bound and is not counted"));
     let mut above = Vec::new();
     for (operation, limit) in &BOUNDS {
         let instructions = count(operation)?.instructions;
@@ -71,9 +67,7 @@ pub(crate) fn check(counts: &BTreeMap<String, Cost>) -> Result<()> {
             Times(other, times) => count(other)?.instructions * times,
         };
         if instructions > limit * TOLERANCE {
-            above.push(format!(
-                "{operation}: {instructions:.2} instructions, at most {limit:.2} are allowed"
-            ));
+            above.push(format!("{operation}: {instructions:.2} instructions, at most {limit:.2} are allowed"));
         }
     }
     if above.is_empty() {

@@ -2,7 +2,8 @@
 //!
 //! The program runs itself under callgrind, which writes a profile whenever [`counted`] is entered or left.
 //! So each second profile has one round of one subject and nothing else. Where both libraries are called through
-//! function pointers, as by the program of a drop-in, only what is in their objects counts: not the loop of this program.
+//! function pointers, as by the program of a drop-in, only what is in their objects counts: not the loop of this
+//! program.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -73,12 +74,7 @@ pub(crate) fn run_counted(filter: &str, drop_in: bool) {
 }
 
 /// Counts, prints the table and compares with the baseline.
-pub(crate) fn run(
-    out: &Path,
-    baseline: Option<&Path>,
-    filter: &str,
-    save: bool,
-) -> Result<Vec<Row>> {
+pub(crate) fn run(out: &Path, baseline: Option<&Path>, filter: &str, save: bool) -> Result<Vec<Row>> {
     let costs = [count(out, filter, false)?, count(out, filter, true)?].concat();
     let mut rows = Vec::new();
     let mut current = BTreeMap::new();
@@ -170,8 +166,8 @@ pub(crate) fn library() -> Result<PathBuf> {
 
 /// Adds up the costs of a profile of `messages` messages.
 ///
-/// A line of costs has a position, and then as many events as are not 0 at the end. Such a line after `calls=` has what the
-/// called function cost, which stands again with that function.
+/// A line of costs has a position, and then as many events as are not 0 at the end. Such a line after `calls=` has what
+/// the called function cost, which stands again with that function.
 fn read_profile(profile: &str, messages: f64) -> Result<Run> {
     if !profile.contains("\nevents: Ir Dr Dw ") {
         return Err("the profile has other events than expected".into());
@@ -190,9 +186,7 @@ fn read_profile(profile: &str, messages: f64) -> Result<Run> {
             }
         } else if line.starts_with("calls=") {
             follows_call = true;
-        } else if line.starts_with(|first: char| "+-*0123456789".contains(first))
-            && !mem::take(&mut follows_call)
-        {
+        } else if line.starts_with(|first: char| "+-*0123456789".contains(first)) && !mem::take(&mut follows_call) {
             for (i, events) in line.split(' ').skip(1).take(3).enumerate() {
                 let events: f64 = events.parse()?;
                 all[i] += events;

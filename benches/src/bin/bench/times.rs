@@ -1,11 +1,11 @@
 //! Nanoseconds per message.
 //!
 //! Doorbell and its reference run in a process each, because the drop-in serves all of its process. They take turns, so
-//! that a disturbance of the machine affects both. A sample is the time of a thousand messages or more, because clocks of
-//! virtual machines step by 10 ns.
+//! that a disturbance of the machine affects both. A sample is the time of a thousand messages or more, because clocks
+//! of virtual machines step by 10 ns.
 //!
-//! The time of a row depends on where the heap puts the objects, by up to a fifth: a load waits for an earlier store if the lower 12
-//! bits of both addresses agree. So each row runs in several pairs of processes, each with another heap.
+//! The time of a row depends on where the heap puts the objects, by up to a fifth: a load waits for an earlier store if
+//! the lower 12 bits of both addresses agree. So each row runs in several pairs of processes, each with another heap.
 
 use std::env;
 use std::hint::black_box;
@@ -138,8 +138,7 @@ pub(crate) fn run_sampled(index: usize, reference: bool, heap: u64) {
 /// Leaves free blocks between others in the heap, in sizes and order of this seed.
 fn fragment_heap(seed: u64) {
     let mut random = Rng::with_seed(seed);
-    let blocks: Vec<Vec<u8>> =
-        (0..500).map(|_| Vec::with_capacity(random.usize(16..4096))).collect();
+    let blocks: Vec<Vec<u8>> = (0..500).map(|_| Vec::with_capacity(random.usize(16..4096))).collect();
     for block in black_box(blocks) {
         if random.bool() {
             mem::forget(block);

@@ -112,10 +112,7 @@ fn purging_any_subset() {
                 let (mut cq, mut device, _arena) = pair(count, size);
                 pass(&mut cq, &mut device, start);
                 for i in 0..arrived {
-                    device.write(&CqeSpec {
-                        byte_count: 7 * i,
-                        ..CqeSpec::new(ResponderSend, i as u16)
-                    });
+                    device.write(&CqeSpec { byte_count: 7 * i, ..CqeSpec::new(ResponderSend, i as u16) });
                 }
                 let removed = cq.purge(|cqe| keep >> cqe.wqe_counter() & 1 == 0);
                 assert_eq!(removed, arrived - keep.count_ones());
@@ -184,13 +181,9 @@ fn titles_that_cannot_be_true_are_no_blocks() {
         assert_eq!(completions.next().unwrap().format(), CqeFormat::Compressed, "{spec:?}");
         assert!(completions.next().is_none());
     };
-    for (opcode, len) in [
-        (ResponderSend, 0),
-        (ResponderSend, 1),
-        (ResponderSend, 9),
-        (ResponderSend, u32::MAX),
-        (NoPacket, 4),
-    ] {
+    for (opcode, len) in
+        [(ResponderSend, 0), (ResponderSend, 1), (ResponderSend, 9), (ResponderSend, u32::MAX), (NoPacket, 4)]
+    {
         impossible(&mut cq, title(opcode, len));
     }
     // A block is not longer than the part of the ring that was not given back.

@@ -120,13 +120,11 @@ impl World {
     fn buffer(&self) -> u32 {
         let slot = self.filled & (self.layout.wqe_cnt - 1);
         // SAFETY: a WQE of the queue.
-        let wqe =
-            unsafe { self.layout.buf.add((slot * STRIDE) as usize).cast::<[u8; 32]>().read() };
+        let wqe = unsafe { self.layout.buf.add((slot * STRIDE) as usize).cast::<[u8; 32]>().read() };
         let wqe = match self.shape {
             Shape::Striding(_) => StridingWqe::from_bytes(&wqe),
             Shape::Plain(_) => {
-                let [data, end] =
-                    [0, 16].map(|at| DataSegment::from_bytes(wqe[at..at + 16].try_into().unwrap()));
+                let [data, end] = [0, 16].map(|at| DataSegment::from_bytes(wqe[at..at + 16].try_into().unwrap()));
                 assert_eq!(end, DataSegment::TERMINATOR);
                 StridingWqe::new(data)
             }
@@ -143,9 +141,7 @@ impl World {
     fn write(&mut self, first: u32, byte_count: u32) {
         let spec = match self.shape {
             Shape::Plain(_) => CqeSpec::new(ResponderSend, self.filled as u16),
-            Shape::Striding(_) => {
-                CqeSpec { wqe_id: self.filled as u16, ..CqeSpec::new(ResponderSend, first as u16) }
-            }
+            Shape::Striding(_) => CqeSpec { wqe_id: self.filled as u16, ..CqeSpec::new(ResponderSend, first as u16) },
         };
         self.producer.write(&CqeSpec { byte_count, ..spec });
     }
@@ -230,8 +226,8 @@ impl World {
         true
     }
 
-    /// Gives back the oldest of the held WQEs: with their buffers, or with others, while the holder keeps those that frames
-    /// were taken out of.
+    /// Gives back the oldest of the held WQEs: with their buffers, or with others, while the holder keeps those that
+    /// frames were taken out of.
     fn give(&mut self, count: u32, with_others: bool) {
         for at in 0..count {
             let old = self.ring.held_buffer(at).index;

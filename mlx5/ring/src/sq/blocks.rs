@@ -171,8 +171,8 @@ impl BasicBlocks {
         (last, unsafe { last.cast::<Be64>().read_volatile() })
     }
 
-    /// Hands the WQEs written since the last doorbell to the device, if there are any, with the first eight bytes of the
-    /// last one.
+    /// Hands the WQEs written since the last doorbell to the device, if there are any, with the first eight bytes of
+    /// the last one.
     #[inline(always)]
     pub fn ring(&mut self) {
         if self.unrung() > 0 {
@@ -190,8 +190,8 @@ impl BasicBlocks {
     /// As [`ring`](Self::ring), with the whole of the last WQE.
     ///
     /// # Safety
-    /// The last WQE, which no doorbell has covered, is at `first` and has `count` blocks. A half of the register has room for
-    /// it, and the register is as *register* says, see [the module](super).
+    /// The last WQE, which no doorbell has covered, is at `first` and has `count` blocks. A half of the register has
+    /// room for it, and the register is as *register* says, see [the module](super).
     #[inline(always)]
     pub(super) unsafe fn ring_blue_flame(&mut self, first: NonNull<u8>, count: u32) {
         let last = self.last;
@@ -204,17 +204,20 @@ impl BasicBlocks {
         }
     }
 
-    /// Copies `len` bytes to the buffers of the WQE that starts at block `start`, whose data segments begin at unit `head`.
+    /// Copies `len` bytes to the buffers of the WQE that starts at block `start`, whose data segments begin at unit
+    /// `head`.
     ///
     /// # Safety
-    /// Such a WQE is there, its units from `head` on are data segments, and what the segments name is writable memory of this process.
+    /// Such a WQE is there, its units from `head` on are data segments, and what the segments name is writable memory
+    /// of this process.
     pub(super) unsafe fn scatter(&self, start: u32, head: u32, payload: &[u8], len: usize) {
         let mut left = &payload[..len.min(payload.len())];
         // SAFETY: the first word of the control segment.
         let units = unsafe { self.block(start).cast::<Be64>().read_volatile() }.get();
         for unit in head..ControlSegment::units_of(units) as u32 {
             let (block, unit) = (start.wrapping_add(unit / UNITS_PER_BB), unit % UNITS_PER_BB);
-            // SAFETY: a unit of the block. The caller's WQE has data segments from `head` on, which name writable memory.
+            // SAFETY: a unit of the block. The caller's WQE has data segments from `head` on, which name writable
+            // memory.
             unsafe {
                 let segment = self.block(block).cast::<DataSegment>().add(unit as usize);
                 left = inline::scatter(left, segment, 1);

@@ -41,9 +41,7 @@ impl Completion {
     pub fn read(cqe: Cqe<'_>) -> Option<Self> {
         let result = match cqe.opcode() {
             CqeOpcode::Requester if cqe.format() == CqeFormat::Plain => Ok(cqe.byte_count()),
-            CqeOpcode::RequesterError => {
-                Err(Failure { syndrome: cqe.syndrome(), vendor: cqe.vendor_err_synd() })
-            }
+            CqeOpcode::RequesterError => Err(Failure { syndrome: cqe.syndrome(), vendor: cqe.vendor_err_synd() }),
             _ => return None,
         };
         let opcode = WqeOpcode::new(cqe.send_opcode());
@@ -126,15 +124,16 @@ impl<T: Copy> SendQueue<T> {
         Some(Completed { run: self.run_to(wqe_counter)?, queue: self })
     }
 
-    /// Returns the WQEs up to the one that starts at the block `wqe_counter`; those before it have succeeded, also if it has
-    /// failed. `None` if no outstanding WQE starts there.
+    /// Returns the WQEs up to the one that starts at the block `wqe_counter`; those before it have succeeded, also if
+    /// it has failed. `None` if no outstanding WQE starts there.
     #[inline(always)]
     pub fn run_to(&self, wqe_counter: u16) -> Option<Run<T>> {
         let end = self.end_of(wqe_counter)?;
         Some(self.run(self.blocks.retired(), end))
     }
 
-    /// Returns the WQEs before the one that starts at the block `wqe_counter`. `None` if no outstanding WQE starts there.
+    /// Returns the WQEs before the one that starts at the block `wqe_counter`. `None` if no outstanding WQE starts
+    /// there.
     pub fn run_before(&self, wqe_counter: u16) -> Option<Run<T>> {
         self.end_of(wqe_counter)?;
         let retired = self.blocks.retired();
@@ -142,8 +141,8 @@ impl<T: Copy> SendQueue<T> {
         Some(self.run(retired, retired.wrapping_add(before.into())))
     }
 
-    /// Copies what a READ or an atomic has brought inside its CQE to the buffers of its WQE, which is outstanding. Returns
-    /// `false` if the CQE has no payload or names no such WQE.
+    /// Copies what a READ or an atomic has brought inside its CQE to the buffers of its WQE, which is outstanding.
+    /// Returns `false` if the CQE has no payload or names no such WQE.
     ///
     /// # Safety
     /// `cqe` is of this queue, and the addresses of the buffers are those where this process sees the memory.
@@ -184,8 +183,8 @@ impl<T: Copy> SendQueue<T> {
         Run { records: self.records, mask: self.blocks.mask, next, end }
     }
 
-    /// Returns the running count of blocks up to the end of the WQE that starts at the block `wqe_counter`; `None` if no
-    /// outstanding WQE starts there.
+    /// Returns the running count of blocks up to the end of the WQE that starts at the block `wqe_counter`; `None` if
+    /// no outstanding WQE starts there.
     #[inline(always)]
     fn end_of(&self, wqe_counter: u16) -> Option<u32> {
         let (retired, posted) = (self.blocks.retired(), self.blocks.posted());

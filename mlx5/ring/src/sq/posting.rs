@@ -153,13 +153,7 @@ impl<'a, T: Copy> Posting<'a, T> {
     /// # Safety
     /// *memory* and *ready*, see [the module](super).
     #[inline(always)]
-    pub unsafe fn read(
-        &mut self,
-        from: Remote,
-        sges: &[Sge],
-        flags: Flags,
-        data: T,
-    ) -> Result<(), PostError> {
+    pub unsafe fn read(&mut self, from: Remote, sges: &[Sge], flags: Flags, data: T) -> Result<(), PostError> {
         let head = RemoteAddressSegment::new(from.addr, from.rkey).to_words();
         let what = What(WqeOpcode::RDMA_READ, 0);
         // SAFETY: the caller's [memory] and [ready].
@@ -272,8 +266,8 @@ impl<'a, T: Copy> Posting<'a, T> {
         Ok(())
     }
 
-    /// Takes the blocks of a WQE of `units` units, and writes its control segment and the segments in `head`. The caller
-    /// writes the other units.
+    /// Takes the blocks of a WQE of `units` units, and writes its control segment and the segments in `head`. The
+    /// caller writes the other units.
     #[inline(always)]
     fn start<H: Copy>(
         &mut self,
@@ -311,8 +305,8 @@ impl<'a, T: Copy> Posting<'a, T> {
 }
 
 impl<T: Copy> SendQueue<T> {
-    /// Returns `true` if the doorbell copies the last WQE, which begins with `first_word` and ends `unrung` blocks after those
-    /// that a doorbell has covered: if it is a single one, and libmlx5 would copy it.
+    /// Returns `true` if the doorbell copies the last WQE, which begins with `first_word` and ends `unrung` blocks
+    /// after those that a doorbell has covered: if it is a single one, and libmlx5 would copy it.
     #[inline(always)]
     fn is_copied(&self, first_word: Be64, unrung: u32) -> bool {
         let wanted = match self.blue_flame {
@@ -320,10 +314,7 @@ impl<T: Copy> SendQueue<T> {
             BlueFlame::Inline => self.has_inline,
             BlueFlame::Always => true,
         };
-        wanted
-            && self.blocks.is_single()
-            && unrung <= COPIED_BLOCKS
-            && ControlSegment::units_of(first_word.get()) > 1
+        wanted && self.blocks.is_single() && unrung <= COPIED_BLOCKS && ControlSegment::units_of(first_word.get()) > 1
     }
 }
 
@@ -341,8 +332,8 @@ impl<T: Copy> Drop for Posting<'_, T> {
             queue.blocks.add_to_last(ControlSegment::CQ_UPDATE);
         }
         if queue.is_copied(first_word, unrung) {
-            // SAFETY: [register] the register is this queue's alone, and a half of it has room for the WQE, which is the only
-            // one.
+            // SAFETY: [register] the register is this queue's alone, and a half of it has room for the WQE, which is
+            // the only one.
             unsafe { queue.blocks.ring_blue_flame(last, unrung) }
         } else {
             queue.blocks.ring_with(first_word);

@@ -52,12 +52,7 @@ impl Writer {
     /// # Safety
     /// [`Payload::measure`] has returned both, and the WQE has the units left.
     #[inline(always)]
-    pub(super) unsafe fn payload<I: Pieces>(
-        &mut self,
-        payload: Payload<'_, I>,
-        inline: usize,
-        units: usize,
-    ) {
+    pub(super) unsafe fn payload<I: Pieces>(&mut self, payload: Payload<'_, I>, inline: usize, units: usize) {
         // SAFETY: the caller's WQE has the units of these segments left.
         unsafe {
             if inline > 0 {
@@ -175,8 +170,8 @@ impl Writer {
         let from = NonNull::from(bytes).cast::<u8>();
         // SAFETY: `next` is not after the end of the same ring.
         let room = unsafe { self.end.offset_from(self.next) } as usize;
-        // SAFETY: the caller's segment has as many bytes left: free blocks as far as the end of the ring and from its start
-        // on, which are not memory that a slice can borrow.
+        // SAFETY: the caller's segment has as many bytes left: free blocks as far as the end of the ring and from its
+        // start on, which are not memory that a slice can borrow.
         unsafe {
             if bytes.len() <= room {
                 from.copy_to_nonoverlapping(self.next, bytes.len());

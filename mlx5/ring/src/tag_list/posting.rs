@@ -76,11 +76,7 @@ impl<'a, T: Copy> Posting<'a, T> {
     /// The buffer is memory that its `lkey` covers, at an address of this process (with exposed provenance),
     /// and no code reads or writes it until a completion gives `data` back.
     #[inline(always)]
-    pub unsafe fn append(
-        &mut self,
-        append: Append<T>,
-        unexpected: Option<u16>,
-    ) -> Result<Handle, PostError> {
+    pub unsafe fn append(&mut self, append: Append<T>, unexpected: Option<u16>) -> Result<Handle, PostError> {
         let Append { data, tag, mask, buffer, signaled } = append;
         let mut request = requested(signaled);
         if self.run.is_full() {
@@ -104,11 +100,10 @@ impl<'a, T: Copy> Posting<'a, T> {
         (entry.addr, entry.length) = buffer.map_or((0, 0), |sge| (sge.addr, sge.length));
         let handle = Handle { entry: index, generation: entry.generation };
         self.head = next as usize;
-        let [a, b, c, d] =
-            operation(TmOpcode::Append, request, unexpected, next as u16, tag, mask).to_words();
+        let [a, b, c, d] = operation(TmOpcode::Append, request, unexpected, next as u16, tag, mask).to_words();
         let [e, f] = segment.to_words();
-        // SAFETY: no code touches the caller's buffer until its completion; the entry was announced by the append before,
-        // and `next` is free.
+        // SAFETY: no code touches the caller's buffer until its completion; the entry was announced by the append
+        // before, and `next` is free.
         unsafe { self.run.write([a, b, c, d, e, f]) }
         self.list.carry(unexpected);
         if request != 0 {
@@ -147,18 +142,14 @@ impl<'a, T: Copy> Posting<'a, T> {
         Ok(())
     }
 
-    /// Changes no receive (`IBV_WR_TAG_SYNC`): says that software has handled `unexpected` messages, or, if it is `signaled`,
-    /// only that the device has come as far. The list sometimes asks for a completion by itself, as with
+    /// Changes no receive (`IBV_WR_TAG_SYNC`): says that software has handled `unexpected` messages, or, if it is
+    /// `signaled`, only that the device has come as far. The list sometimes asks for a completion by itself, as with
     /// [`append`](Self::append).
     ///
     /// # Errors
     /// [`PostError::QueueFull`]; nothing was written then.
     #[inline(always)]
-    pub fn synchronize(
-        &mut self,
-        unexpected: Option<u16>,
-        signaled: bool,
-    ) -> Result<(), PostError> {
+    pub fn synchronize(&mut self, unexpected: Option<u16>, signaled: bool) -> Result<(), PostError> {
         self.list.commit(self.run, self.head());
         let request = requested(signaled || self.list.silent() == 0);
         // SAFETY: changes no entry.

@@ -224,12 +224,7 @@ fn a_rendezvous_for_software_is_reported_in_one_or_in_two_parts() {
         handle
     });
     let reported = rig.message(AppOp::CONSUMED_MSG_SW_RNDV, 0, header(1, 0), 32);
-    let incomplete = |handle, data| Completion::Incomplete {
-        handle,
-        data,
-        header: header(1, 0),
-        byte_count: 32,
-    };
+    let incomplete = |handle, data| Completion::Incomplete { handle, data, header: header(1, 0), byte_count: 32 };
     assert_eq!(reported, incomplete(one, 1));
     let reported = rig.message(AppOp::CONSUMED_SW_RNDV, 1, header(1, 0), 0);
     assert_eq!(reported, Completion::Matched { handle: two, header: header(1, 0) });

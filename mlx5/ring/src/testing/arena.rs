@@ -22,8 +22,7 @@ impl Arena {
 
     /// Copies what is in all pieces.
     pub fn save(&self) -> Vec<u8> {
-        let mut bytes =
-            Vec::<u8>::with_capacity(self.0.iter().map(|(_, layout)| layout.size()).sum());
+        let mut bytes = Vec::<u8>::with_capacity(self.0.iter().map(|(_, layout)| layout.size()).sum());
         for (piece, layout) in &self.0 {
             let at = bytes.len();
             // SAFETY: the vector has room for all pieces, and each is as long as its layout says.

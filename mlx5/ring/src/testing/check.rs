@@ -33,15 +33,8 @@ impl Rig {
         for slot in (0..device.slots).filter(|&slot| slots.state(slot) != SlotState::Free) {
             // SAFETY: the slot is not free.
             let id = unsafe { slots.data(slot) };
-            assert!(
-                !core::mem::replace(&mut seen[id as usize], true),
-                "buffer {id} is in two slots"
-            );
-            let owner = if slots.state(slot) == SlotState::Held {
-                Owner::Held
-            } else {
-                Owner::Queue(number)
-            };
+            assert!(!core::mem::replace(&mut seen[id as usize], true), "buffer {id} is in two slots");
+            let owner = if slots.state(slot) == SlotState::Held { Owner::Held } else { Owner::Queue(number) };
             let (now, shape) = self.owners[id as usize];
             assert_eq!(now, owner, "buffer {id} in slot {slot}");
             let described = device.segments(slot).eq(self.buffers.segments(id, shape));
@@ -55,13 +48,10 @@ impl Rig {
 
         // The device has each posted slot, or will have it with the next doorbell.
         let completed = self.arrived.iter().filter(|cqe| cqe.queue == number);
-        let completed = completed
-            .filter(|cqe| matches!(cqe.completion, Completion::Message(_) | Completion::Failed(_)));
+        let completed =
+            completed.filter(|cqe| matches!(cqe.completion, Completion::Message(_) | Completion::Failed(_)));
         let taken = device.queue.len() + completed.count();
-        assert!(
-            (0..device.slots)
-                .all(|slot| !device.has(slot) || slots.state(slot) == SlotState::Posted)
-        );
+        assert!((0..device.slots).all(|slot| !device.has(slot) || slots.state(slot) == SlotState::Posted));
         let to_ring = posted.checked_sub(taken).expect("the device has what is not posted");
         assert_eq!(on!(ring, ring => ring.needs_doorbell()), to_ring > 0);
         assert_eq!(device.record(), device.seen, "the record was written without a doorbell");
@@ -89,12 +79,12 @@ impl Rig {
                 assert!(list[..to_ring].iter().all(|&slot| new(slot)), "links to {list:?}");
                 assert!(srq.head_slot() == list[to_ring], "the device goes on at another slot");
                 let rest = &list[to_ring..];
-                assert!(rest.iter().all(|&slot| slots.state(slot)
-                    == if loaded > 0 { SlotState::Loaded } else { SlotState::Free }));
+                assert!(
+                    rest.iter()
+                        .all(|&slot| slots.state(slot) == if loaded > 0 { SlotState::Loaded } else { SlotState::Free })
+                );
                 let mut listed = vec![false; device.slots as usize];
-                list.iter().for_each(|&slot| {
-                    assert!(!core::mem::replace(&mut listed[slot as usize], true))
-                });
+                list.iter().for_each(|&slot| assert!(!core::mem::replace(&mut listed[slot as usize], true)));
                 for slot in 0..device.slots {
                     // SAFETY: a slot of the queue.
                     let copy = unsafe { slots.get(slot).index };

@@ -44,13 +44,7 @@ pub struct CqDevice {
 impl CqDevice {
     /// Makes a CQ of `count` entries of `size` bytes, of which none was ever written.
     pub fn new(arena: &mut Arena, count: u32, size: usize) -> Self {
-        let cq = Self {
-            buf: arena.cut(count as usize * size),
-            dbrec: arena.cut(8),
-            count,
-            size,
-            producer_index: 0,
-        };
+        let cq = Self { buf: arena.cut(count as usize * size), dbrec: arena.cut(8), count, size, producer_index: 0 };
         for index in 0..count {
             // SAFETY: inside the entry.
             unsafe { cq.entry(index).add(size - 1).write_volatile(FRESH_OP_OWN) }

@@ -127,8 +127,7 @@ impl Device {
         let first = unsafe { self.wqes.add(slot as usize * self.stride + self.lead) };
         let count = (self.stride - self.lead) / 16;
         // SAFETY: segments of the WQE.
-        let segments =
-            (0..count).map(move |i| unsafe { first.cast::<DataSegment>().add(i).read() });
+        let segments = (0..count).map(move |i| unsafe { first.cast::<DataSegment>().add(i).read() });
         segments.take_while(|segment| *segment != DataSegment::TERMINATOR)
     }
 
@@ -164,8 +163,7 @@ impl Device {
         let before: Vec<u8> = (0..size).map(|i| unsafe { byte(i).read() }).collect();
         write();
         // SAFETY: as above.
-        let (stored, kept): (Vec<_>, Vec<_>) =
-            (0..size).partition(|&i| unsafe { byte(i).read() } != before[i]);
+        let (stored, kept): (Vec<_>, Vec<_>) = (0..size).partition(|&i| unsafe { byte(i).read() } != before[i]);
         kept.into_iter().for_each(invert);
         stored
     }

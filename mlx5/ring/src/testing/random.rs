@@ -35,9 +35,7 @@ impl Random {
 /// Returns the seed of this run, and prints it: `RING_SEED`, or one of its own.
 pub fn seed() -> u64 {
     let given = std::env::var("RING_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = given.unwrap_or_else(|| {
-        SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64 >> 10
-    });
+    let seed = given.unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64 >> 10);
     std::println!("RING_SEED={seed}");
     seed
 }

@@ -102,9 +102,8 @@ impl Rig {
             cq = cq.with_compression(format).unwrap();
         }
         let queues = setup.queues.iter();
-        let queues: Vec<_> = queues
-            .map(|&(kind, slots, stride)| Queue::new(&mut memory, kind, slots, stride))
-            .collect();
+        let queues: Vec<_> =
+            queues.map(|&(kind, slots, stride)| Queue::new(&mut memory, kind, slots, stride)).collect();
         // One more than the queues hold, so that a free one is always there.
         let count = 1 + queues.iter().map(|queue| queue.device.slots).sum::<u32>();
         let shape = |id| (Owner::Test, Shape(1 + (id % 2) as u8));
@@ -268,8 +267,7 @@ impl Rig {
         };
         let State { queues, held, owners, stored, .. } = &mut self.state;
         held.remove(at);
-        owners[buffer as usize].0 =
-            if how == Give::Recycle { Owner::Queue(queue) } else { Owner::Test };
+        owners[buffer as usize].0 = if how == Give::Recycle { Owner::Queue(queue) } else { Owner::Test };
         let Queue { ring, device } = &mut queues[queue];
         // SAFETY: the slot is held until now; the ledger gives its buffer to the queue, or takes it.
         unsafe {
@@ -290,9 +288,7 @@ impl Rig {
                 let link = last as usize * device.stride + 2;
                 Some(link..link + if device.link(last) == slot as u16 { 0 } else { 2 })
             }
-            Ring::Rq(rq) if slot == rq.posted() & (device.slots - 1) => {
-                (!(0..device.slots).any(waits)).then_some(0..0)
-            }
+            Ring::Rq(rq) if slot == rq.posted() & (device.slots - 1) => (!(0..device.slots).any(waits)).then_some(0..0),
             _ => None,
         };
         // SAFETY: as above.
@@ -324,10 +320,7 @@ impl Rig {
             let id = on!(ring, ring => ring.slots().posted(slot)).expect("the slot is posted");
             let (owner, shape) = self.owners[id as usize];
             assert_eq!(owner, Owner::Queue(queue), "buffer {id}");
-            assert!(
-                device.segments(slot).eq(self.buffers.segments(id, shape)),
-                "WQE in slot {slot}"
-            );
+            assert!(device.segments(slot).eq(self.buffers.segments(id, shape)), "WQE in slot {slot}");
         }
         assert!(self.owed() <= self.producer.room(), "the CQ can overrun");
     }
@@ -358,14 +351,12 @@ impl Rig {
         self.arrived.push_back(Arrived { queue, spec, completion });
     }
 
-    /// Completes the WQEs from `position` on, as many of `count` as have counters that follow each other, as a compressed
-    /// block. Returns whether there were two at least.
+    /// Completes the WQEs from `position` on, as many of `count` as have counters that follow each other, as a
+    /// compressed block. Returns whether there were two at least.
     pub fn complete_block(&mut self, queue: usize, position: usize, count: usize) -> bool {
         let Queue { ring, device } = &mut self.state.queues[queue];
         let first = device.counter(device.queue[position].into());
-        let follows = |i: usize| {
-            device.counter(device.queue[position + i].into()) == first.wrapping_add(i as u16)
-        };
+        let follows = |i: usize| device.counter(device.queue[position + i].into()) == first.wrapping_add(i as u16);
         let most = count.min(device.queue.len() - position);
         let count = (0..most).take_while(|&i| follows(i)).count();
         if count < 2 {
@@ -379,11 +370,7 @@ impl Rig {
             let byte_count = 1000 + u32::from(i);
             let spec = CqeSpec { wqe_counter: first.wrapping_add(i), byte_count, ..title };
             minis.push((u64::from(!i) << 32 | u64::from(byte_count)).to_be_bytes());
-            self.state.arrived.push_back(Arrived {
-                queue,
-                spec,
-                completion: Completion::Message(slot),
-            });
+            self.state.arrived.push_back(Arrived { queue, spec, completion: Completion::Message(slot) });
         }
         self.state.producer.write_block(&title, &minis);
         true

@@ -12,15 +12,14 @@ use crate::receive::{Completion, ReceiveRing};
 use crate::slots::SlotState;
 
 impl Rig {
-    /// The device writes, one after the other in the same place, CQEs that mean nothing to a queue: of WQEs that it does
-    /// not have, those of held slots included, of a form that this CQ has not, or of
-    /// no receive. Software has taken all others; one entry is free.
+    /// The device writes, one after the other in the same place, CQEs that mean nothing to a queue: of WQEs that it
+    /// does not have, those of held slots included, of a form that this CQ has not, or of no receive. Software has
+    /// taken all others; one entry is free.
     pub fn strays(&mut self, queue: usize) {
         let state = |slot| on!(&self.queues[queue].ring, ring => ring.slots().state(slot));
         let posted = |slot| state(slot) == SlotState::Posted;
         let Queue { ring, device } = &self.queues[queue];
-        let (slots, posted): (u32, Vec<_>) =
-            (device.slots, (0..device.slots).filter(|&slot| posted(slot)).collect());
+        let (slots, posted): (u32, Vec<_>) = (device.slots, (0..device.slots).filter(|&slot| posted(slot)).collect());
         let counters: Vec<u16> = match ring {
             Ring::Srq(_) => posted.iter().map(|&slot| slot as u16).collect(),
             Ring::Rq(rq) => posted

@@ -126,8 +126,7 @@ pub const fn check(size: usize, fields: &[(Place, u32)]) {
         let mut j = 0;
         while j < i {
             let (other, _) = fields[j];
-            let apart =
-                field.end_bit() <= other.first_bit() || other.end_bit() <= field.first_bit();
+            let apart = field.end_bit() <= other.first_bit() || other.end_bit() <= field.first_bit();
             assert!(apart, "two fields overlap");
             j += 1;
         }
@@ -137,10 +136,7 @@ pub const fn check(size: usize, fields: &[(Place, u32)]) {
 
 macro_rules! place {
     ($type:ty, $offset:literal) => {
-        $crate::firmware::fields::Place::whole(
-            $offset,
-            <$type as $crate::firmware::fields::Value>::SIZE,
-        )
+        $crate::firmware::fields::Place::whole($offset, <$type as $crate::firmware::fields::Value>::SIZE)
     };
     ($type:ty, $offset:literal [$bit:literal]) => {
         $crate::firmware::fields::Place::bits($offset, $bit, $bit)

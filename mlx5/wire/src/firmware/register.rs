@@ -118,14 +118,8 @@ mod tests {
 
     #[test]
     fn speeds_of_infiniband_and_ethernet() {
-        let register = Ptys {
-            port: 1,
-            protocol: 4,
-            eth_oper: 1 << 23,
-            ib_width_oper: 4,
-            ib_speed_oper: 0x20,
-            ..Ptys::ZERO
-        };
+        let register =
+            Ptys { port: 1, protocol: 4, eth_oper: 1 << 23, ib_width_oper: 4, ib_speed_oper: 0x20, ..Ptys::ZERO };
         let bytes = register.to_bytes();
         assert_eq!(bytes[..4], [0, 1, 0, 4]);
         assert_eq!(bytes[0x24..0x2c], [0, 0x80, 0, 0, 0, 4, 0, 0x20]);

@@ -208,8 +208,7 @@ mod tests {
 
     #[test]
     fn mac_addresses_take_48_bits_of_two_words() {
-        let context =
-            NicVportContext { roce_en: true, mac: 0x02db_0000_0007, ..NicVportContext::ZERO };
+        let context = NicVportContext { roce_en: true, mac: 0x02db_0000_0007, ..NicVportContext::ZERO };
         let bytes = context.to_bytes();
         assert_eq!(bytes[3], 1);
         assert_eq!(bytes[0xf4..0xfc], [0, 0, 0x02, 0xdb, 0, 0, 0, 7]);
@@ -228,13 +227,8 @@ mod tests {
 
     #[test]
     fn a_port_of_infiniband() {
-        let context = HcaVportContext {
-            physical_state: 5,
-            port_state: 4,
-            vport_state: 4,
-            lid: 7,
-            ..HcaVportContext::ZERO
-        };
+        let context =
+            HcaVportContext { physical_state: 5, port_state: 4, vport_state: 4, lid: 7, ..HcaVportContext::ZERO };
         let bytes = context.to_bytes();
         assert_eq!(bytes[0x20..0x24], [0, 0, 0x50, 0x44]);
         assert_eq!(bytes[0x60..0x64], [0, 7, 0, 0]);

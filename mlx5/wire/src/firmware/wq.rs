@@ -74,14 +74,7 @@ mod tests {
 
     #[test]
     fn a_list_of_1024_wqes_of_64_bytes() {
-        let queue = WorkQueue {
-            pd: 1,
-            dbr_addr: 0x1040,
-            log_stride: 6,
-            log_size: 10,
-            lwm: 5,
-            ..WorkQueue::ZERO
-        };
+        let queue = WorkQueue { pd: 1, dbr_addr: 0x1040, log_stride: 6, log_size: 10, lwm: 5, ..WorkQueue::ZERO };
         let bytes = queue.to_bytes();
         assert_eq!(bytes[4..8], [0, 0, 0, 5]);
         assert_eq!(bytes[0x14..0x24], [0, 0, 0x10, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6, 0, 10]);

@@ -19,7 +19,8 @@ impl Display for CqeText<'_> {
 }
 
 impl<'a> CqeText<'a> {
-    /// Calls `each` for the fields in the order of their offsets. Fields that a CQE of this kind seldom has come only where they are not 0.
+    /// Calls `each` for the fields in the order of their offsets. Fields that a CQE of this kind seldom has come only
+    /// where they are not 0.
     pub fn fields(&self, each: &mut dyn FnMut(Field<'a>)) {
         let cqe = Cqe64::from_bytes(self.0);
         let mut put = |offset, name, value, note| each(Field { offset, name, value, note });
@@ -27,8 +28,7 @@ impl<'a> CqeText<'a> {
         let uidx = Value::Hex(u64::from(cqe.srqn_uidx.get() & 0xff_ffff), 6);
         let count = StrideCount(cqe.byte_cnt.get());
         // No CQE of RDMA has this bit, and fillers of a striding queue are known by their count.
-        let is_frame = opcode == CqeOpcode::ResponderSend
-            && (cqe.hds_ip_ext & L2_OK != 0 || count.is_filler());
+        let is_frame = opcode == CqeOpcode::ResponderSend && (cqe.hds_ip_ext & L2_OK != 0 || count.is_filler());
         match opcode {
             CqeOpcode::RequesterError | CqeOpcode::ResponderError => self.error(&mut put),
             _ => {
@@ -58,18 +58,12 @@ impl<'a> CqeText<'a> {
                     put(42, "app_info", Value::Count(cqe.app_info.get().into()), note);
                 }
                 match cqe.format() {
-                    _ if is_frame && count.is_filler() => put(
-                        44,
-                        "byte_cnt",
-                        Value::Hex(count.0.into(), 8),
-                        "strides without a frame",
-                    ),
-                    CqeFormat::Compressed => put(
-                        44,
-                        "byte_cnt",
-                        Value::Count(count.0.into()),
-                        "number of CQEs in the block",
-                    ),
+                    _ if is_frame && count.is_filler() => {
+                        put(44, "byte_cnt", Value::Hex(count.0.into(), 8), "strides without a frame")
+                    }
+                    CqeFormat::Compressed => {
+                        put(44, "byte_cnt", Value::Count(count.0.into()), "number of CQEs in the block")
+                    }
                     _ => put(44, "byte_cnt", Value::Count(count.0.into()), ""),
                 }
                 if cqe.timestamp.get() != 0 {
@@ -115,9 +109,7 @@ impl<'a> CqeText<'a> {
                 "0: an Ethernet receive queue does not say it",
                 "index of the receive; of an SRQ its slot",
             ],
-            (false, _) => {
-                ["of no meaning for a receive", "", "index of the receive; of an SRQ its slot"]
-            }
+            (false, _) => ["of no meaning for a receive", "", "index of the receive; of an SRQ its slot"],
         };
         put(56, "wqe_opcode", Value::Opcode(cqe.send_opcode()), opcode);
         put(57, "qp", Value::Hex(cqe.qpn().into(), 0), queue);

@@ -1,7 +1,7 @@
 //! CQEs and send WQEs as text: the one place that knows how their bytes read.
 //!
-//! [`CqeText`] and [`WqeText`] print a line of `name=value`, and hand out the fields one by one for a table. Names are those
-//! of `mlx5dv.h` where that has one.
+//! [`CqeText`] and [`WqeText`] print a line of `name=value`, and hand out the fields one by one for a table. Names are
+//! those of `mlx5dv.h` where that has one.
 
 mod cqe;
 mod wqe;
@@ -101,8 +101,7 @@ impl Display for Value<'_> {
             }
             Self::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
             Self::Data(segment) => {
-                let (len, lkey, addr) =
-                    (segment.byte_count.get(), segment.lkey.get(), segment.addr.get());
+                let (len, lkey, addr) = (segment.byte_count.get(), segment.lkey.get(), segment.addr.get());
                 write!(f, "byte_count {len:#x}, lkey {lkey:#x}, address {addr:#x}")
             }
         }
@@ -116,9 +115,7 @@ impl Display for Meaning<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self.0.value {
             Value::Opcode(_) if !self.0.note.is_empty() => Ok(()),
-            Value::Opcode(opcode) => {
-                f.write_str(WqeOpcode::new(opcode).name().unwrap_or("no name in mlx5dv.h"))
-            }
+            Value::Opcode(opcode) => f.write_str(WqeOpcode::new(opcode).name().unwrap_or("no name in mlx5dv.h")),
             Value::OpOwn(byte) => {
                 f.write_str(CqeOpcode::from_bits(byte >> 4).name())?;
                 flags(f, ", ", &cqe_flags(byte))?;

@@ -110,8 +110,7 @@ impl<'a> WqeText<'a> {
                 put(40, "compare", Value::Hex(atomic.compare.get(), 0), "");
                 Some(48)
             }
-            WqeOpcode::SEND | WqeOpcode::SEND_IMM | WqeOpcode::SEND_INVAL => match self.addressing?
-            {
+            WqeOpcode::SEND | WqeOpcode::SEND_IMM | WqeOpcode::SEND_INVAL => match self.addressing? {
                 Addressing::Connected => Some(16),
                 Addressing::Datagram => {
                     let av = DatagramSegment::from_bytes(at(16).first_chunk()?);
@@ -141,8 +140,7 @@ impl<'a> WqeText<'a> {
         put: &mut impl FnMut(usize, &'static str, Value<'a>, &'static str),
     ) {
         let segments = self.segments(ctrl);
-        let sends =
-            matches!(ctrl.opcode(), WqeOpcode::SEND | WqeOpcode::SEND_IMM | WqeOpcode::SEND_INVAL);
+        let sends = matches!(ctrl.opcode(), WqeOpcode::SEND | WqeOpcode::SEND_IMM | WqeOpcode::SEND_INVAL);
         let mut at = data.unwrap_or(UNIT);
         while let Some(unit) = segments.get(at - UNIT..).filter(|rest| !rest.is_empty()) {
             let segment = unit.first_chunk().map(DataSegment::from_bytes);
@@ -215,11 +213,8 @@ mod tests {
         let two = "opcode=SEND_IMM  data=0x7000+64 lkey=0x1001 data=0x7000+64 lkey=0x1001";
         assert_eq!(send(WqeOpcode::SEND_IMM, connected, &[data, data]), two);
         assert_eq!(send(WqeOpcode::SEND_IMM, None, &[data, data]), two);
-        let remote = RemoteAddressSegment {
-            raddr: 0x9000.into(),
-            rkey: 0x2002.into(),
-            ..RemoteAddressSegment::zeroed()
-        };
+        let remote =
+            RemoteAddressSegment { raddr: 0x9000.into(), rkey: 0x2002.into(), ..RemoteAddressSegment::zeroed() };
         let mut inline = [0xee; 16];
         inline[..7].copy_from_slice(&[0x80, 0, 0, 3, 1, 2, 3]);
         assert_eq!(
@@ -252,11 +247,7 @@ mod tests {
         let av = av.to_bytes();
         let units: Vec<[u8; 16]> = av.chunks(16).map(|unit| unit.try_into().unwrap()).collect();
         assert_eq!(
-            send(
-                WqeOpcode::SEND,
-                Some(Addressing::Datagram),
-                &[units[0], units[1], units[2], data]
-            ),
+            send(WqeOpcode::SEND, Some(Addressing::Datagram), &[units[0], units[1], units[2], data]),
             "opcode=SEND  qkey=0x11 dqp=0x99 rlid=7 data=0x7000+64 lkey=0x1001"
         );
         let words = EthSegment::with_header(0xc0, &[9; 18]);

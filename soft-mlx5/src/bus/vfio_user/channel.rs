@@ -120,8 +120,7 @@ fn receive(socket: RawFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Resul
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of::<Control>();
     // SAFETY: the header names one part, which is `bytes`, and `control`, with their lengths; both outlive the call.
-    let got =
-        unsafe { libc::recvmsg(socket, &mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
+    let got = unsafe { libc::recvmsg(socket, &mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
     if got < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -136,9 +135,7 @@ fn receive(socket: RawFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Resul
             for at in 0..len / size_of::<RawFd>() {
                 // SAFETY: the kernel put `len` bytes of descriptors here, each new and without another owner.
                 fds.push(unsafe {
-                    OwnedFd::from_raw_fd(
-                        libc::CMSG_DATA(next).cast::<RawFd>().add(at).read_unaligned(),
-                    )
+                    OwnedFd::from_raw_fd(libc::CMSG_DATA(next).cast::<RawFd>().add(at).read_unaligned())
                 });
             }
         }
@@ -218,8 +215,7 @@ mod tests {
         sender.send(&message(&[1]), None).unwrap();
         sender.send(&message(&[2; 100]), Some(one.as_fd())).unwrap();
         sender.send(&message(&[3]), None).unwrap();
-        let counts: Vec<usize> =
-            (0..3).map(|_| channel.receive().unwrap().unwrap().fds.len()).collect();
+        let counts: Vec<usize> = (0..3).map(|_| channel.receive().unwrap().unwrap().fds.len()).collect();
         assert_eq!(counts, [0, 1, 0]);
         // The descriptors of dropped messages were closed, so only `one` holds that end.
         drop(one);

@@ -100,9 +100,8 @@ impl ConfigSpace {
 
 /// Returns the bits of a byte that may be written. The addresses of the BARs belong to the client.
 fn writable(at: usize) -> u8 {
-    let of = |register: usize, mask: u16| {
-        at.checked_sub(register).and_then(|byte| mask.to_le_bytes().get(byte).copied())
-    };
+    let of =
+        |register: usize, mask: u16| at.checked_sub(register).and_then(|byte| mask.to_le_bytes().get(byte).copied());
     let registers = [
         of(COMMAND, COMMAND_WRITABLE),
         of(BAR0, 0),

@@ -214,9 +214,7 @@ fn words(words: &[u32]) -> Vec<u8> {
 
 fn version() -> Vec<u8> {
     let mut payload = vec![0; 4];
-    let capabilities = format!(
-        r#"{{"capabilities":{{"max_msg_fds":{MAX_FDS},"max_data_xfer_size":{MAX_TRANSFER}}}}}"#
-    );
+    let capabilities = format!(r#"{{"capabilities":{{"max_msg_fds":{MAX_FDS},"max_data_xfer_size":{MAX_TRANSFER}}}}}"#);
     payload.extend(capabilities.bytes());
     payload.push(0);
     payload

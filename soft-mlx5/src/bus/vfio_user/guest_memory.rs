@@ -34,11 +34,7 @@ impl Mapping {
                 let len = found.len() as usize;
                 libc::mmap(ptr::null_mut(), len, rights, libc::MAP_SHARED, file.as_raw_fd(), 0)
             };
-            if address == libc::MAP_FAILED {
-                Err(io::Error::last_os_error())
-            } else {
-                Ok(address as u64)
-            }
+            if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(address as u64) }
         };
         let both = map(libc::PROT_READ | libc::PROT_WRITE);
         let writable = both.is_ok();
@@ -48,9 +44,8 @@ impl Mapping {
     }
 
     fn is_of(&self, file: &File) -> bool {
-        let same = |found: std::fs::Metadata| {
-            (found.dev(), found.ino(), found.len()) == (self.device, self.inode, self.len)
-        };
+        let same =
+            |found: std::fs::Metadata| (found.dev(), found.ino(), found.len()) == (self.device, self.inode, self.len);
         file.metadata().is_ok_and(same)
     }
 }
@@ -86,13 +81,7 @@ pub struct GuestMemory {
 impl GuestMemory {
     /// Adds a range at guest physical `address`: bytes of the file from `offset` on. Memory without a file (ROMs, BARs
     /// of devices) is no target of DMA.
-    pub fn map(
-        &self,
-        address: u64,
-        size: u64,
-        writable: bool,
-        file: Option<(OwnedFd, u64)>,
-    ) -> Result<(), Errno> {
+    pub fn map(&self, address: u64, size: u64, writable: bool, file: Option<(OwnedFd, u64)>) -> Result<(), Errno> {
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
         let end = address.checked_add(size).ok_or(EINVAL)?;
         let before = tables.ranges.range(..end).next_back();
@@ -108,9 +97,7 @@ impl GuestMemory {
                 Some(index) => index,
                 None => {
                     let made = Mapping::new(&file);
-                    tables.files.push(
-                        made.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EINVAL)))?,
-                    );
+                    tables.files.push(made.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EINVAL)))?);
                     tables.files.len() - 1
                 }
             };

@@ -153,8 +153,7 @@ mod tests {
     fn vectors_that_do_not_exist() {
         let mut irqs = Irqs::new();
         irqs.raise(VECTORS);
-        let mut set =
-            |index, start, count| irqs.set(IrqAction::SetEventfds, index, start, count, Vec::new());
+        let mut set = |index, start, count| irqs.set(IrqAction::SetEventfds, index, start, count, Vec::new());
         assert_eq!(set(MSIX, 15, 1), Ok(()));
         assert_eq!(set(MSIX, 15, 2), Err(EINVAL));
         assert_eq!(set(MSIX, u32::MAX, 2), Err(EINVAL));

@@ -38,12 +38,7 @@ impl Header {
     /// Reads a header. The error is for the connection: its next byte has no meaning.
     pub fn parse(bytes: &[u8; HEADER]) -> Result<Self, Errno> {
         let mut fields = Fields(bytes);
-        let header = Self {
-            id: fields.u16()?,
-            command: fields.u16()?,
-            size: fields.u32()?,
-            flags: fields.u32()?,
-        };
+        let header = Self { id: fields.u16()?, command: fields.u16()?, size: fields.u32()?, flags: fields.u32()? };
         let fits = (HEADER as u32..=MAX_MESSAGE).contains(&header.size);
         if fits && header.flags & TYPE == 0 { Ok(header) } else { Err(EINVAL) }
     }

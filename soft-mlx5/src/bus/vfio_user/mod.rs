@@ -78,9 +78,8 @@ impl Server {
 /// Listens on a socket, and removes what a server left that is gone.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let in_use = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
-    let named = |error: io::Error| {
-        io::Error::new(error.kind(), format!("cannot listen on {}: {error}", path.display()))
-    };
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("cannot listen on {}: {error}", path.display()));
     match UnixListener::bind(path) {
         Err(error) if in_use(&error) => {
             let is_socket = fs::metadata(path).is_ok_and(|found| found.file_type().is_socket());
@@ -119,9 +118,7 @@ fn answer(channel: &Channel, device: &mut Device, message: Message) -> io::Resul
         return Ok(());
     }
     match result {
-        Ok(Answer { payload, with_bar }) => {
-            channel.send(&header.reply(Ok(&payload)), with_bar.then(|| device.bar()))
-        }
+        Ok(Answer { payload, with_bar }) => channel.send(&header.reply(Ok(&payload)), with_bar.then(|| device.bar())),
         Err(errno) => channel.send(&header.reply(Err(errno)), None),
     }
 }

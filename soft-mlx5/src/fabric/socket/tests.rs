@@ -119,16 +119,8 @@ fn garbage_is_counted_and_dropped() {
     let garbage: Vec<u8> = (0..40_000u32).map(|i| (i * 31) as u8).collect();
     for len in [0, 1, 7, 100, MAX_DATAGRAM, MAX_DATAGRAM + 1, 40_000] {
         // SAFETY: buffer and address are valid for the lengths given.
-        let sent = unsafe {
-            libc::sendto(
-                socket.as_raw_fd(),
-                garbage.as_ptr().cast(),
-                len,
-                0,
-                target.as_ptr(),
-                target.len,
-            )
-        };
+        let sent =
+            unsafe { libc::sendto(socket.as_raw_fd(), garbage.as_ptr().cast(), len, 0, target.as_ptr(), target.len) };
         assert_eq!(sent, len as isize);
     }
     assert!(drain(&mut port).is_empty());

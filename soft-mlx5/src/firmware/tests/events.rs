@@ -1,9 +1,7 @@
 //! Event queues, and the events of commands, ports and completions.
 
 use mlx5_wire::firmware::command::{Opcode, Request};
-use mlx5_wire::firmware::eq::{
-    CommandData, CreateEq, EqContext, PortData, QueryEqReply, QueueData, event,
-};
+use mlx5_wire::firmware::eq::{CommandData, CreateEq, EqContext, PortData, QueryEqReply, QueueData, event};
 
 use super::{Driver, with_pages};
 use crate::fabric::LinkLayer;
@@ -135,10 +133,7 @@ fn contexts_that_are_refused() {
     let pages = [0x1000, 0x2000, 0x3000];
     assert_eq!(refused(good, &pages[..2]), None);
     assert_eq!(refused(good, &pages[..1]), Some(Refusal::PAGE_LIST));
-    assert_eq!(
-        refused(EqContext { page_offset: 1, ..good }, &pages[..2]),
-        Some(Refusal::PAGE_LIST)
-    );
+    assert_eq!(refused(EqContext { page_offset: 1, ..good }, &pages[..2]), Some(Refusal::PAGE_LIST));
     assert_eq!(refused(EqContext { page_offset: 1, ..good }, &pages), None);
     assert_eq!(refused(EqContext { log_page_size: 1, ..good }, &pages[..1]), None);
     let vector = EqContext { interrupt: 16, ..good };

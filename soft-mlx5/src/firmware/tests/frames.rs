@@ -6,16 +6,14 @@ use mlx5_wire::data::DataSegment;
 use mlx5_wire::eth::EthSegment;
 use mlx5_wire::firmware::command::{Opcode, Request};
 use mlx5_wire::firmware::flow::{
-    CreateGroup, CreateTable, DeleteEntry, Destination, DestroyGroup, ModifyTable, OfTable,
-    SetEntry, TableContext, action, destination,
+    CreateGroup, CreateTable, DeleteEntry, Destination, DestroyGroup, ModifyTable, OfTable, SetEntry, TableContext,
+    action, destination,
 };
 use mlx5_wire::firmware::transport::{
-    CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, QuerySqReply, RqContext, RqTable,
-    SqContext,
+    CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, QuerySqReply, RqContext, RqTable, SqContext,
 };
 use mlx5_wire::firmware::vport::{
-    ModifyNicVport, NicVportContext, QueryNicVportReply, QueryRoceAddressReply, RoceAddress,
-    SetRoceAddress, field,
+    ModifyNicVport, NicVportContext, QueryNicVportReply, QueryRoceAddressReply, RoceAddress, SetRoceAddress, field,
 };
 use mlx5_wire::firmware::wq::{WorkQueue, kind, state};
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
@@ -80,8 +78,7 @@ impl World {
     fn sq(&mut self) -> Queue {
         let tisn = self.tis();
         let (queue, page) = self.queue(6);
-        let context =
-            SqContext { cqn: self.cq.number, tis_count: 1, tisn, queue, ..SqContext::ZERO };
+        let context = SqContext { cqn: self.cq.number, tis_count: 1, tisn, queue, ..SqContext::ZERO };
         let create = CreateSq { request: Request::new(Opcode::CREATE_SQ), context };
         let number = self.driver.create(&with_pages(&create.to_bytes(), &[page])).unwrap();
         self.modify(Opcode::MODIFY_SQ, number, state::RST, state::RDY).unwrap();
@@ -164,14 +161,7 @@ impl World {
         self.driver.create(&group.to_bytes()).unwrap()
     }
 
-    fn entry(
-        &mut self,
-        table: u32,
-        group: u32,
-        index: u32,
-        value: &[u8],
-        to: Destination,
-    ) -> Result<(), Refusal> {
+    fn entry(&mut self, table: u32, group: u32, index: u32, value: &[u8], to: Destination) -> Result<(), Refusal> {
         let mut entry = SetEntry {
             request: Request::new(Opcode::SET_FLOW_TABLE_ENTRY),
             table,
@@ -252,11 +242,7 @@ fn two_drivers_exchange_frames() {
     }
     assert!(b.cqe().is_none(), "a frame for another address leads nowhere");
     // Frames for a port without tables go nowhere, either.
-    let delete = DeleteEntry {
-        request: Request::new(Opcode::DELETE_FLOW_TABLE_ENTRY),
-        table: second,
-        index: 3,
-    };
+    let delete = DeleteEntry { request: Request::new(Opcode::DELETE_FLOW_TABLE_ENTRY), table: second, index: 3 };
     b.driver.execute(&delete.to_bytes(), 16).unwrap();
     a.send(&mut sq, 0, 60, key);
     a.driver.settle();
@@ -302,12 +288,8 @@ fn tables_lead_upwards_and_stay_while_they_are_used() {
     let mut destroy = |opcode, table, group, index| {
         let request = Request::new(opcode);
         let input = match opcode {
-            Opcode::DESTROY_FLOW_GROUP => {
-                DestroyGroup { request, table, group }.to_bytes().to_vec()
-            }
-            Opcode::DELETE_FLOW_TABLE_ENTRY => {
-                DeleteEntry { request, table, index }.to_bytes().to_vec()
-            }
+            Opcode::DESTROY_FLOW_GROUP => DestroyGroup { request, table, group }.to_bytes().to_vec(),
+            Opcode::DELETE_FLOW_TABLE_ENTRY => DeleteEntry { request, table, index }.to_bytes().to_vec(),
             _ => OfTable { request, table, ..OfTable::ZERO }.to_bytes().to_vec(),
         };
         world.driver.execute(&input, 16).err()
@@ -376,8 +358,7 @@ fn states_of_send_and_receive_queues() {
     let (sq, rq) = (world.sq(), world.rq());
     let state_of = |world: &mut World| {
         let request = Request::new(Opcode::QUERY_SQ);
-        let query =
-            mlx5_wire::firmware::command::Numbered { request, number: sq.number, parameter: 0 };
+        let query = mlx5_wire::firmware::command::Numbered { request, number: sq.number, parameter: 0 };
         let answer = world.driver.execute(&query.to_bytes(), QuerySqReply::SIZE).unwrap();
         QuerySqReply::from_prefix(&answer).unwrap().context.state
     };

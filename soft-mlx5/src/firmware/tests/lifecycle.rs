@@ -2,8 +2,7 @@
 
 use mlx5_wire::firmware::capabilities::{Atomic, GROUP, General, group};
 use mlx5_wire::firmware::command::{
-    ManagePages, Opcode, QueryAdapterReply, QueryIssiReply, QueryPagesReply, Request, SetIssi,
-    Status, TeardownHca,
+    ManagePages, Opcode, QueryAdapterReply, QueryIssiReply, QueryPagesReply, Request, SetIssi, Status, TeardownHca,
 };
 
 use super::Driver;

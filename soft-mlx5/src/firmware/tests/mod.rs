@@ -45,9 +45,7 @@ unsafe impl Dma for Host {
     fn translate(&self, address: u64, _: Access) -> Option<Piece> {
         let (page, within) = (address / PAGE, address % PAGE);
         let place = (page * 7 % PAGES) as usize;
-        (1..PAGES)
-            .contains(&page)
-            .then(|| Piece { address: self.pages.addr(place) + within, len: PAGE - within })
+        (1..PAGES).contains(&page).then(|| Piece { address: self.pages.addr(place) + within, len: PAGE - within })
     }
 }
 
@@ -243,8 +241,7 @@ impl Driver {
     pub fn cq_command(&mut self, log_size: u8, eqn: u32, uar_page: u32) -> (CreateCq, Cq) {
         let pages = self.host.take((64u64 << log_size).div_ceil(PAGE));
         let record = self.record();
-        let context =
-            CqContext { log_size, uar_page, eqn: eqn as u8, dbr_addr: record, ..CqContext::ZERO };
+        let context = CqContext { log_size, uar_page, eqn: eqn as u8, dbr_addr: record, ..CqContext::ZERO };
         let request = Request::new(Opcode::CREATE_CQ);
         let create = CreateCq { request, context, ..CreateCq::ZERO };
         (create, Cq { number: 0, pages, record, log_size, taken: 0 })
@@ -328,13 +325,7 @@ impl Driver {
     }
 
     /// Executes a command that changes a queue pair.
-    pub fn modify(
-        &mut self,
-        opcode: Opcode,
-        qpn: u32,
-        optional: u32,
-        context: QpContext,
-    ) -> Result<(), Refusal> {
+    pub fn modify(&mut self, opcode: Opcode, qpn: u32, optional: u32, context: QpContext) -> Result<(), Refusal> {
         let request = Request::new(opcode);
         let modify = ModifyQp { request, qpn, optional, context };
         self.execute(&modify.to_bytes(), Created::SIZE).map(drop)

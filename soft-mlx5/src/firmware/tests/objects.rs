@@ -126,8 +126,7 @@ fn queues_in_umems() {
         ..CreateUmem::ZERO
     };
     let pages = driver.host.take(3);
-    let mut make =
-        |umem: CreateUmem, pages: &[u64]| driver.create(&with_pages(&umem.to_bytes(), pages));
+    let mut make = |umem: CreateUmem, pages: &[u64]| driver.create(&with_pages(&umem.to_bytes(), pages));
     assert_eq!(make(umem(0, 0, 0), &pages), Err(Refusal::PAGE_LIST));
     assert_eq!(make(umem(4, 0, 0), &pages), Err(Refusal::PAGE_LIST));
     assert_eq!(make(umem(u64::MAX, 0, 0), &pages), Err(Refusal::PAGE_LIST));
@@ -136,8 +135,7 @@ fn queues_in_umems() {
     let (create, _) = driver.cq_command(6, eqn, uar);
     let room = 3 * 4096 - 0x100;
     let in_umem = |offset, record| {
-        let mut create =
-            CreateCq { umem_valid: true, umem_id: number, umem_offset: offset, ..create };
+        let mut create = CreateCq { umem_valid: true, umem_id: number, umem_offset: offset, ..create };
         create.context.dbr_umem_valid = true;
         (create.context.dbr_umem_id, create.context.dbr_addr) = (number, record);
         create.to_bytes()
@@ -200,10 +198,7 @@ fn changes_of_queue_pairs_that_are_refused() {
     }
     assert_eq!(modify(Opcode::RST2INIT_QP, 0, zero), None);
     assert_eq!(modify(Opcode::RST2INIT_QP, 0, zero), Some(Refusal::QP_STATE));
-    assert_eq!(
-        modify(Opcode::INIT2INIT_QP, optional::PKEY_INDEX, bad_key),
-        Some(Refusal::PKEY_INDEX)
-    );
+    assert_eq!(modify(Opcode::INIT2INIT_QP, optional::PKEY_INDEX, bad_key), Some(Refusal::PKEY_INDEX));
     assert_eq!(modify(Opcode::INIT2INIT_QP, optional::RRE, zero), None);
     assert_eq!(modify(Opcode::INIT2RTR_QP, 0, zero), Some(Refusal::MTU));
     (path.grh, path.src_addr_index) = (true, 8);

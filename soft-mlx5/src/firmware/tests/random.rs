@@ -9,9 +9,7 @@ use mlx5_wire::firmware::flow::{CreateGroup, CreateTable, SetEntry, TableContext
 use mlx5_wire::firmware::mkey::{CreateMkey, CreateUmem, MkeyContext};
 use mlx5_wire::firmware::qp::{CreateQp, ModifyQp, QpContext};
 use mlx5_wire::firmware::srq::{CreateRmp, RmpContext};
-use mlx5_wire::firmware::transport::{
-    CreateRq, CreateSq, CreateTir, CreateTis, RqContext, SqContext,
-};
+use mlx5_wire::firmware::transport::{CreateRq, CreateSq, CreateTir, CreateTis, RqContext, SqContext};
 use mlx5_wire::firmware::wq::{WorkQueue, kind};
 
 use super::{Driver, PAGE, with_pages};
@@ -74,47 +72,23 @@ fn templates() -> Vec<Vec<u8>> {
     let rq = RqContext { cqn: CQ, queue: wq, ..RqContext::ZERO };
     let table = TableContext { level: 1, log_size: 4, ..TableContext::ZERO };
     let mut all = vec![
-        CreateEq { request: request(Opcode::CREATE_EQ), context: eq, event_mask: u64::MAX }
+        CreateEq { request: request(Opcode::CREATE_EQ), context: eq, event_mask: u64::MAX }.to_bytes().to_vec(),
+        CreateCq { request: request(Opcode::CREATE_CQ), context: cq, ..CreateCq::ZERO }.to_bytes().to_vec(),
+        CreateMkey { request: request(Opcode::CREATE_MKEY), context: key, translations_actual: 8, ..CreateMkey::ZERO }
             .to_bytes()
             .to_vec(),
-        CreateCq { request: request(Opcode::CREATE_CQ), context: cq, ..CreateCq::ZERO }
-            .to_bytes()
-            .to_vec(),
-        CreateMkey {
-            request: request(Opcode::CREATE_MKEY),
-            context: key,
-            translations_actual: 8,
-            ..CreateMkey::ZERO
-        }
-        .to_bytes()
-        .to_vec(),
-        CreateQp { request: request(Opcode::CREATE_QP), context: qp, ..CreateQp::ZERO }
-            .to_bytes()
-            .to_vec(),
+        CreateQp { request: request(Opcode::CREATE_QP), context: qp, ..CreateQp::ZERO }.to_bytes().to_vec(),
         CreateRmp { request: request(Opcode::CREATE_RMP), context: rmp }.to_bytes().to_vec(),
-        CreateUmem { request: request(Opcode::CREATE_UMEM), pages: 4, ..CreateUmem::ZERO }
-            .to_bytes()
-            .to_vec(),
-        CreateTis { request: request(Opcode::CREATE_TIS), transport_domain: 1, ..CreateTis::ZERO }
-            .to_bytes()
-            .to_vec(),
+        CreateUmem { request: request(Opcode::CREATE_UMEM), pages: 4, ..CreateUmem::ZERO }.to_bytes().to_vec(),
+        CreateTis { request: request(Opcode::CREATE_TIS), transport_domain: 1, ..CreateTis::ZERO }.to_bytes().to_vec(),
         CreateSq { request: request(Opcode::CREATE_SQ), context: sq }.to_bytes().to_vec(),
         CreateRq { request: request(Opcode::CREATE_RQ), context: rq }.to_bytes().to_vec(),
-        CreateTir {
-            request: request(Opcode::CREATE_TIR),
-            inline_rqn: 0x2000,
-            transport_domain: 1,
-            ..CreateTir::ZERO
-        }
-        .to_bytes()
-        .to_vec(),
-        CreateTable {
-            request: request(Opcode::CREATE_FLOW_TABLE),
-            context: table,
-            ..CreateTable::ZERO
-        }
-        .to_bytes()
-        .to_vec(),
+        CreateTir { request: request(Opcode::CREATE_TIR), inline_rqn: 0x2000, transport_domain: 1, ..CreateTir::ZERO }
+            .to_bytes()
+            .to_vec(),
+        CreateTable { request: request(Opcode::CREATE_FLOW_TABLE), context: table, ..CreateTable::ZERO }
+            .to_bytes()
+            .to_vec(),
         CreateGroup {
             request: request(Opcode::CREATE_FLOW_GROUP),
             table: 1,
@@ -124,23 +98,13 @@ fn templates() -> Vec<Vec<u8>> {
         }
         .to_bytes()
         .to_vec(),
-        SetEntry {
-            request: request(Opcode::SET_FLOW_TABLE_ENTRY),
-            table: 1,
-            group: 1,
-            action: 4,
-            ..SetEntry::ZERO
-        }
-        .to_bytes()
-        .to_vec(),
+        SetEntry { request: request(Opcode::SET_FLOW_TABLE_ENTRY), table: 1, group: 1, action: 4, ..SetEntry::ZERO }
+            .to_bytes()
+            .to_vec(),
     ];
-    for opcode in [
-        Opcode::RST2INIT_QP,
-        Opcode::INIT2INIT_QP,
-        Opcode::INIT2RTR_QP,
-        Opcode::RTR2RTS_QP,
-        Opcode::RTS2RTS_QP,
-    ] {
+    for opcode in
+        [Opcode::RST2INIT_QP, Opcode::INIT2INIT_QP, Opcode::INIT2RTR_QP, Opcode::RTR2RTS_QP, Opcode::RTS2RTS_QP]
+    {
         let modify = ModifyQp { request: request(opcode), qpn: 0x40, optional: 0, context: qp };
         all.push(modify.to_bytes().to_vec());
     }
@@ -210,8 +174,7 @@ fn run(commands: usize, seed: u64, link_layer: LinkLayer) {
     let mut most = 0;
     for count in 0..commands {
         let whole = below(&mut random, 2) == 0;
-        let input =
-            if whole { nearly_right(&mut random, &templates) } else { command(&mut random) };
+        let input = if whole { nearly_right(&mut random, &templates) } else { command(&mut random) };
         if ends(&input) && below(&mut random, 1000) != 0 {
             continue;
         }

@@ -146,8 +146,7 @@ fn an_srq_serves_a_list_and_tells_its_limit() {
     (arm.request, arm.context.queue.lwm) = (Request::new(Opcode::MODIFY_RMP), 96);
     driver.execute(&arm.to_bytes(), 16).unwrap();
     let limit = |driver: &mut Driver| {
-        let answer =
-            driver.execute(&numbered(Opcode::QUERY_RMP, rmp), QueryRmpReply::SIZE).unwrap();
+        let answer = driver.execute(&numbered(Opcode::QUERY_RMP, rmp), QueryRmpReply::SIZE).unwrap();
         QueryRmpReply::from_prefix(&answer).unwrap().context.queue.lwm
     };
     assert_eq!(limit(&mut driver), 96);
@@ -217,8 +216,7 @@ fn queue_pair_1_answers_to_its_number() {
     driver.write_pages(&buffer, 0x800, &[0x33; 256]);
     let lid = driver.function.port().lid;
     let address = DatagramSegment::infiniband(lid, 0).to(1, key_of_qp1);
-    let segments =
-        [&address.to_bytes()[..], &DataSegment::new(0x800, 256, key).to_bytes()].concat();
+    let segments = [&address.to_bytes()[..], &DataSegment::new(0x800, 256, key).to_bytes()].concat();
     driver.send(&mut manager, uar, WqeOpcode::SEND, &segments);
     driver.settle();
     let cqes = [driver.cqe(&mut cq), driver.cqe(&mut cq)];

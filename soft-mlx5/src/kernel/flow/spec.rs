@@ -83,8 +83,7 @@ impl Specs {
         for index in 0..count {
             let header: &[u8; HEADER] = bytes.first_chunk().ok_or(EINVAL)?;
             let [a, b, c, d, e, f, reserved @ ..] = *header;
-            let (kind, size) =
-                (u32::from_ne_bytes([a, b, c, d]), usize::from(u16::from_ne_bytes([e, f])));
+            let (kind, size) = (u32::from_ne_bytes([a, b, c, d]), usize::from(u16::from_ne_bytes([e, f])));
             if reserved != [0; 2] || size < HEADER || size > bytes.len() {
                 return Err(EINVAL);
             }

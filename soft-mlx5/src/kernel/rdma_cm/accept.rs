@@ -138,11 +138,7 @@ fn of_connection(
         3 if known => Ok(QpAttr {
             qp_attr_mask: mask::STATE
                 | mask::SQ_PSN
-                | if reliable {
-                    mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC
-                } else {
-                    0
-                },
+                | if reliable { mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC } else { 0 },
             sq_psn: values.send_psn,
             timeout: values.ack_timeout,
             retry_cnt: values.retry_count,

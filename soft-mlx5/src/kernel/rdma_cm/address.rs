@@ -299,8 +299,7 @@ mod tests {
 
     #[test]
     fn the_port_of_a_service() {
-        let mut address =
-            Address::Ib { gid: [0; 16], service_id: 0x0106_0000, mask: !0xffff, pkey: 0 };
+        let mut address = Address::Ib { gid: [0; 16], service_id: 0x0106_0000, mask: !0xffff, pkey: 0 };
         address.set_port(0x77);
         assert_eq!(address.port(), 0x77);
         assert!(address.is_any());

@@ -57,8 +57,7 @@ pub fn asks_for_event(addr: u64, count: usize) -> Result<bool> {
 pub(super) fn run(call: &mut Call, addr: u64, count: usize) -> Result<bool> {
     let header = header(addr, count)?;
     let body = addr.wrapping_add(CommandHeader::SIZE as u64);
-    let request =
-        &Request { input: Input::user(body, header.in_len.into()), room: header.out_len.into() };
+    let request = &Request { input: Input::user(body, header.in_len.into()), room: header.out_len.into() };
     match header.command {
         0 => call.create_id(request)?,
         1 => call.destroy_id(request)?,
@@ -213,8 +212,7 @@ impl Call<'_> {
         id.file = new;
         let reported = id.reported;
         if old != new {
-            let unread =
-                rdma_cm.files.get_mut(&old).map(|file| file.extract(|e| e.of == wanted.id));
+            let unread = rdma_cm.files.get_mut(&old).map(|file| file.extract(|e| e.of == wanted.id));
             for queued in unread.into_iter().flatten() {
                 let fresh = queued.fresh.and_then(|fresh| rdma_cm.ids.get_mut(&fresh));
                 fresh.into_iter().for_each(|fresh| fresh.file = new);

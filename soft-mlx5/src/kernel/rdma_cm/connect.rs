@@ -159,10 +159,6 @@ impl Core {
 // Returns the header before the private data of a request between addresses of the Internet.
 fn header(id: &Identifier) -> Option<Vec<u8>> {
     let (source, destination) = (id.source?, id.destination?);
-    let header = IpHeader {
-        port: source.port(),
-        source: source.as_ip()?,
-        destination: destination.as_ip()?,
-    };
+    let header = IpHeader { port: source.port(), source: source.as_ip()?, destination: destination.as_ip()? };
     (id.header() > 0).then(|| header.emit().to_vec())
 }

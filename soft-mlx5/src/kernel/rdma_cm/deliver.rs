@@ -42,8 +42,7 @@ impl Core {
                 self.raise_conn(number, event::CONNECT_RESPONSE, 0, param);
             }
             Event::Ready => self.raise(number, event::ESTABLISHED, 0),
-            Event::Rejected { reason, .. }
-                if reason == reason::INVALID_SERVICE_ID && self.ask_next(number) => {}
+            Event::Rejected { reason, .. } if reason == reason::INVALID_SERVICE_ID && self.ask_next(number) => {}
             Event::Unreachable if self.ask_next(number) => {}
             Event::Rejected { reason, data } => {
                 let param = with_data(&data[..]);
@@ -54,8 +53,7 @@ impl Core {
             Event::Disconnected { timed_out: true } => self.end(number, timed_out),
             Event::Disconnected { timed_out: false } => self.end(number, 0),
             Event::TimewaitExit => self.raise(number, event::TIMEWAIT_EXIT, 0),
-            Event::Found(rep)
-                if rep.status == sidr_status::UNSUPPORTED && self.ask_next(number) => {}
+            Event::Found(rep) if rep.status == sidr_status::UNSUPPORTED && self.ask_next(number) => {}
             Event::Found(rep) => self.deliver_found(number, &rep),
             // New identifiers only.
             Event::Request(_) | Event::Inquiry(_) => {}
@@ -142,23 +140,14 @@ impl Core {
         let asked = Asked { service_id: req.service_id, service, data: &req.data, gids };
         let Some((Some(fresh), header)) = self.take_request(cm, &asked, path) else { return false };
         let data = &req.data[header..];
-        let param = UdParam {
-            private_data: rows(data),
-            private_data_len: data.len() as u8,
-            ..UdParam::default()
-        };
+        let param = UdParam { private_data: rows(data), private_data_len: data.len() as u8, ..UdParam::default() };
         self.announce(fresh, Param::Ud(Box::new(param)));
         true
     }
 
     // Makes the identifier of a request; returns the length of the header before its private data, too. `None` for a
     // request that no listener fits. A listener whose backlog is full refuses: there is no identifier.
-    fn take_request(
-        &mut self,
-        cm: cm::Id,
-        asked: &Asked,
-        path: Path,
-    ) -> Option<(Option<(u32, u32)>, usize)> {
+    fn take_request(&mut self, cm: cm::Id, asked: &Asked, path: Path) -> Option<(Option<(u32, u32)>, usize)> {
         let rdma_cm = &mut self.rdma_cm;
         let (listener, (ps, own, other)) = rdma_cm.listener_for(asked)?;
         let parent = rdma_cm.ids.get_mut(&listener)?;

@@ -137,8 +137,7 @@ impl File {
         while self.owed > 0 {
             let token = [0u8];
             // SAFETY: `token` is valid for reads of one byte.
-            let sent =
-                unsafe { libc::send(self.send.as_raw_fd(), token.as_ptr().cast(), 1, flags) };
+            let sent = unsafe { libc::send(self.send.as_raw_fd(), token.as_ptr().cast(), 1, flags) };
             if sent != 1 {
                 return;
             }

@@ -1,7 +1,8 @@
 //! The file of the connection manager, `/dev/infiniband/rdma_cm`: what the kernel's `rdma_ucm` and `rdma_cm` do.
 //!
 //! [`commands`] reads what a program writes, [`identifier`] is what the program gives names to, [`address`] says which
-//! addresses lead where. The protocol itself is in [`crate::cm`]; [`deliver`] turns its events into events of the program.
+//! addresses lead where. The protocol itself is in [`crate::cm`]; [`deliver`] turns its events into events of the
+//! program.
 
 mod accept;
 mod address;
@@ -154,7 +155,8 @@ impl Core {
         self.exchange();
     }
 
-    /// Returns `true` if what the program writes asks for an event. A thread of the program then waits for a token, until
+    /// Returns `true` if what the program writes asks for an event. A thread of the program then waits for a token,
+    /// until
     /// [`Self::end_rdma_cm_wait`].
     pub fn begin_rdma_cm_wait(&mut self, file: FileId, addr: u64, count: usize) -> Result<bool> {
         let asks = commands::asks_for_event(addr, count)?;
@@ -175,12 +177,7 @@ impl Core {
     }
 
     /// Runs a command; returns the bytes taken, which are all. `None` if it asks for an event and there is none.
-    pub fn write_rdma_cm(
-        &mut self,
-        file: FileId,
-        addr: u64,
-        count: usize,
-    ) -> Result<Option<usize>> {
+    pub fn write_rdma_cm(&mut self, file: FileId, addr: u64, count: usize) -> Result<Option<usize>> {
         let result = commands::run(&mut Call { core: self, file }, addr, count);
         self.exchange();
         self.deliver_events();

@@ -47,14 +47,7 @@ impl Call<'_> {
         self.join(request, wanted.response, wanted.uid, wanted.id, address)
     }
 
-    fn join(
-        &mut self,
-        request: &Request,
-        response: u64,
-        uid: u64,
-        number: u32,
-        address: Address,
-    ) -> Result<()> {
+    fn join(&mut self, request: &Request, response: u64, uid: u64, number: u32, address: Address) -> Result<()> {
         if request.room < 4 {
             return Err(ENOSPC);
         }
@@ -119,8 +112,8 @@ fn vector(address: &Address, space: u16, link: LinkLayer) -> AhAttr {
     }
 }
 
-/// Returns the multicast GID of an address: on Ethernet the address itself, on InfiniBand that of IPoIB with the signature of
-/// datagrams.
+/// Returns the multicast GID of an address: on Ethernet the address itself, on InfiniBand that of IPoIB with the
+/// signature of datagrams.
 fn group_gid(address: &Address, space: u16, link: LinkLayer) -> [u8; 16] {
     let gid = address.gid();
     let signature = if space == ps::UDP { [0x40, 0x01] } else { [0x40, 0x1b] };

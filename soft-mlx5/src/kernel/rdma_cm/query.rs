@@ -7,9 +7,7 @@ use super::connect::{RATE, mtu};
 use super::identifier::{Identifier, State};
 use crate::cm::Path;
 use crate::kernel::abi::Abi;
-use crate::kernel::abi::rdma_cm::{
-    PathData, Query, QueryAddrResp, QueryPathResp, QueryRouteResp, Storage, UserPath,
-};
+use crate::kernel::abi::rdma_cm::{PathData, Query, QueryAddrResp, QueryPathResp, QueryRouteResp, Storage, UserPath};
 use crate::kernel::errno::{EINVAL, ENODEV, ENOSPC};
 use crate::kernel::limits::DEFAULT_PKEY;
 use crate::nic::objects::Result;
@@ -42,13 +40,9 @@ impl Call<'_> {
         let node_guid = self.guid();
         let (link, lid) = (self.core.link, self.core.nic.port().lid);
         let id = self.id(wanted.id)?;
-        let six =
-            |address: Option<Address>| address.map_or([0; 28], |address| address.emit_array());
-        let mut answer = QueryRouteResp {
-            src_addr: six(id.source),
-            dst_addr: six(id.destination),
-            ..QueryRouteResp::default()
-        };
+        let six = |address: Option<Address>| address.map_or([0; 28], |address| address.emit_array());
+        let mut answer =
+            QueryRouteResp { src_addr: six(id.source), dst_addr: six(id.destination), ..QueryRouteResp::default() };
         if id.on_device {
             (answer.node_guid, answer.port_num) = (node_guid, 1);
             answer.num_paths = has_route(id).into();
@@ -107,8 +101,7 @@ impl Call<'_> {
     fn addresses(&mut self, id: u32) -> Result<QueryAddrResp> {
         let base = self.base(id)?;
         let id = self.id(id)?;
-        let emit =
-            |address: Option<Address>| address.map_or_else(Vec::new, |address| address.emit());
+        let emit = |address: Option<Address>| address.map_or_else(Vec::new, |address| address.emit());
         let (source, destination) = (emit(id.source), emit(id.destination));
         Ok(QueryAddrResp {
             src_size: source.len() as u16,
@@ -124,11 +117,8 @@ impl Call<'_> {
         let (link, lid) = (self.core.link, self.core.nic.port().lid);
         let id = self.id(number)?;
         let path = id.path.unwrap_or_else(|| unresolved(id, lid, link));
-        let service =
-            |address: Option<Address>| address.map_or(0, |address| id.service_id(&address));
-        let ib = |gid, service_id| {
-            Address::Ib { gid, service_id, mask: u64::MAX, pkey: DEFAULT_PKEY }.emit()
-        };
+        let service = |address: Option<Address>| address.map_or(0, |address| id.service_id(&address));
+        let ib = |gid, service_id| Address::Ib { gid, service_id, mask: u64::MAX, pkey: DEFAULT_PKEY }.emit();
         let local = if id.on_device { path.local_gid } else { [0; 16] };
         let source = ib(local, service(id.source));
         let destination = ib(path.remote_gid, service(id.destination));

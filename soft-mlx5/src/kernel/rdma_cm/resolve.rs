@@ -89,25 +89,14 @@ impl Call<'_> {
         self.resolve(wanted.id, source, destination, wanted.timeout_ms)
     }
 
-    fn resolve(
-        &mut self,
-        number: u32,
-        source: Option<Address>,
-        destination: Address,
-        timeout_ms: u32,
-    ) -> Result<()> {
+    fn resolve(&mut self, number: u32, source: Option<Address>, destination: Address, timeout_ms: u32) -> Result<()> {
         if self.id(number)?.state == State::Idle {
             let any = match destination {
-                Address::Ip { ip, .. } if ip.is_ipv6() => {
-                    Address::ip(std::net::Ipv6Addr::UNSPECIFIED.into(), 0)
-                }
+                Address::Ip { ip, .. } if ip.is_ipv6() => Address::ip(std::net::Ipv6Addr::UNSPECIFIED.into(), 0),
                 Address::Ip { .. } => Address::ANY,
-                Address::Ib { service_id, pkey, .. } => Address::Ib {
-                    gid: [0; 16],
-                    service_id: service_id & !0xffff,
-                    mask: !0xffff,
-                    pkey,
-                },
+                Address::Ib { service_id, pkey, .. } => {
+                    Address::Ib { gid: [0; 16], service_id: service_id & !0xffff, mask: !0xffff, pkey }
+                }
             };
             self.bind_to(number, source.unwrap_or(any))?;
         }
@@ -166,9 +155,7 @@ impl Core {
             None => Err(ENODEV),
             Some(Place::Group) => Ok(own),
             Some(Place::Port(lid)) if lid == own || peers.contains(&lid) => Ok(lid),
-            Some(Place::Machine) => {
-                Ok(self.candidates(number, peers).first().copied().unwrap_or(own))
-            }
+            Some(Place::Machine) => Ok(self.candidates(number, peers).first().copied().unwrap_or(own)),
             Some(Place::Port(_)) if now < until => return false,
             // As if nobody had answered the question for the hardware address.
             Some(Place::Port(_)) => Err(ETIMEDOUT),

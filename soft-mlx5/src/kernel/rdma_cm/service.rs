@@ -78,21 +78,13 @@ fn ends(id: &Identifier, asked: &Asked) -> Option<(Address, Address)> {
     let source = id.source?;
     let port = source.port();
     if id.ps == ps::IB || matches!(source, Address::Ib { .. }) {
-        let [own, other] = asked.gids.map(|gid| Address::Ib {
-            gid,
-            service_id: asked.service_id,
-            mask: u64::MAX,
-            pkey: 0xffff,
-        });
+        let [own, other] =
+            asked.gids.map(|gid| Address::Ib { gid, service_id: asked.service_id, mask: u64::MAX, pkey: 0xffff });
         let fits = source.is_any() || source.gid() == own.gid();
         return fits.then_some((own, other));
     }
     let header = IpHeader::parse(asked.data)?;
     let own = Address::ip(header.destination, port);
-    let fits = if source.is_any() {
-        !id.af_only || source.is_kin(&own)
-    } else {
-        source.as_ip() == own.as_ip()
-    };
+    let fits = if source.is_any() { !id.af_only || source.is_kin(&own) } else { source.as_ip() == own.as_ip() };
     fits.then_some((own, Address::ip(header.source, header.port)))
 }

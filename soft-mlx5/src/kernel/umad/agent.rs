@@ -59,9 +59,7 @@ impl Registration {
 
     // Number, QP, class, version, nothing, flags, methods, OUI, version of RMPP.
     fn second(bytes: &[u8; SECOND]) -> Result<Self> {
-        let word = |at: usize| {
-            u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
+        let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let mut methods = [0; 16];
         methods.copy_from_slice(&bytes[16..32]);
         let [zero, oui @ ..] = word(32).to_be_bytes();
@@ -101,9 +99,7 @@ impl Registration {
     pub fn overlaps(&self, other: &Self) -> bool {
         let key = |one: &Self| (one.qpn, one.class, one.version);
         let vendor = VENDOR_CLASSES.contains(&self.class);
-        key(self) == key(other)
-            && self.methods & other.methods != 0
-            && (!vendor || self.oui == other.oui)
+        key(self) == key(other) && self.methods & other.methods != 0 && (!vendor || self.oui == other.oui)
     }
 
     /// Returns `true` if it takes a request that arrived at queue pair `qpn`.

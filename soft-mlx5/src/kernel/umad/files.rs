@@ -60,8 +60,7 @@ impl UmadFiles {
     pub fn open(&mut self, id: FileId, flags: i32) -> Result<RawFd> {
         let [program, socket] = socket_pair().map_err(|_| EMFILE)?;
         let closes = if flags & libc::O_CLOEXEC == 0 { 0 } else { libc::FD_CLOEXEC };
-        for (command, value) in [(libc::F_SETFL, flags & libc::O_NONBLOCK), (libc::F_SETFD, closes)]
-        {
+        for (command, value) in [(libc::F_SETFL, flags & libc::O_NONBLOCK), (libc::F_SETFD, closes)] {
             // SAFETY: plain call on a descriptor that is ours.
             unsafe { libc::fcntl(program.as_raw_fd(), command, value) };
         }
@@ -147,9 +146,7 @@ impl UmadFiles {
     /// Hands a request to the agent that takes it; returns `false` if there is none.
     pub fn requested(&mut self, arrived: &Arrived) -> bool {
         let takes = |agent: &Agent| agent.wanted.takes(arrived.qpn, &arrived.mad);
-        let agents = |file: &UmadFile| {
-            file.agents.iter().find(|(_, agent)| takes(agent)).map(|(number, _)| *number)
-        };
+        let agents = |file: &UmadFile| file.agents.iter().find(|(_, agent)| takes(agent)).map(|(number, _)| *number);
         let found = self.files.iter().find_map(|(id, file)| Some((*id, agents(file)?)));
         let Some((id, agent)) = found else { return false };
         self.deliver(id, agent, arrived, &arrived.mad);

@@ -1,4 +1,5 @@
-//! Datagrams on their way: from a program to the fabric or to an agent of this device, and the headers that programs see.
+//! Datagrams on their way: from a program to the fabric or to an agent of this device, and the headers that programs
+//! see.
 
 use crate::fabric::LinkLayer;
 use crate::fabric::address::SWITCH_LID;
@@ -90,9 +91,7 @@ impl Written {
     fn parse(bytes: &[u8], with_pkey: bool) -> Result<Self> {
         let size = header_size(with_pkey);
         let data = bytes.get(size..).filter(|data| data.len() >= SHORTEST).ok_or(EINVAL)?;
-        let word = |at: usize| {
-            u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
+        let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let mut mad = [0; SIZE];
         mad.get_mut(..data.len()).ok_or(EINVAL)?.copy_from_slice(data);
         let grh = (bytes[32] != 0).then(|| {

@@ -32,10 +32,7 @@ impl Program {
             ignore_overrun: false,
             comp_vector: 0,
         };
-        (
-            Self { ring, record, size: size as usize, count },
-            Cq::new(Cqn(0x400), attr, &Spaces::default()).unwrap(),
-        )
+        (Self { ring, record, size: size as usize, count }, Cq::new(Cqn(0x400), attr, &Spaces::default()).unwrap())
     }
 
     fn cqe(&self, index: u32) -> Option<Cqe64> {
@@ -51,9 +48,7 @@ impl Program {
     fn bytes(&self, index: u32, offset: usize) -> [u8; 8] {
         let slot = (index & (self.count - 1)) as usize;
         let mut bytes = [0; 8];
-        Span::new(self.ring.as_ptr() as u64, self.ring.len() * 8)
-            .read(slot * self.size + offset, &mut bytes)
-            .unwrap();
+        Span::new(self.ring.as_ptr() as u64, self.ring.len() * 8).read(slot * self.size + offset, &mut bytes).unwrap();
         bytes
     }
 
@@ -121,10 +116,7 @@ fn indices_wrap_at_24_bits() {
     for _ in 0..4 {
         assert_eq!(cq.push(&send(0), &Defects::default(), &mut strict), None);
     }
-    assert_eq!(
-        cq.push(&send(0), &Defects::default(), &mut strict),
-        Some(Event::CqError(Cqn(0x400)))
-    );
+    assert_eq!(cq.push(&send(0), &Defects::default(), &mut strict), Some(Event::CqError(Cqn(0x400))));
 }
 
 #[test]
@@ -133,10 +125,7 @@ fn an_overrun_is_reported_once_and_writes_nothing() {
     let mut strict = Strict::new(false);
     cq.push(&send(1), &Defects::default(), &mut strict);
     cq.push(&send(2), &Defects::default(), &mut strict);
-    assert_eq!(
-        cq.push(&send(3), &Defects::default(), &mut strict),
-        Some(Event::CqError(Cqn(0x400)))
-    );
+    assert_eq!(cq.push(&send(3), &Defects::default(), &mut strict), Some(Event::CqError(Cqn(0x400))));
     assert_eq!(cq.push(&send(3), &Defects::default(), &mut strict), None);
     assert_eq!(program.cqe(0).unwrap().wqe_counter.get(), 1);
     assert_eq!(program.cqe(1).unwrap().wqe_counter.get(), 2);
@@ -278,10 +267,7 @@ fn resize_ends_the_old_buffer_and_continues_in_the_new_one() {
     for _ in 0..4 {
         assert_eq!(cq.push(&send(0), &Defects::default(), &mut strict), None);
     }
-    assert_eq!(
-        cq.resize(&Space::Process, new.ring.as_ptr() as u64, 4, &mut strict),
-        Err(Errno(libc::EINVAL))
-    );
+    assert_eq!(cq.resize(&Space::Process, new.ring.as_ptr() as u64, 4, &mut strict), Err(Errno(libc::EINVAL)));
     assert!(matches!(cq.push(&send(0), &Defects::default(), &mut strict), Some(Event::CqError(_))));
     assert_eq!(strict.count(Rule::ConsumerIndex), 0);
 }
@@ -291,8 +277,7 @@ fn resize_ends_the_old_buffer_and_continues_in_the_new_one() {
 fn read(program: &Program, index: u32, format: u8) -> Vec<(u16, u32, u32)> {
     let title = program.cqe(index).expect("a CQE");
     if title.format() == CqeFormat::Plain {
-        let extra =
-            if format == 1 { title.rx_hash_result.get() } else { title.check_sum.get().into() };
+        let extra = if format == 1 { title.rx_hash_result.get() } else { title.check_sum.get().into() };
         return vec![(title.wqe_counter.get(), title.byte_cnt.get(), extra)];
     }
     assert_eq!(title.format(), CqeFormat::Compressed);
@@ -375,9 +360,6 @@ fn an_event_of_a_block_comes_with_it_and_an_overrun_counts_it() {
         assert_eq!(cq.push(&solicited, &Defects::default(), &mut strict), None);
     }
     assert_eq!(cq.write_block(&mut Strict::new(false)), Some(Event::Completion(Cqn(0x400))));
-    assert_eq!(
-        cq.push(&send(4), &Defects::default(), &mut strict),
-        Some(Event::CqError(Cqn(0x400)))
-    );
+    assert_eq!(cq.push(&send(4), &Defects::default(), &mut strict), Some(Event::CqError(Cqn(0x400))));
     assert_eq!(read(&program, 0, 1).len(), 4);
 }

@@ -92,12 +92,7 @@ impl Nic {
     }
 
     /// Makes the receive side of a queue pair.
-    pub(in crate::nic) fn create_receiver(
-        &mut self,
-        qp: Qpn,
-        attr: &QpAttr,
-        spaces: &Spaces,
-    ) -> Result<()> {
+    pub(in crate::nic) fn create_receiver(&mut self, qp: Qpn, attr: &QpAttr, spaces: &Spaces) -> Result<()> {
         if attr.rq.count == 0 {
             return Ok(());
         }

@@ -163,11 +163,7 @@ impl Rules {
                 return Ok(());
             }
         }
-        let entry = Entry {
-            tag: rule.tag.unwrap_or(0),
-            continues: rule.continues,
-            targets: vec![(flow, rule.target)],
-        };
+        let entry = Entry { tag: rule.tag.unwrap_or(0), continues: rule.continues, targets: vec![(flow, rule.target)] };
         if let Some(group) = groups.iter_mut().flatten().find(same) {
             group.entries.insert(value, entry);
             return Ok(());

@@ -80,15 +80,13 @@ impl HashAttr {
                 hash.kind |= version << (2 * index);
             }
         }
-        for (protocol, ports, kind) in
-            [(TCP, [SRC_PORT_TCP, DST_PORT_TCP], 1), (UDP, [SRC_PORT_UDP, DST_PORT_UDP], 2)]
+        for (protocol, ports, kind) in [(TCP, [SRC_PORT_TCP, DST_PORT_TCP], 1), (UDP, [SRC_PORT_UDP, DST_PORT_UDP], 2)]
         {
             if !wants(ports[0] | ports[1]) {
                 continue;
             }
             let transport = ip.transport.filter(|_| ip.protocol == protocol)?;
-            for (index, number) in [transport.source, transport.destination].into_iter().enumerate()
-            {
+            for (index, number) in [transport.source, transport.destination].into_iter().enumerate() {
                 if wants(ports[index]) {
                     input.extend(number.to_be_bytes());
                     hash.kind |= kind << (4 + 2 * index);
@@ -107,9 +105,9 @@ mod tests {
 
     /// The key of "Verifying the RSS Hash Calculation" (Microsoft).
     const PUBLISHED: [u8; KEY] = [
-        0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f,
-        0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,
-        0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+        0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca,
+        0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b,
+        0xbe, 0xac, 0x01, 0xfa,
     ];
 
     fn hash(sample: &Sample, fields: u64) -> Hash {

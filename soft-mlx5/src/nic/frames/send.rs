@@ -195,11 +195,7 @@ mod tests {
                 let broken = frame.clone();
                 fill_checksums(&mut frame, flags << 6);
                 let expected = |bit: u8, at: usize| {
-                    if flags & bit != 0 {
-                        whole[at..at + 2].to_vec()
-                    } else {
-                        broken[at..at + 2].to_vec()
-                    }
+                    if flags & bit != 0 { whole[at..at + 2].to_vec() } else { broken[at..at + 2].to_vec() }
                 };
                 assert_eq!(frame[sums[0]..sums[0] + 2], expected(1, sums[0]));
                 assert_eq!(frame[sums[1]..sums[1] + 2], expected(2, sums[1]));
@@ -210,21 +206,16 @@ mod tests {
     #[test]
     fn a_large_segment_becomes_frames() {
         let payload: Vec<u8> = (0..2500u32).map(|at| at as u8).collect();
-        for sample in [
-            Sample::udp([10, 0, 0, 2], 5001, &payload).tcp(),
-            Sample::udp([10, 0, 0, 2], 5001, &payload).tcp().ipv6(),
-        ] {
+        for sample in
+            [Sample::udp([10, 0, 0, 2], 5001, &payload).tcp(), Sample::udp([10, 0, 0, 2], 5001, &payload).tcp().ipv6()]
+        {
             let mut whole = sample.build();
             let ip = Headers::parse(&whole).unwrap().ip.unwrap();
             let header = whole.len() - payload.len();
             whole[ip.body + 13] = 0x99;
             let mut frames = segments(&whole, header, 1000);
-            assert_eq!(
-                frames.iter().map(Vec::len).collect::<Vec<_>>(),
-                [1000, 1000, 500].map(|n| n + header)
-            );
-            let word =
-                |at: usize, frame: &[u8]| u32::from_be_bytes(*frame[at..].first_chunk().unwrap());
+            assert_eq!(frames.iter().map(Vec::len).collect::<Vec<_>>(), [1000, 1000, 500].map(|n| n + header));
+            let word = |at: usize, frame: &[u8]| u32::from_be_bytes(*frame[at..].first_chunk().unwrap());
             for (index, frame) in frames.iter_mut().enumerate() {
                 let first = word(ip.body + 4, &whole);
                 assert_eq!(word(ip.body + 4, frame), first.wrapping_add(1000 * index as u32));

@@ -84,12 +84,7 @@ struct Parts<'a> {
 
 impl Wq {
     /// Makes a queue in state Reset.
-    pub fn new(
-        number: u32,
-        attr: RwqAttr,
-        owner: Option<Qpn>,
-        spaces: &Spaces,
-    ) -> objects::Result<Self> {
+    pub fn new(number: u32, attr: RwqAttr, owner: Option<Qpn>, spaces: &Spaces) -> objects::Result<Self> {
         let record = Span::of(&spaces.record, attr.dbrec, 8);
         let queue = match attr.striding {
             Some(_) => ReceiveQueue::striding(attr.ring, &spaces.ring, record)?,
@@ -144,12 +139,7 @@ impl Wq {
     }
 
     /// Puts a frame into the queue; `out` gets the completions.
-    pub fn deliver(
-        &mut self,
-        arrival: &Arrival,
-        core: &mut Core,
-        out: &mut Vec<Completion>,
-    ) -> Result<(), Stop> {
+    pub fn deliver(&mut self, arrival: &Arrival, core: &mut Core, out: &mut Vec<Completion>) -> Result<(), Stop> {
         let mut bytes = arrival.bytes.to_vec();
         let vlan = arrival.headers.vlan.filter(|_| self.attr.offloads.strip_vlan);
         if vlan.is_some() {
@@ -211,13 +201,9 @@ impl Wq {
                 self.queue.complete(index);
                 out.push(Completion { cqe: cqe.to_bytes(), front: None });
             }
-            Some(_) => self.consume(
-                index,
-                strides,
-                cqe,
-                |strides| StrideCount::frame(bytes.len() as u16, strides),
-                out,
-            ),
+            Some(_) => {
+                self.consume(index, strides, cqe, |strides| StrideCount::frame(bytes.len() as u16, strides), out)
+            }
         }
         Ok(())
     }
@@ -309,7 +295,8 @@ impl Wq {
         }
     }
 
-    /// Returns the CQE of a failed WQE. Adapters left out the number of the queue and the solicited event (dumps C5, C6).
+    /// Returns the CQE of a failed WQE. Adapters left out the number of the queue and the solicited event (dumps C5,
+    /// C6).
     fn error(&self, index: u16, failure: Failure) -> Completion {
         let [hw_err_synd, hw_synd_type] = failure.hardware;
         let cqe = ErrorCqe {

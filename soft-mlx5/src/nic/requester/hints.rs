@@ -45,9 +45,11 @@ pub fn cause(qp: &Qp, core: &Core) -> String {
     };
     let Some(dlid) = qp.route.as_ref().map(|route| route.dlid) else {
         return match core.link_layer {
-            LinkLayer::InfiniBand => "the destination LID is 0, and there is no GRH: the program addresses its peer as on \
+            LinkLayer::InfiniBand => {
+                "the destination LID is 0, and there is no GRH: the program addresses its peer as on \
                                       Ethernet (use --link roce), or has not exchanged LIDs"
-                .to_owned(),
+                    .to_owned()
+            }
             LinkLayer::Ethernet => {
                 "the destination GID is of no device: the peer has not sent its GID, or is on a real network".to_owned()
             }
@@ -57,15 +59,11 @@ pub fn cause(qp: &Qp, core: &Core) -> String {
         return "the port is down".to_owned();
     }
     if !core.link.has_device(dlid) {
-        return format!(
-            "no device has LID {dlid}: the peer has ended, or is elsewhere; {same_fabric}"
-        );
+        return format!("no device has LID {dlid}: the peer has ended, or is elsewhere; {same_fabric}");
     }
     let lost = core.link.drops().injected;
     if lost > 0 {
-        return format!(
-            "{lost} packets of this device were lost on request, and perhaps some of the peer's"
-        );
+        return format!("{lost} packets of this device were lost on request, and perhaps some of the peer's");
     }
     if dlid == core.link.lid() {
         return format!(

@@ -62,13 +62,7 @@ pub fn transmit(qp: &mut Qp, core: &mut Core, budget: &mut u32) -> Turn {
 }
 
 fn bth(qp: &Qp, operation: Operation, psn: u32) -> Bth {
-    Bth {
-        opcode: operation.encode(Service::Rc),
-        pkey: PKEY,
-        dest_qpn: qp.dest_qpn,
-        psn,
-        ..Bth::default()
-    }
+    Bth { opcode: operation.encode(Service::Rc), pkey: PKEY, dest_qpn: qp.dest_qpn, psn, ..Bth::default() }
 }
 
 /// Sends one packet of the answer to a READ; returns `false` if the key no longer allows it.

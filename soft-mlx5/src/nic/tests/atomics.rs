@@ -13,18 +13,9 @@ fn word(memory: &Memory, at: usize) -> u64 {
     u64::from_ne_bytes(memory.get(at, 8).try_into().unwrap())
 }
 
-fn work(
-    opcode: WqeOpcode,
-    swap_add: u64,
-    compare: u64,
-    remote: (u64, u32),
-    local: (u64, u32),
-) -> Work {
+fn work(opcode: WqeOpcode, swap_add: u64, compare: u64, remote: (u64, u32), local: (u64, u32)) -> Work {
     let operands = AtomicSegment { swap_add: swap_add.into(), compare: compare.into() };
-    Work::new(opcode)
-        .remote(remote.0, remote.1)
-        .bytes(&operands.to_bytes())
-        .data(local.0, 8, local.1)
+    Work::new(opcode).remote(remote.0, remote.1).bytes(&operands.to_bytes()).data(local.0, 8, local.1)
 }
 
 #[test]

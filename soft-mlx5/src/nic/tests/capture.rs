@@ -108,15 +108,11 @@ fn tshark_decodes_both_versions_of_roce() {
         device.post(&mut a, &write.inline(b"payload"));
         device.settle();
         assert_eq!(send.drain().len(), 1);
-        let fields =
-            ["infiniband.bth.opcode", "frame.protocols", "_ws.expert.message", "_ws.malformed"];
+        let fields = ["infiniband.bth.opcode", "frame.protocols", "_ws.expert.message", "_ws.malformed"];
         let packets = tshark(&path, &fields);
         assert_eq!(packets.len(), 2);
         for (packet, opcode) in packets.iter().zip(["10", "17"]) {
-            assert_eq!(
-                packet[..2],
-                [opcode, &format!("{layers}{}", if opcode == "10" { ":data" } else { "" })]
-            );
+            assert_eq!(packet[..2], [opcode, &format!("{layers}{}", if opcode == "10" { ":data" } else { "" })]);
             assert_eq!(packet[2..], ["", ""], "{packet:?}");
         }
     }

@@ -86,9 +86,7 @@ fn a_datagram_arrives_after_forty_bytes() {
 #[test]
 fn the_grh_names_the_source() {
     use LinkLayer::{Ethernet, InfiniBand};
-    for (link_layer, index) in
-        [(InfiniBand, 0), (Ethernet, 0), (Ethernet, 1), (Ethernet, 2), (Ethernet, 3)]
-    {
+    for (link_layer, index) in [(InfiniBand, 0), (Ethernet, 0), (Ethernet, 1), (Ethernet, 2), (Ethernet, 3)] {
         let mut s = setup_with(NicConfig { link_layer, ..NicConfig::default() });
         s.receive(1024);
         s.memory.set(0, &[0xee; 40]);

@@ -42,8 +42,7 @@ fn run(seed: u64, memory: &Memory) -> Left {
     });
     let (mut send, mut recv) = (device.cq(128), device.cq(128));
     let path = Path { mtu: 256, ..Path::default() };
-    let mut pairs: Vec<_> =
-        (0..4).map(|_| device.pair_with(|attr| attr, &send, &recv, path)).collect();
+    let mut pairs: Vec<_> = (0..4).map(|_| device.pair_with(|attr| attr, &send, &recv, path)).collect();
     let key = device.register(memory, ALL_ACCESS);
     let mut cqes = Vec::new();
     for round in 0..50u32 {
@@ -68,9 +67,7 @@ fn the_same_seed_gives_the_same_bytes() {
     assert!(first != run(43, &memory), "the seed decides something");
     // A line for each send WQE and receive WQE and the doorbell of each, and for each CQE.
     let trace = String::from_utf8(first.trace).unwrap();
-    for (kind, count) in
-        [("doorbell uar", 200), ("rcv_counter", 200), (" sq ", 200), (" rq ", 200), ("cqe", 400)]
-    {
+    for (kind, count) in [("doorbell uar", 200), ("rcv_counter", 200), (" sq ", 200), (" rq ", 200), ("cqe", 400)] {
         assert_eq!(trace.lines().filter(|line| line.contains(kind)).count(), count, "{kind}");
     }
     assert!(first.packets.len() > 200 * 100);

@@ -262,12 +262,7 @@ fn retries_run_out_without_an_answer() {
         s.device.set_state(&qp, QpState::Reset);
         qp.record.span().set_record(SEND, 0).unwrap();
         qp.sent = 0;
-        s.device.connect_with(
-            &qp,
-            dlid,
-            peer,
-            Path { timeout: 10, retry_cnt: 3, ..Path::default() },
-        );
+        s.device.connect_with(&qp, dlid, peer, Path { timeout: 10, retry_cnt: 3, ..Path::default() });
         let start = s.device.now;
         s.device.post(&mut qp, &Work::send().inline(b"anybody?"));
         s.device.run_until(|| s.send.peek().is_some());

@@ -59,11 +59,7 @@ impl Traffic {
         });
         for i in 0..2 {
             let (dlid, peer) = (2 - i as u16, sides[1 - i].qp.number);
-            let path = if i == 0 {
-                path
-            } else {
-                Path { rq_psn: path.sq_psn, sq_psn: path.rq_psn, ..path }
-            };
+            let path = if i == 0 { path } else { Path { rq_psn: path.sq_psn, sq_psn: path.rq_psn, ..path } };
             devices[i].connect_with(&sides[i].qp, dlid, peer, path);
         }
         Self { devices, sides, rng: Rng::new(seed) }
@@ -116,8 +112,7 @@ impl Traffic {
                 progress |= self.devices[i].nic.step(now);
                 self.poll(i);
             }
-            let waiting =
-                |side: &Side| side.posted == messages || side.posted - side.completed >= 16;
+            let waiting = |side: &Side| side.posted == messages || side.posted - side.completed >= 16;
             if !progress && self.sides.iter().all(waiting) {
                 let deadlines = self.devices.iter().filter_map(|device| device.nic.next_deadline());
                 let next = deadlines.min().expect("something to wait for");
@@ -183,10 +178,7 @@ fn a_link_that_goes_down_and_up_again() {
     traffic.devices[0].nic.step(now);
     traffic.devices[1].nic.set_link(true);
     traffic.run(200);
-    assert_eq!(
-        traffic.devices[1].events().into_iter().filter(|e| matches!(e, Event::Port { .. })).count(),
-        2
-    );
+    assert_eq!(traffic.devices[1].events().into_iter().filter(|e| matches!(e, Event::Port { .. })).count(), 2);
 }
 
 #[test]

@@ -81,13 +81,7 @@ impl Setup {
         self.intruder.send(1, frame).unwrap();
     }
 
-    fn send_from(
-        &mut self,
-        slid: u16,
-        operation: Operation,
-        psn: u32,
-        fill: impl FnOnce(&mut Frame),
-    ) {
+    fn send_from(&mut self, slid: u16, operation: Operation, psn: u32, fill: impl FnOnce(&mut Frame)) {
         self.queue(slid, operation, psn, fill);
         self.device.settle();
     }
@@ -129,13 +123,9 @@ fn only_the_peer_is_heard() {
 #[test]
 fn packets_out_of_place_are_invalid_requests() {
     use Operation::*;
-    for (operation, len) in [
-        (SendMiddle, MTU),
-        (SendLast, 1),
-        (WriteLast, 1),
-        (SendFirst, MTU - 1),
-        (SendOnly, MTU + 1),
-    ] {
+    for (operation, len) in
+        [(SendMiddle, MTU), (SendLast, 1), (WriteLast, 1), (SendFirst, MTU - 1), (SendOnly, MTU + 1)]
+    {
         let mut s = setup();
         s.qp.post_receive(&[DataSegment::new(s.memory.addr(), 4096, s.key)]);
         s.inject(operation, PSN, |frame| frame.payload_mut(len).fill(1));
@@ -337,12 +327,9 @@ fn an_acknowledgement_that_overtakes_a_read_answer_asks_for_it_again() {
 #[test]
 fn answers_that_do_not_fit_are_bad_responses() {
     use Operation::*;
-    for (operation, len) in [
-        (ReadResponseOnly, 699),
-        (ReadResponseMiddle, MTU - 1),
-        (ReadResponseLast, MTU),
-        (AtomicAcknowledge, 0),
-    ] {
+    for (operation, len) in
+        [(ReadResponseOnly, 699), (ReadResponseMiddle, MTU - 1), (ReadResponseLast, MTU), (AtomicAcknowledge, 0)]
+    {
         let mut s = setup();
         let read = Work::new(mlx5_wire::opcode::WqeOpcode::RDMA_READ).remote(0x1000, 7);
         s.device.post(&mut s.qp, &read.data(s.memory.addr(), 700, s.key));
@@ -389,10 +376,8 @@ fn random_packets_touch_nothing_that_is_not_registered() {
     let mut s = setup();
     let mut rng = Rng::new(11);
     let guard = Memory::new(8192);
-    let operations: Vec<_> = (0..=255)
-        .filter_map(Operation::decode)
-        .filter(|(service, _)| *service == Service::Rc)
-        .collect();
+    let operations: Vec<_> =
+        (0..=255).filter_map(Operation::decode).filter(|(service, _)| *service == Service::Rc).collect();
     let mut restarts = 0;
     for _ in 0..50_000 {
         if s.device.state(&s.qp) == QpState::Err {
@@ -403,11 +388,7 @@ fn random_packets_touch_nothing_that_is_not_registered() {
             s.connect();
         }
         if rng.chance(0.3) {
-            s.qp.post_receive(&[DataSegment::new(
-                s.memory.addr(),
-                rng.below(4096) as u32 + 1,
-                s.key,
-            )]);
+            s.qp.post_receive(&[DataSegment::new(s.memory.addr(), rng.below(4096) as u32 + 1, s.key)]);
         }
         if rng.chance(0.3) {
             let work = match rng.below(3) {

@@ -199,8 +199,7 @@ impl Device {
         let n = self.qps;
         self.qps += 1;
         // Four registers in a page, one for each queue pair.
-        let register =
-            Register { page: CQ_PAGE + 1 + n / 4, offset: BLUE_FLAME as u32 + 512 * (n % 4) };
+        let register = Register { page: CQ_PAGE + 1 + n / 4, offset: BLUE_FLAME as u32 + 512 * (n % 4) };
         assert!(register.offset as usize + 512 <= PAGE_SIZE);
         QpAttr {
             pd: self.pd,
@@ -251,12 +250,7 @@ impl Device {
         let none = QpModify::default();
         self.modify(
             qp,
-            QpModify {
-                state: Some(QpState::Init),
-                access: Some(path.access),
-                qkey: Some(path.qkey),
-                ..none
-            },
+            QpModify { state: Some(QpState::Init), access: Some(path.access), qkey: Some(path.qkey), ..none },
         );
         self.modify(
             qp,
@@ -290,13 +284,7 @@ impl Device {
         self.pair_with(attr, send, recv, Path::default())
     }
 
-    pub fn pair_with(
-        &mut self,
-        attr: impl Fn(QpAttr) -> QpAttr,
-        send: &Cq,
-        recv: &Cq,
-        path: Path,
-    ) -> (Qp, Qp) {
+    pub fn pair_with(&mut self, attr: impl Fn(QpAttr) -> QpAttr, send: &Cq, recv: &Cq, path: Path) -> (Qp, Qp) {
         let first = self.qp_attr(Service::Rc, send, recv);
         let first = self.qp(attr(first));
         let second = self.qp_attr(Service::Rc, send, recv);
@@ -500,11 +488,7 @@ impl Work {
     }
 
     pub fn remote(self, raddr: u64, rkey: u32) -> Self {
-        let segment = RemoteAddressSegment {
-            raddr: raddr.into(),
-            rkey: rkey.into(),
-            ..RemoteAddressSegment::zeroed()
-        };
+        let segment = RemoteAddressSegment { raddr: raddr.into(), rkey: rkey.into(), ..RemoteAddressSegment::zeroed() };
         self.bytes(&segment.to_bytes())
     }
 

@@ -34,12 +34,10 @@ fn sixteen_bit_counters_wrap_on_both_queues() {
 
 #[test]
 fn small_messages_come_inside_the_cqe() {
-    for (size, capacity, format) in [(64, 32, CqeFormat::Inline32), (128, 64, CqeFormat::Inline64)]
-    {
+    for (size, capacity, format) in [(64, 32, CqeFormat::Inline32), (128, 64, CqeFormat::Inline64)] {
         let mut device = Device::new();
         let (send, mut recv) = (device.cq(16), device.cq_of_size(16, size));
-        let (mut a, mut b) =
-            device.pair(|attr| QpAttr { scatter_to_cqe_rq: true, ..attr }, &send, &recv);
+        let (mut a, mut b) = device.pair(|attr| QpAttr { scatter_to_cqe_rq: true, ..attr }, &send, &recv);
         let memory = Memory::new(4096);
         let key = device.register(&memory, ALL_ACCESS);
         for len in [0, 1, 31, 32, 33, 63, 64, 65, 2000] {

@@ -34,11 +34,8 @@ fn write_places_bytes_without_a_completion() {
     for len in [1u32, 1023, 1024, 1025, 100_000] {
         let bytes = pattern(len.into(), len as usize);
         s.local.set(3, &bytes);
-        let work = Work::new(WqeOpcode::RDMA_WRITE).remote(s.remote.addr() + 17, s.rkey).data(
-            s.local.addr() + 3,
-            len,
-            s.lkey,
-        );
+        let work =
+            Work::new(WqeOpcode::RDMA_WRITE).remote(s.remote.addr() + 17, s.rkey).data(s.local.addr() + 3, len, s.lkey);
         let index = s.device.post(&mut s.a, &work);
         s.device.settle();
         assert_eq!(s.remote.get(17, len as usize), bytes);
@@ -154,13 +151,7 @@ fn operations_of_all_kinds_complete_in_order() {
 #[test]
 fn a_zero_based_region_is_named_by_offset() {
     let mut s = setup(Path::default());
-    let attr = MkeyAttr {
-        pd: s.device.pd,
-        va: s.remote.addr() + 64,
-        iova: 0,
-        length: 128,
-        access: ALL_ACCESS,
-    };
+    let attr = MkeyAttr { pd: s.device.pd, va: s.remote.addr() + 64, iova: 0, length: 128, access: ALL_ACCESS };
     let rkey = s.device.nic.create_mkey(attr).unwrap().0;
     let work = Work::new(WqeOpcode::RDMA_WRITE).remote(120, rkey).inline(b"the end!");
     s.device.post(&mut s.a, &work);

@@ -18,9 +18,7 @@ fn unknown_opcodes_are_local_errors_on_every_service() {
 
 fn refused_with<const OPERANDS: usize>() {
     use WqeOpcode as Op;
-    for opcode in
-        [Op::ATOMIC_MASKED_CS, Op::ATOMIC_MASKED_FA, Op::LOCAL_INVAL, Op::UMR, Op::SET_PSV]
-    {
+    for opcode in [Op::ATOMIC_MASKED_CS, Op::ATOMIC_MASKED_FA, Op::LOCAL_INVAL, Op::UMR, Op::SET_PSV] {
         for service in [Service::Rc, Service::Uc, Service::Ud] {
             let mut device = Device::new();
             let (mut send, recv) = (device.cq(16), device.cq(16));

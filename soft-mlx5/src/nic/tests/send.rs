@@ -156,8 +156,7 @@ fn a_shared_register_loses_no_ring() {
     let mut device = Device::new();
     let (mut send, mut recv) = (device.cq(64), device.cq(64));
     let register = device.qp_attr(Service::Rc, &send, &recv).register;
-    let pairs: Vec<_> =
-        (0..8).map(|_| device.pair(|attr| QpAttr { register, ..attr }, &send, &recv)).collect();
+    let pairs: Vec<_> = (0..8).map(|_| device.pair(|attr| QpAttr { register, ..attr }, &send, &recv)).collect();
     let mut pairs = pairs;
     // All ring before the device looks: the device can see only the last one or two.
     for (a, b) in &mut pairs {

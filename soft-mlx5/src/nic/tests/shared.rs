@@ -19,17 +19,15 @@ fn slots_complete_in_whatever_order_and_none_is_lost() {
     let mut srq = device.srq(SLOTS as u32, 6);
     let number = srq.number;
     let path = Path { mtu: 256, rnr_timer: 1, ..Path::default() };
-    let mut pairs: Vec<_> = (0..QPS)
-        .map(|_| device.pair_with(|attr| QpAttr { srq: Some(number), ..attr }, &send, &recv, path))
-        .collect();
+    let mut pairs: Vec<_> =
+        (0..QPS).map(|_| device.pair_with(|attr| QpAttr { srq: Some(number), ..attr }, &send, &recv, path)).collect();
     let memory = Memory::new(SLOTS * SIZE + SIZE * QPS);
     let key = device.register(&memory, ALL_ACCESS);
     let addr = memory.addr();
     let post = |srq: &mut Srq, slot_of: &mut Vec<usize>, buffer: usize| {
         // The second entry splits the buffer at an odd place.
         let at = addr + (buffer * SIZE) as u64;
-        let segments =
-            [DataSegment::new(at, 301, key), DataSegment::new(at + 301, SIZE as u32 - 301, key)];
+        let segments = [DataSegment::new(at, 301, key), DataSegment::new(at + 301, SIZE as u32 - 301, key)];
         let slot = srq.post(&segments).unwrap();
         slot_of[usize::from(slot)] = buffer;
     };

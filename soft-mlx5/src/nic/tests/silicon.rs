@@ -10,8 +10,7 @@ use super::program::*;
 use crate::nic::completion::Failure;
 use crate::nic::objects::*;
 
-const DUMPS: &str =
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/silicon/dumps.txt"));
+const DUMPS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/silicon/dumps.txt"));
 
 /// Returns the CQE of this name in the collection.
 fn dump(name: &str) -> [u8; 64] {

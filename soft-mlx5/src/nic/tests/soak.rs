@@ -86,13 +86,7 @@ impl Soak {
             .map(|i| {
                 let fabric = fabric.clone();
                 let seed = SEED + i;
-                Device::with(NicConfig {
-                    fabric,
-                    faults,
-                    seed,
-                    strict: true,
-                    ..NicConfig::default()
-                })
+                Device::with(NicConfig { fabric, faults, seed, strict: true, ..NicConfig::default() })
             })
             .collect();
         let source = Memory::new(connections * OUTSTANDING as usize * LONGEST);
@@ -117,16 +111,7 @@ impl Soak {
                 let to_number = to.number;
                 // Its queues live as long as the devices.
                 std::mem::forget(to);
-                Connection {
-                    sender,
-                    from,
-                    to: to_number,
-                    sent: 0,
-                    acknowledged: 0,
-                    received: 0,
-                    digest: 0,
-                    prefix: 0,
-                }
+                Connection { sender, from, to: to_number, sent: 0, acknowledged: 0, received: 0, digest: 0, prefix: 0 }
             })
             .collect();
         std::mem::forget(unused);
@@ -186,8 +171,7 @@ impl Soak {
             while let Some(cqe) = cq.poll() {
                 assert_eq!(cqe.opcode(), CqeOpcode::Requester, "{:?}", error(&cqe));
                 let mut all = self.connections.iter_mut();
-                let connection =
-                    all.find(|c| c.sender == sender && c.from.number.0 == cqe.qpn()).unwrap();
+                let connection = all.find(|c| c.sender == sender && c.from.number.0 == cqe.qpn()).unwrap();
                 // Each WQE is one basic block.
                 assert_eq!(cqe.wqe_counter.get(), connection.acknowledged as u16);
                 connection.acknowledged += 1;
@@ -238,10 +222,7 @@ impl Soak {
             self.take_acknowledgements();
             self.receive();
             progress(self);
-            let stuck = self
-                .connections
-                .iter()
-                .all(|c| c.sent == each || c.sent - c.acknowledged == OUTSTANDING);
+            let stuck = self.connections.iter().all(|c| c.sent == each || c.sent - c.acknowledged == OUTSTANDING);
             if !busy && stuck && self.received < total {
                 let deadlines = self.devices.iter().filter_map(|device| device.nic.next_deadline());
                 self.now = self.now.max(deadlines.min().expect("a message is lost for good"));

@@ -53,13 +53,7 @@ pub struct TagList {
 impl TagList {
     /// Makes a list for `max_tags` posted tags: it has one entry more, which is always free.
     pub fn new(max_tags: u16) -> Self {
-        let entry = || Entry {
-            state: State::Free,
-            enabled: false,
-            tag: 0,
-            mask: 0,
-            buffer: ScatterList::default(),
-        };
+        let entry = || Entry { state: State::Free, enabled: false, tag: 0, mask: 0, buffer: ScatterList::default() };
         Self {
             entries: std::iter::repeat_with(entry).take(usize::from(max_tags) + 1).collect(),
             order: Vec::new(),
@@ -102,21 +96,14 @@ impl TagList {
     }
 
     /// Adds the entry that was announced, and announces `next`; returns the index of the entry.
-    pub fn append(
-        &mut self,
-        next: u16,
-        tag: u64,
-        mask: u64,
-        buffer: ScatterList,
-    ) -> Result<u16, BadIndex> {
+    pub fn append(&mut self, next: u16, tag: u64, mask: u64, buffer: ScatterList) -> Result<u16, BadIndex> {
         let index = self.next;
         let announced = self.entries.get(usize::from(next)).ok_or(BadIndex)?;
         if !announced.is_unused() || next == index {
             return Err(BadIndex);
         }
         let enabled = self.in_phase();
-        self.entries[usize::from(index)] =
-            Entry { state: State::Posted, enabled, tag, mask, buffer };
+        self.entries[usize::from(index)] = Entry { state: State::Posted, enabled, tag, mask, buffer };
         self.order.push(index);
         self.next = next;
         Ok(index)

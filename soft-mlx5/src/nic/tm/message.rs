@@ -73,8 +73,7 @@ pub fn begin(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusa
 fn offload(qp: &Qp, packet: &Packet, room: u64) -> Result<Delivery, Refusal> {
     let fits = rendezvous_header(packet.payload)
         .is_some_and(|rvh| u64::from(rvh.len.get()) <= room && rvh.len.get() <= MAX_MESSAGE);
-    let Some(queue) = qp.rendezvous.as_ref().filter(|_| fits && !packet.operation.is_followed())
-    else {
+    let Some(queue) = qp.rendezvous.as_ref().filter(|_| fits && !packet.operation.is_followed()) else {
         return Ok(Delivery::Headers);
     };
     // The peer tries again; by then a transfer has ended.
@@ -84,13 +83,7 @@ fn offload(qp: &Qp, packet: &Packet, room: u64) -> Result<Delivery, Refusal> {
 const MAX_MESSAGE: u32 = 1 << 30;
 
 /// Executes a packet of a matched message.
-pub fn place(
-    qp: &mut Qp,
-    core: &mut Core,
-    packet: &Packet,
-    entry: u16,
-    delivery: Delivery,
-) -> Result<(), Refusal> {
+pub fn place(qp: &mut Qp, core: &mut Core, packet: &Packet, entry: u16, delivery: Delivery) -> Result<(), Refusal> {
     let (first, last) = (packet.operation.starts_send(), !packet.operation.is_followed());
     let tmh = if first { header(packet.payload) } else { None };
     if let (Delivery::Rendezvous, Some(tmh)) = (delivery, tmh) {
@@ -117,12 +110,8 @@ pub fn place(
         let pd = core.receive_pd(qp);
         let list = &qp.responder.receive.list;
         list.write(&core.mkeys, pd, placed, bytes).map_err(|error| match error {
-            ScatterError::Length => {
-                Refusal::Fatal(NakCode::InvalidRequest, Some(Failure::LOCAL_LENGTH_RECEIVE))
-            }
-            ScatterError::Protection => {
-                Refusal::Fatal(NakCode::RemoteOperational, Some(Failure::LOCAL_PROT_RECEIVE))
-            }
+            ScatterError::Length => Refusal::Fatal(NakCode::InvalidRequest, Some(Failure::LOCAL_LENGTH_RECEIVE)),
+            ScatterError::Protection => Refusal::Fatal(NakCode::RemoteOperational, Some(Failure::LOCAL_PROT_RECEIVE)),
         })?;
     }
     if packet.operation.has_ieth() {
@@ -152,9 +141,7 @@ pub fn place(
 fn goes_inline(qp: &Qp, core: &Core, len: usize) -> bool {
     let cq = target(qp, core).and_then(|(cq, _)| core.cqs.get(cq.0));
     qp.attr.scatter_to_cqe_rq
-        && cq.is_some_and(|cq| {
-            cq.inline_format() == CqeFormat::Inline64 && (1..=cq.inline_capacity()).contains(&len)
-        })
+        && cq.is_some_and(|cq| cq.inline_format() == CqeFormat::Inline64 && (1..=cq.inline_capacity()).contains(&len))
 }
 
 /// Ends the entry of a message that has not arrived whole, because the queue pair stops.

@@ -4,8 +4,7 @@ use mlx5_wire::cqe::{Cqe64, CqeFormat, op_own};
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 use mlx5_wire::tm::{
-    AppOp, CQE_REQUEST, REMOVE_SUCCESS, SW_CNT_VALID, TagMatchingResult, TagMatchingSegment,
-    TmOpcode,
+    AppOp, CQE_REQUEST, REMOVE_SUCCESS, SW_CNT_VALID, TagMatchingResult, TagMatchingSegment, TmOpcode,
 };
 
 use super::super::core::Core;
@@ -35,8 +34,7 @@ pub fn execute(qp: &mut Qp, core: &mut Core, wqe: &SendWqe) -> Result<(), WqeErr
     if operation == TmOpcode::Append {
         let data = wqe.tail(UNIT + TagMatchingSegment::SIZE);
         // UCX appends empty buffers with a length of 0, and no key: they take empty messages.
-        let length =
-            data.first_chunk().map_or(0, |data| DataSegment::from_bytes(data).byte_count.get());
+        let length = data.first_chunk().map_or(0, |data| DataSegment::from_bytes(data).byte_count.get());
         if length > 0 {
             buffer.parse(data, qp.object(), index.into(), &mut core.strict);
         }
@@ -76,24 +74,12 @@ pub fn execute(qp: &mut Qp, core: &mut Core, wqe: &SendWqe) -> Result<(), WqeErr
     Ok(())
 }
 
-fn breach(
-    qp: &Qp,
-    core: &mut Core,
-    rule: Rule,
-    index: u16,
-    segment: &TagMatchingSegment,
-) -> WqeError {
+fn breach(qp: &Qp, core: &mut Core, rule: Rule, index: u16, segment: &TagMatchingSegment) -> WqeError {
     core.strict.violation(rule, qp.object(), index.into(), &segment.to_bytes());
     WqeError::Malformed
 }
 
-fn complete(
-    qp: &Qp,
-    core: &mut Core,
-    index: u16,
-    result: &TagMatchingResult,
-    (op, entry): (AppOp, u16),
-) {
+fn complete(qp: &Qp, core: &mut Core, index: u16, result: &TagMatchingResult, (op, entry): (AppOp, u16)) {
     let mut cqe = Cqe64::zeroed();
     cqe.timestamp = core.now.into();
     cqe.sop_drop_qpn = (u32::from(WqeOpcode::TAG_MATCHING.get()) << 24 | qp.number).into();

@@ -99,9 +99,7 @@ impl Rendezvous {
 /// Reads the data that `rvh` names into the buffer of `entry`, and notifies the sender.
 pub fn start(qp: &mut Qp, core: &mut Core, entry: u16, tmh: &Tmh, rvh: &Rvh, arrival: Arrival) {
     let mut read =
-        RemoteAddressSegment { raddr: rvh.va, rkey: rvh.rkey, ..RemoteAddressSegment::zeroed() }
-            .to_bytes()
-            .to_vec();
+        RemoteAddressSegment { raddr: rvh.va, rkey: rvh.rkey, ..RemoteAddressSegment::zeroed() }.to_bytes().to_vec();
     let mut rest = rvh.len.get();
     for segment in qp.responder.receive.list.segments() {
         let len = rest.min(segment.byte_count.get());

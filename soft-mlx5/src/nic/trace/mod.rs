@@ -73,9 +73,7 @@ impl Trace {
             let Arm { sequence, solicited_only, consumer_index } = arm;
             let wanted = if *solicited_only { "solicited" } else { "any" };
             let cqn = cqn.0;
-            self.line(format_args!(
-                "doorbell cq={cqn:#x} arm={wanted} sn={sequence} ci={consumer_index}"
-            ));
+            self.line(format_args!("doorbell cq={cqn:#x} arm={wanted} sn={sequence} ci={consumer_index}"));
         }
     }
 

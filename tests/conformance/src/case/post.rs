@@ -27,24 +27,16 @@ impl Case<'_> {
         }
         let ids = receives[..taken].iter().map(|receive| receive.0).collect();
         let new = self.handed_over(queue, ids, true)?;
-        let libmlx5: Vec<_> =
-            receives.iter().map(|receive| self.for_libmlx5(queue, receive)).collect();
+        let libmlx5: Vec<_> = receives.iter().map(|receive| self.for_libmlx5(queue, receive)).collect();
         if self.subject.held() > 0 || new.len() != taken {
             // The slots of held messages are free for libmlx5, and one of doorbell's buffers may wait: the
             // refusals cannot be the same.
             self.post_to_libmlx5(queue, &new)?;
         } else {
-            let (theirs, their_refusal) =
-                reference::post(&self.twins.libmlx5.objects(), queue, &libmlx5);
+            let (theirs, their_refusal) = reference::post(&self.twins.libmlx5.objects(), queue, &libmlx5);
             same(|| "receives posted".into(), theirs as u64, taken as u64)?;
             if their_refusal != refusal {
-                self.compare_refusals(
-                    queue,
-                    &receives[taken..],
-                    new.len(),
-                    their_refusal,
-                    refusal,
-                )?;
+                self.compare_refusals(queue, &receives[taken..], new.len(), their_refusal, refusal)?;
             }
         }
         match refusal {
@@ -82,11 +74,8 @@ impl Case<'_> {
     pub(super) fn fill(&mut self, queue: usize, length: u32) -> Result<()> {
         let pair = &self.queues[queue];
         let room = pair.doorbell.capacity() as usize - pair.doorbell.outstanding.len();
-        let entry = |index: usize| Entry {
-            offset: (index as u32 * 64) % (8 * 1024),
-            length: length.max(1),
-            key: Key::Good,
-        };
+        let entry =
+            |index: usize| Entry { offset: (index as u32 * 64) % (8 * 1024), length: length.max(1), key: Key::Good };
         let lists: Vec<_> = (0..=room).map(|index| vec![entry(index)]).collect();
         let receives = self.subject.prepare(&lists);
         self.post(queue, &receives)?;
@@ -102,20 +91,14 @@ impl Case<'_> {
 
     /// Checks that doorbell posts each of the buffers that it was given once, and lets libmlx5 post the
     /// same.
-    pub(super) fn post_again(
-        &mut self,
-        queue: usize,
-        candidates: Vec<u64>,
-        in_order: bool,
-    ) -> Result<()> {
+    pub(super) fn post_again(&mut self, queue: usize, candidates: Vec<u64>, in_order: bool) -> Result<()> {
         let new = self.handed_over(queue, candidates, in_order)?;
         self.post_to_libmlx5(queue, &new)?;
         self.compare_new(queue, new)
     }
 
     fn post_to_libmlx5(&mut self, queue: usize, wqes: &[Wqe]) -> Result<()> {
-        let receives: Vec<_> =
-            wqes.iter().map(|wqe| self.for_libmlx5(queue, &self.receives[&wqe.id])).collect();
+        let receives: Vec<_> = wqes.iter().map(|wqe| self.for_libmlx5(queue, &self.receives[&wqe.id])).collect();
         let (taken, refusal) = reference::post(&self.twins.libmlx5.objects(), queue, &receives);
         if taken == receives.len() {
             return Ok(());
@@ -136,12 +119,7 @@ impl Case<'_> {
     }
 
     /// Returns the WQEs that doorbell has handed over now. They must be of waiting receives or `candidates`.
-    fn handed_over(
-        &mut self,
-        queue: usize,
-        candidates: Vec<u64>,
-        in_order: bool,
-    ) -> Result<Vec<Wqe>> {
+    fn handed_over(&mut self, queue: usize, candidates: Vec<u64>, in_order: bool) -> Result<Vec<Wqe>> {
         let pair = &mut self.queues[queue];
         let mut new = pair.doorbell.handed_over();
         let mut pending: VecDeque<u64> = pair.waiting.drain(..).chain(candidates).collect();

@@ -10,12 +10,7 @@ use super::request::{Destination, QKEY, Request};
 ///
 /// # Safety
 /// The QP is alive, has these operations, and the memory that the requests name is read only while the device rests.
-pub unsafe fn build(
-    qp: *mut sys::ibv_qp,
-    to: Option<&Destination>,
-    requests: &[Request],
-    is_aborted: bool,
-) -> i32 {
+pub unsafe fn build(qp: *mut sys::ibv_qp, to: Option<&Destination>, requests: &[Request], is_aborted: bool) -> i32 {
     // SAFETY: the QP is alive and has these operations, and the memory that the requests name can be read.
     unsafe {
         let qp = sys::ibv_qp_to_qp_ex(qp);

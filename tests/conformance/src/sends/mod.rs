@@ -1,5 +1,5 @@
-//! Sends: `ibv_post_send` and `ibv_poll_cq` on one twin, the ring of doorbell on the other, or the same functions of the
-//! drop-in.
+//! Sends: `ibv_post_send` and `ibv_poll_cq` on one twin, the ring of doorbell on the other, or the same functions of
+//! the drop-in.
 
 mod build;
 mod plan;
@@ -139,8 +139,7 @@ impl<'a> Case<'a> {
         let doorbell = Twin::new("twin_doorbell", shape, regions);
         let libmlx5 = reference::make(|| Twin::new("twin_libmlx5", shape, regions));
         assert_eq!(libmlx5.keys, doorbell.keys, "equal keys");
-        let subject =
-            (!reference::is_dropped_in()).then(|| Subject::new(&doorbell, shape, run.fault));
+        let subject = (!reference::is_dropped_in()).then(|| Subject::new(&doorbell, shape, run.fault));
         let (theirs, ours) = (libmlx5.base.queues(), doorbell.base.queues());
         let cqs = [
             CompletionQueue::of_sends(&theirs, libmlx5.base.qp_num(0)),
@@ -189,8 +188,7 @@ impl<'a> Case<'a> {
             let field = |name: &str| format!("completion of wr_id {:#x}: {name}", theirs.wr_id);
             same_fields(field, &fields(theirs), &fields(ours))?;
             let numbers = 0..self.senders.len();
-            let qp =
-                numbers.into_iter().find(|qp| self.twins.libmlx5.base.qp_num(*qp) == theirs.qp_num);
+            let qp = numbers.into_iter().find(|qp| self.twins.libmlx5.base.qp_num(*qp) == theirs.qp_num);
             let qp = qp.ok_or_else(|| Difference::new("qp_num", "one of ours", theirs.qp_num))?;
             let over = self.over(qp, theirs.wr_id)?;
             self.count_completion(qp, theirs.status, over.len());

@@ -98,11 +98,7 @@ fn kind(datagrams: bool) -> BoxedStrategy<Kind> {
 fn request(shape: &Shape) -> impl Strategy<Value = Request> + use<> {
     let length = prop_oneof![1 => Just(0u32), 4 => 1..=64u32, 4 => 65..=PIECE];
     let key = prop_oneof![300 => Just(Key::Good), 1 => Just(Key::Unknown)];
-    let piece = (0..LONGEST - PIECE, length, key).prop_map(|(offset, length, key)| Entry {
-        offset,
-        length,
-        key,
-    });
+    let piece = (0..LONGEST - PIECE, length, key).prop_map(|(offset, length, key)| Entry { offset, length, key });
     let pieces = vec(piece, 0..=shape.max_sge as usize);
     let often = if shape.quiet { 0.05 } else { 0.5 };
     let flags = (any::<bool>(), prop::bool::weighted(often), any::<bool>(), any::<bool>());
@@ -142,14 +138,7 @@ fn shape(number: u64) -> impl Strategy<Value = Shape> {
     let inline = prop_oneof![Just(0u32), Just(12), 13..=250u32, Just(400)];
     let bf = (any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.7));
     (1..=2u32, 1..=4u32, inline, any::<[bool; 4]>(), 0..=12u32, bf).prop_map(
-        move |(
-            qps,
-            max_sge,
-            max_inline,
-            [large_cqe, scatter_to_cqe, small_mtu, lossy],
-            back,
-            bf,
-        )| {
+        move |(qps, max_sge, max_inline, [large_cqe, scatter_to_cqe, small_mtu, lossy], back, bf)| {
             let (_, shut_up_bf, prefer_bf) = bf;
             // The drop-in copies no WQEs to registers.
             let shut_up_bf = shut_up_bf || reference::is_dropped_in();
@@ -172,7 +161,6 @@ fn shape(number: u64) -> impl Strategy<Value = Shape> {
 /// The session that is number `number` among those of sends.
 pub fn plan(number: u64) -> impl Strategy<Value = Plan<Shape, Operation>> {
     shape(number).prop_flat_map(|shape| {
-        vec(operation(&shape), OPERATIONS)
-            .prop_map(move |operations| Plan { shape: shape.clone(), operations })
+        vec(operation(&shape), OPERATIONS).prop_map(move |operations| Plan { shape: shape.clone(), operations })
     })
 }

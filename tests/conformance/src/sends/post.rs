@@ -56,9 +56,7 @@ impl Case<'_> {
         if is_built && self.next_id % 8 == 0 {
             for twin in [&self.twins.libmlx5, &self.twins.doorbell] {
                 // SAFETY: as in `post_by_verbs`.
-                unsafe {
-                    build(twin.base.qps[qp], self.destination(qp, twin).as_ref(), &requests, true)
-                };
+                unsafe { build(twin.base.qps[qp], self.destination(qp, twin).as_ref(), &requests, true) };
             }
             // Blocks that are free were written to.
             self.senders[qp].queues[1].look_at_ring();
@@ -109,11 +107,7 @@ impl Case<'_> {
             (false, true) => 900,
             (false, false) => u32::MAX,
         };
-        let (memory, key) = if reads {
-            (self.memory.arena, keys.results)
-        } else {
-            (self.memory.source, keys.source)
-        };
+        let (memory, key) = if reads { (self.memory.arena, keys.results) } else { (self.memory.source, keys.source) };
         let sge = |piece: &Entry| {
             let length = piece.length.min(room);
             room -= length;
@@ -133,17 +127,16 @@ impl Case<'_> {
         Request { id: self.next_id, kind, sges, inline, remote, signaled, solicited, fence }
     }
 
-    /// Returns `true` if a request asks for a CQE: as planned, when doorbell would ask by itself, or before the queue of
-    /// libmlx5 is full of requests without a CQE.
+    /// Returns `true` if a request asks for a CQE: as planned, when doorbell would ask by itself, or before the queue
+    /// of libmlx5 is full of requests without a CQE.
     fn must_ask(&mut self, qp: usize, request: &Request) -> bool {
         let blocks = request.blocks(self.shape.datagrams);
         let capacity = self.senders[qp].queues[1].capacity();
         let most = subject::max_wqe_blocks(&self.twins.libmlx5, &self.shape).min(capacity);
         let max_silent = (capacity - most).min(capacity / 4);
         let [silent, requests] = self.senders[qp].silent;
-        let asks = request.signaled
-            || silent + blocks > max_silent
-            || requests + 1 >= self.twins.libmlx5.cap.max_send_wr;
+        let asks =
+            request.signaled || silent + blocks > max_silent || requests + 1 >= self.twins.libmlx5.cap.max_send_wr;
         self.senders[qp].silent = if asks { [0; 2] } else { [silent + blocks, requests + 1] };
         asks
     }
@@ -154,25 +147,18 @@ impl Case<'_> {
     }
 
     /// Posts with one call of `ibv_post_send`, or with `ibv_wr_*`; returns how many were taken, and the errno.
-    fn post_by_verbs(
-        &self,
-        qp: usize,
-        twin: &Twin,
-        requests: &mut [Request],
-        is_built: bool,
-    ) -> (usize, i32) {
+    fn post_by_verbs(&self, qp: usize, twin: &Twin, requests: &mut [Request], is_built: bool) -> (usize, i32) {
         let to = self.destination(qp, twin);
         if is_built {
-            // SAFETY: the QP is alive and was made with these operations, and the memory that they name is read only while
-            // the device rests.
+            // SAFETY: the QP is alive and was made with these operations, and the memory that they name is read only
+            // while the device rests.
             let errno = unsafe { build(twin.base.qps[qp], to.as_ref(), requests, false) };
             return (if errno == 0 { requests.len() } else { 0 }, errno);
         }
         let mut wrs: Vec<_> = requests.iter_mut().map(|request| request.wr(to.as_ref())).collect();
         // SAFETY: the QP is alive, the list can be read, and the memory that it names is read only while the device
         // rests.
-        let post =
-            |first, bad: &mut _| unsafe { sys::ibv_post_send(twin.base.qps[qp], first, bad) };
+        let post = |first, bad: &mut _| unsafe { sys::ibv_post_send(twin.base.qps[qp], first, bad) };
         verbs::post_list(&mut wrs, |wr| &mut wr.next, post)
     }
 

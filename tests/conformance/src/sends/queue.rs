@@ -33,10 +33,7 @@ impl Queue {
             (
                 Region::new(layout.buf, layout.wqe_cnt as usize * SEND_WQE_BB),
                 Region::new(layout.dbrec.cast(), 8),
-                Region::new(
-                    layout.register,
-                    if layout.register_size == 0 { DOORBELL } else { 2 * HALF },
-                ),
+                Region::new(layout.register, if layout.register_size == 0 { DOORBELL } else { 2 * HALF }),
             )
         };
         let mut queue = Self { ring, record, register, before: Default::default(), posted: 0 };
@@ -88,14 +85,8 @@ impl Queue {
 }
 
 /// Compares the two queues after requests were posted to both, `is_built` with `ibv_wr_*`.
-pub fn compare(
-    theirs: &mut Queue,
-    ours: &mut Queue,
-    is_built: bool,
-    tally: &mut Tally,
-) -> Result<()> {
-    let [record, our_record] =
-        [&*theirs, &*ours].map(|queue| [0, 4].map(|at| queue.record.word(at)));
+pub fn compare(theirs: &mut Queue, ours: &mut Queue, is_built: bool, tally: &mut Tally) -> Result<()> {
+    let [record, our_record] = [&*theirs, &*ours].map(|queue| [0, 4].map(|at| queue.record.word(at)));
     same_record("send queue", &record, &our_record, tally)?;
     let (from, end) = (ours.posted, ours.producer());
     let (mut index, mut last) = (from, from);
@@ -153,8 +144,8 @@ fn mask(wqe: &mut [u8]) -> usize {
 /// Clears the immediate data of a request that has none: `ibv_wr_*` of libmlx5 does not write this field.
 fn mask_immediate(wqe: &mut [u8]) -> usize {
     let ctrl = ControlSegment::from_bytes(wqe.first_chunk().expect("a control segment"));
-    let has_immediate = [WqeOpcode::SEND_IMM, WqeOpcode::SEND_INVAL, WqeOpcode::RDMA_WRITE_IMM]
-        .contains(&ctrl.opcode());
+    let has_immediate =
+        [WqeOpcode::SEND_IMM, WqeOpcode::SEND_INVAL, WqeOpcode::RDMA_WRITE_IMM].contains(&ctrl.opcode());
     if has_immediate {
         return 0;
     }
@@ -189,8 +180,7 @@ impl Queue {
         let mut now = Vec::new();
         self.register.read(&mut now);
         let wqe = self.blocks(last, usize::from(end.wrapping_sub(last)));
-        let ways =
-            [0, HALF].into_iter().flat_map(|half| [DOORBELL, wqe.len()].map(|bytes| (half, bytes)));
+        let ways = [0, HALF].into_iter().flat_map(|half| [DOORBELL, wqe.len()].map(|bytes| (half, bytes)));
         ways.filter(|(half, bytes)| *bytes <= HALF && half + bytes <= now.len())
             .find(|(half, bytes)| {
                 let mut expected = self.before[1].clone();
@@ -201,18 +191,11 @@ impl Queue {
     }
 }
 
-fn same_registers(
-    theirs: &Queue,
-    ours: &Queue,
-    last: u16,
-    end: u16,
-    tally: &mut Tally,
-) -> Result<()> {
+fn same_registers(theirs: &Queue, ours: &Queue, last: u16, end: u16, tally: &mut Tally) -> Result<()> {
     let rung = [theirs, ours].map(|queue| queue.rung(last, end));
-    for (name, value) in [
-        ("half", (|rung: Rung| rung.half as u64) as fn(Rung) -> u64),
-        ("bytes", |rung| rung.bytes as u64),
-    ] {
+    for (name, value) in
+        [("half", (|rung: Rung| rung.half as u64) as fn(Rung) -> u64), ("bytes", |rung| rung.bytes as u64)]
+    {
         let [theirs, ours] = rung.map(|rung| rung.map_or(u64::MAX, value));
         same(|| format!("UAR of the send queue: {name} written"), theirs, ours)?;
     }

@@ -118,16 +118,9 @@ impl Request {
     ///
     /// # Safety
     /// *memory* and *ready* of [`mlx5_ring::sq`].
-    pub unsafe fn post(
-        &self,
-        posting: &mut Posting<'_, u64>,
-        to: Option<&DatagramSegment>,
-    ) -> Result<(), PostError> {
-        let sges: Vec<_> = self
-            .sges
-            .iter()
-            .map(|sge| Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey })
-            .collect();
+    pub unsafe fn post(&self, posting: &mut Posting<'_, u64>, to: Option<&DatagramSegment>) -> Result<(), PostError> {
+        let sges: Vec<_> =
+            self.sges.iter().map(|sge| Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey }).collect();
         let pieces: Vec<&[u8]> = if self.inline {
             // SAFETY: the memory is mapped, and not written now.
             sges.iter().map(|sge| unsafe { bytes(sge) }).collect()
@@ -136,11 +129,9 @@ impl Request {
         };
         let payload = if self.inline { Payload::inline(&pieces) } else { Payload::gather(&sges) };
         let mut flags = Flags::NONE;
-        for (set, flag) in [
-            (self.signaled, Flags::SIGNALED),
-            (self.solicited, Flags::SOLICITED),
-            (self.fence, Flags::FENCE),
-        ] {
+        for (set, flag) in
+            [(self.signaled, Flags::SIGNALED), (self.solicited, Flags::SOLICITED), (self.fence, Flags::FENCE)]
+        {
             flags = if set { flags | flag } else { flags };
         }
         let remote = Remote { addr: self.remote.0, rkey: self.remote.1 };
@@ -155,16 +146,10 @@ impl Request {
                     posting.send_to(to.expect("checked"), payload, immediate, flags, self.id)
                 }
                 Kind::Send => posting.send(payload, Immediate::None, flags, self.id),
-                Kind::SendImmediate(value) => {
-                    posting.send(payload, Immediate::Data(value), flags, self.id)
-                }
-                Kind::SendInvalidate(key) => {
-                    posting.send(payload, Immediate::Invalidate(key), flags, self.id)
-                }
+                Kind::SendImmediate(value) => posting.send(payload, Immediate::Data(value), flags, self.id),
+                Kind::SendInvalidate(key) => posting.send(payload, Immediate::Invalidate(key), flags, self.id),
                 Kind::Write => posting.write(remote, payload, None, flags, self.id),
-                Kind::WriteImmediate(value) => {
-                    posting.write(remote, payload, Some(value), flags, self.id)
-                }
+                Kind::WriteImmediate(value) => posting.write(remote, payload, Some(value), flags, self.id),
                 Kind::Read => posting.read(remote, &sges, flags, self.id),
                 Kind::FetchAdd(add) => posting.fetch_add(remote, add, sges[0], flags, self.id),
                 Kind::CompareSwap(compare, swap) => {

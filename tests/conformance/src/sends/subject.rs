@@ -74,12 +74,7 @@ impl Subject {
     }
 
     /// Posts requests with one doorbell.
-    pub fn post(
-        &mut self,
-        qp: usize,
-        datagram: bool,
-        requests: &[Request],
-    ) -> Vec<Result<(), PostError>> {
+    pub fn post(&mut self, qp: usize, datagram: bool, requests: &[Request]) -> Vec<Result<(), PostError>> {
         let mut posting = self.queues[qp].posting();
         let to = datagram.then_some(&self.destinations[qp]);
         let results = requests

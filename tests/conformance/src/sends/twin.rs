@@ -56,10 +56,7 @@ impl Twin {
         // SAFETY: the context is open.
         let (cq, recv_cq) = unsafe {
             let none = ptr::null_mut();
-            (
-                base::cq(base.context, 2 * shape.max_wr * shape.qps, none),
-                base::cq(base.context, 1, none),
-            )
+            (base::cq(base.context, 2 * shape.max_wr * shape.qps, none), base::cq(base.context, 1, none))
         };
         let mut cap = sys::ibv_qp_cap::default();
         for _ in 0..shape.qps {
@@ -78,10 +75,7 @@ impl Twin {
         let kind = if shape.datagrams { sys::IBV_QPT_UD } else { sys::IBV_QPT_RC };
         base.add_peers_of(kind, shape.qps, peers);
         let local = sys::IBV_ACCESS_LOCAL_WRITE;
-        let remote = local
-            | sys::IBV_ACCESS_REMOTE_WRITE
-            | sys::IBV_ACCESS_REMOTE_READ
-            | sys::IBV_ACCESS_REMOTE_ATOMIC;
+        let remote = local | sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_READ | sys::IBV_ACCESS_REMOTE_ATOMIC;
         let keys = Keys {
             source: base.register_arena(source, 0),
             results: base.register_arena(results, local),

@@ -33,9 +33,7 @@ pub struct Pools {
 impl Pools {
     pub fn new(twin: &Twin, shape: &Shape) -> Self {
         let pd = domain(twin);
-        let make = |count| {
-            BufferPool::new(&pd, &PoolConfig::new(count, BUFFER)).expect("memory can be registered")
-        };
+        let make = |count| BufferPool::new(&pd, &PoolConfig::new(count, BUFFER)).expect("memory can be registered");
         let pool = make(shape.buffers());
         let spare = shape.spare.then(|| make(1));
         Self { pd, pool, spare }

@@ -49,8 +49,7 @@ impl CommandQueue {
         let (sq, dbrec) = (qp.attr.sq, qp.attr.dbrec);
         // SAFETY: memory of a queue that exists as long as its twin. The driver writes it and the device
         // reads it; neither runs while it is read here.
-        let (ring, record) =
-            unsafe { (Region::at(sq.buf, sq.count as usize * SEND_WQE_BB), Region::at(dbrec, 8)) };
+        let (ring, record) = unsafe { (Region::at(sq.buf, sq.count as usize * SEND_WQE_BB), Region::at(dbrec, 8)) };
         let before = ring.bytes(0, ring.len());
         Self { ring, record, number, blocks: sq.count, before, posted: 0 }
     }
@@ -79,8 +78,7 @@ pub fn compare(
     tally: &mut Tally,
 ) -> Result<()> {
     same(|| "command queue: basic blocks".into(), theirs.blocks.into(), ours.blocks.into())?;
-    let [record, our_record] =
-        [&*theirs, &*ours].map(|queue| [0, 4].map(|at| queue.record.word(at)));
+    let [record, our_record] = [&*theirs, &*ours].map(|queue| [0, 4].map(|at| queue.record.word(at)));
     same_record("command queue", &record, &our_record, tally)?;
     let (from, count) = (ours.posted, ours.producer().wrapping_sub(ours.posted));
     for number in 0..count {
@@ -113,12 +111,7 @@ pub fn compare(
 }
 
 /// Compares the WQE at `index`, byte by byte as far as the device reads it.
-fn same_wqe(
-    theirs: &CommandQueue,
-    ours: &CommandQueue,
-    index: u16,
-    tally: &mut Tally,
-) -> Result<()> {
+fn same_wqe(theirs: &CommandQueue, ours: &CommandQueue, index: u16, tally: &mut Tally) -> Result<()> {
     let at = ours.block(index);
     let mut wqes = [theirs, ours].map(|queue| queue.ring.bytes(at, SEND_WQE_BB));
     let field = |what: &str| format!("list operation {index:#x}: {what}");
@@ -131,16 +124,11 @@ fn same_wqe(
     let [theirs_now, ours_now] = &mut wqes;
     same(|| field("ds"), theirs_now[7].into(), ours_now[7].into())?;
     let len = (usize::from(ours_now[7]) * UNIT).min(SEND_WQE_BB);
-    let (operation, counted) =
-        (TmOpcode::from_byte(ours_now[16]), ours_now[17] & SW_CNT_VALID != 0);
+    let (operation, counted) = (TmOpcode::from_byte(ours_now[16]), ours_now[17] & SW_CNT_VALID != 0);
     for Stale { name, from, to, left } in STALE {
         if left(operation, counted) {
             let stood = &theirs.before[at + from..at + to];
-            same_bytes(
-                || field(&format!("{name}, before and after")),
-                stood,
-                &theirs_now[from..to],
-            )?;
+            same_bytes(|| field(&format!("{name}, before and after")), stood, &theirs_now[from..to])?;
             let zeros = vec![0; to - from];
             same_bytes(|| field(name), &zeros, &ours_now[from..to])?;
             theirs_now[from..to].fill(0);
@@ -160,9 +148,7 @@ fn same_registers(
     count: u16,
     tally: &mut Tally,
 ) -> Result<()> {
-    let read = |queue: &CommandQueue, device: &Device| {
-        device.register(queue.number).expect("the QP has a register")
-    };
+    let read = |queue: &CommandQueue, device: &Device| device.register(queue.number).expect("the QP has a register");
     let registers = [read(theirs, devices[0]), read(ours, devices[1])];
     if count == 1 {
         // libmlx5 may copy a single WQE to the register: it must be the same bytes.

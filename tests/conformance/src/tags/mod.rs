@@ -156,21 +156,17 @@ impl<'a> Case<'a> {
         let peers = [source, headers, target];
         let mut doorbell = Twin::new("twin_doorbell", shape, peers);
         let mut libmlx5 = Twin::new("twin_libmlx5", shape, peers);
-        let [key, ours] = [&mut libmlx5, &mut doorbell]
-            .map(|twin| twin.base.register_arena(arena, sys::IBV_ACCESS_LOCAL_WRITE));
+        let [key, ours] =
+            [&mut libmlx5, &mut doorbell].map(|twin| twin.base.register_arena(arena, sys::IBV_ACCESS_LOCAL_WRITE));
         assert_eq!(key, ours, "equal keys");
         let subject = Subject::new(&doorbell, shape, run.fault);
         let (theirs, ours) = (libmlx5.base.queues(), doorbell.base.queues());
         let slots = Some((shape.slots + 1).next_power_of_two());
         let srq = |queues| WorkQueue::of(queues, slots, &[]).pop().expect("the SRQ exists");
-        let numbers =
-            [&libmlx5, &doorbell].map(|twin| (twin.hidden, twin.base.number(twin.command)));
+        let numbers = [&libmlx5, &doorbell].map(|twin| (twin.hidden, twin.base.number(twin.command)));
         Self {
             pair: Pair::new(srq(&theirs), srq(&ours)),
-            commands: [
-                CommandQueue::of(&theirs, numbers[0].0),
-                CommandQueue::of(&ours, numbers[1].1),
-            ],
+            commands: [CommandQueue::of(&theirs, numbers[0].0), CommandQueue::of(&ours, numbers[1].1)],
             idle: [CommandQueue::of(&ours, numbers[1].0), CommandQueue::of(&theirs, numbers[0].1)],
             cqs: [
                 CompletionQueue::of(&theirs, libmlx5.base.number(libmlx5.command)),
@@ -242,8 +238,7 @@ impl<'a> Case<'a> {
 
     /// Receives for messages that match nothing.
     fn receives(&mut self, offsets: &[u32]) -> Result<()> {
-        let receives: Vec<_> =
-            offsets.iter().map(|at| (self.id(), vec![self.sge(*at, plan::SLOT)])).collect();
+        let receives: Vec<_> = offsets.iter().map(|at| (self.id(), vec![self.sge(*at, plan::SLOT)])).collect();
         let (theirs, _) = crate::reference::post(&self.twins.libmlx5.objects(), 0, &receives);
         let ours = self.subject.receive(&receives);
         same(|| "receives posted".into(), theirs as u64, ours as u64)?;

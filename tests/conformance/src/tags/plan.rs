@@ -97,11 +97,7 @@ fn lag() -> impl Strategy<Value = Lag> {
 fn list_operation(quiet: bool) -> impl Strategy<Value = ListOperation> {
     let length = prop_oneof![2 => Just(0u32), 2 => 1..=64u32, 12 => ROOM..=SLOT];
     let key = prop_oneof![200 => Just(Key::Good), 1 => Just(Key::Unknown)];
-    let buffer = (0..ARENA - SLOT, length, key).prop_map(|(offset, length, key)| Entry {
-        offset,
-        length,
-        key,
-    });
+    let buffer = (0..ARENA - SLOT, length, key).prop_map(|(offset, length, key)| Entry { offset, length, key });
     let mask = prop_oneof![4 => Just(u64::MAX), 1 => Just(0b10u64), 1 => Just(0u64)];
     let often = move || prop::bool::weighted(if quiet { 0.02 } else { 0.7 });
     // A remove is never silent.
@@ -129,12 +125,7 @@ fn send() -> impl Strategy<Value = Send> {
         4 => 65..=ROOM,
         1 => ROOM..=LONGEST,
     ];
-    (kind, 0..4u64, any::<u32>(), length).prop_map(|(kind, tag, context, length)| Send {
-        kind,
-        tag,
-        context,
-        length,
-    })
+    (kind, 0..4u64, any::<u32>(), length).prop_map(|(kind, tag, context, length)| Send { kind, tag, context, length })
 }
 
 fn operation(quiet: bool) -> impl Strategy<Value = Operation> {
@@ -169,7 +160,6 @@ fn shape(number: u64) -> impl Strategy<Value = Shape> {
 /// The session that is number `number` among those of tag matching.
 pub fn plan(number: u64) -> impl Strategy<Value = Plan<Shape, Operation>> {
     shape(number).prop_flat_map(|shape| {
-        vec(operation(shape.quiet), OPERATIONS)
-            .prop_map(move |operations| Plan { shape: shape.clone(), operations })
+        vec(operation(shape.quiet), OPERATIONS).prop_map(move |operations| Plan { shape: shape.clone(), operations })
     })
 }

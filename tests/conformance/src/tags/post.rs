@@ -71,12 +71,7 @@ impl Case<'_> {
                         continue;
                     };
                     let Added { entry, handle, .. } = self.added[at];
-                    let request = Request {
-                        id,
-                        what: What::Del { entry, handle },
-                        signaled: true,
-                        count: None,
-                    };
+                    let request = Request { id, what: What::Del { entry, handle }, signaled: true, count: None };
                     if removed.contains(&at) {
                         continue;
                     }
@@ -159,14 +154,8 @@ impl Case<'_> {
     }
 
     /// An operation was posted to both.
-    fn note(
-        &mut self,
-        request: &Request,
-        handle: Option<mlx5_ring::tag_list::Handle>,
-        entry: u32,
-    ) -> Result<()> {
-        let counted =
-            if request.count.is_some() { tally::TAG_COUNTED } else { tally::TAG_UNCOUNTED };
+    fn note(&mut self, request: &Request, handle: Option<mlx5_ring::tag_list::Handle>, entry: u32) -> Result<()> {
+        let counted = if request.count.is_some() { tally::TAG_COUNTED } else { tally::TAG_UNCOUNTED };
         self.tally(counted, 1);
         self.carried_now = request.count.map_or(self.carried_now, |count| count as u16);
         match request.what {

@@ -21,11 +21,7 @@ pub fn post(twin: &Twin, requests: &[Request]) -> (usize, Result<(), i32>, Vec<u
 fn wr(request: &Request, sge: &mut sys::ibv_sge) -> sys::ibv_ops_wr {
     let signaled = if request.signaled { sys::IBV_OPS_SIGNALED } else { 0 };
     let counted = if request.count.is_some() { sys::IBV_OPS_TM_SYNC } else { 0 };
-    let mut wr = sys::ibv_ops_wr {
-        wr_id: request.id,
-        flags: (signaled | counted) as i32,
-        ..Default::default()
-    };
+    let mut wr = sys::ibv_ops_wr { wr_id: request.id, flags: (signaled | counted) as i32, ..Default::default() };
     wr.tm.unexpected_cnt = request.count.unwrap_or(0);
     match request.what {
         What::Add { tag, mask, .. } => {

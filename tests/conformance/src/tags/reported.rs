@@ -153,9 +153,8 @@ impl Case<'_> {
         for (_, value) in fields.iter_mut().filter(|(name, _)| *name == "wc_flags") {
             *value |= u64::from(grh);
         }
-        let asks = fields.iter().any(|(name, value)| {
-            *name == "wc_flags" && value & u64::from(sys::IBV_WC_TM_SYNC_REQ) != 0
-        });
+        let asks =
+            fields.iter().any(|(name, value)| *name == "wc_flags" && value & u64::from(sys::IBV_WC_TM_SYNC_REQ) != 0);
         self.tally(tally::TAG_SYNC_REQUIRED, u64::from(asks));
         self.added.retain(|added| !added.is_done());
         Ok(fields)
@@ -173,18 +172,8 @@ fn sync_required(hw_phase: u16, count: u32) -> u32 {
     if u32::from(hw_phase) == count { 0 } else { sys::IBV_WC_TM_SYNC_REQ }
 }
 
-fn operation(
-    id: u64,
-    status: sys::ibv_wc_status,
-    opcode: sys::ibv_wc_opcode,
-    flags: u32,
-) -> Fields {
-    vec![
-        ("wr_id", id),
-        ("status", status.into()),
-        ("opcode", opcode.into()),
-        ("wc_flags", flags.into()),
-    ]
+fn operation(id: u64, status: sys::ibv_wc_status, opcode: sys::ibv_wc_opcode, flags: u32) -> Fields {
+    vec![("wr_id", id), ("status", status.into()), ("opcode", opcode.into()), ("wc_flags", flags.into())]
 }
 
 fn with_header(mut fields: Fields, header: &Tmh) -> Fields {

@@ -57,11 +57,9 @@ impl Subject {
         let (receiver, srq) = unsafe {
             let context = Context::from_raw(twin.base.context).expect("an open context");
             let pd = ProtectionDomain::from_raw(&context, twin.base.pd);
-            let mut receiver =
-                Receiver::from_raw_cq(&pd, twin.cq.cast(), &CqConfig::new(4096).path(Path::Direct))
-                    .expect("a fresh CQ");
-            let srq =
-                receiver.attach_srq(twin.srq, &SrqConfig::new(shape.slots)).expect("a fresh SRQ");
+            let mut receiver = Receiver::from_raw_cq(&pd, twin.cq.cast(), &CqConfig::new(4096).path(Path::Direct))
+                .expect("a fresh CQ");
+            let srq = receiver.attach_srq(twin.srq, &SrqConfig::new(shape.slots)).expect("a fresh SRQ");
             poison::post_and_poll(twin.base.context);
             poison::extended_cq(twin.cq);
             (receiver, srq)
@@ -154,17 +152,12 @@ impl Subject {
             // SAFETY: from the CQ of the list, once and in order; the memory of receives is read only while
             // the device rests.
             let completion = unsafe { self.list.complete(cqe, size) };
-            let ours = matches!(
-                completion,
-                Completion::Unexpected | Completion::NoTag | Completion::Other
-            );
+            let ours = matches!(completion, Completion::Unexpected | Completion::NoTag | Completion::Other);
             // SAFETY: as above; each slot is given back once.
             let (slot, failed) = match unsafe { ours.then(|| receive::complete(srq, cqe)) } {
                 Some(receive::Completion::Message(slot)) => (Some(slot), false),
                 Some(receive::Completion::Failed(slot)) => (Some(slot), true),
-                Some(receive::Completion::NotAReceive | receive::Completion::Stray) | None => {
-                    (None, false)
-                }
+                Some(receive::Completion::NotAReceive | receive::Completion::Stray) | None => (None, false),
             };
             let slot = slot.map(|slot| {
                 // SAFETY: the slot is held.

@@ -41,22 +41,17 @@ pub struct Twin {
 }
 
 /// Fields that the CQ reports.
-const WC_FLAGS: u32 =
-    sys::IBV_WC_EX_WITH_BYTE_LEN | sys::IBV_WC_EX_WITH_QP_NUM | sys::IBV_WC_EX_WITH_TM_INFO;
+const WC_FLAGS: u32 = sys::IBV_WC_EX_WITH_BYTE_LEN | sys::IBV_WC_EX_WITH_QP_NUM | sys::IBV_WC_EX_WITH_TM_INFO;
 
 impl Twin {
     /// Peers send from `source` and `headers`, and get their FINs in `fins`.
     pub fn new(name: &str, shape: &Shape, [source, headers, fins]: [Region; 3]) -> Self {
         let mut base = Base::new(name, &shape.wire);
-        let register =
-            |base: &mut Base, memory, access| (memory, base.register(base.peer_pd, memory, access));
+        let register = |base: &mut Base, memory, access| (memory, base.register(base.peer_pd, memory, access));
         // SAFETY: the context is open, and everything made from it is destroyed before it is closed.
         let (cq, srq, send_cq) = unsafe {
-            let mut init = sys::ibv_cq_init_attr_ex {
-                cqe: shape.cq_entries(),
-                wc_flags: WC_FLAGS.into(),
-                ..Default::default()
-            };
+            let mut init =
+                sys::ibv_cq_init_attr_ex { cqe: shape.cq_entries(), wc_flags: WC_FLAGS.into(), ..Default::default() };
             let cq = made(sys::ibv_create_cq_ex(base.context, &mut init), "ibv_create_cq_ex");
             let srq = create_srq(base.context, base.pd, cq, shape);
             (cq, srq, base::cq(base.context, 1, ptr::null_mut()))
@@ -68,13 +63,8 @@ impl Twin {
         // uses it to read rendezvous.
         let mut max_post = 0;
         let mut on_list = |cq, max_send_wr| {
-            let mut init = sys::ibv_qp_init_attr {
-                send_cq: cq,
-                recv_cq: cq,
-                srq,
-                qp_type: sys::IBV_QPT_RC,
-                ..Default::default()
-            };
+            let mut init =
+                sys::ibv_qp_init_attr { send_cq: cq, recv_cq: cq, srq, qp_type: sys::IBV_QPT_RC, ..Default::default() };
             (init.cap.max_send_wr, init.cap.max_send_sge) = (max_send_wr, 1);
             let qp = base.create(&mut init);
             max_post = max_post.max(init.cap.max_send_wr);
@@ -97,19 +87,7 @@ impl Twin {
         verbs::to(command, &[sys::IBV_QPS_INIT]);
         base.to_rtr(command, command);
         verbs::to(command, &[sys::IBV_QPS_RTS]);
-        let twin = Self {
-            base,
-            cq,
-            srq,
-            hidden,
-            command,
-            max_post,
-            send_cq,
-            source,
-            headers,
-            fins,
-            next_header: 0,
-        };
+        let twin = Self { base, cq, srq, hidden, command, max_post, send_cq, source, headers, fins, next_header: 0 };
         for index in 0..shape.qps as usize {
             verbs::to(twin.base.qps[index], &[sys::IBV_QPS_INIT]);
             twin.connect(index);
@@ -164,11 +142,7 @@ impl twins::Twin for Twin {
             let (bytes, payload) = header(send, source.address(), source_key);
             headers.write_at(at, &bytes);
             let mut sges = [
-                sys::ibv_sge {
-                    addr: headers.address() + at as u64,
-                    length: bytes.len() as u32,
-                    lkey: key,
-                },
+                sys::ibv_sge { addr: headers.address() + at as u64, length: bytes.len() as u32, lkey: key },
                 sys::ibv_sge { addr: source.address(), length: payload, lkey: source_key },
             ];
             let mut wr = sys::ibv_send_wr {
@@ -179,9 +153,7 @@ impl twins::Twin for Twin {
                 ..Default::default()
             };
             // SAFETY: the peer is alive, and the list and the memory that it names can be read.
-            let errno = unsafe {
-                sys::ibv_post_send(self.base.peers[index], &mut wr, &mut ptr::null_mut())
-            };
+            let errno = unsafe { sys::ibv_post_send(self.base.peers[index], &mut wr, &mut ptr::null_mut()) };
             if errno != 0 {
                 return number;
             }
@@ -208,12 +180,7 @@ fn header(send: &Send, source: u64, key: u32) -> (Vec<u8>, u32) {
         SendKind::Rendezvous | SendKind::Wild => TmhOpcode::Rendezvous,
         SendKind::NoTag | SendKind::Malformed => TmhOpcode::NoTag,
     };
-    let tmh = Tmh {
-        opcode: opcode.byte(),
-        app_ctx: send.context.into(),
-        tag: send.tag.into(),
-        ..Tmh::zeroed()
-    };
+    let tmh = Tmh { opcode: opcode.byte(), app_ctx: send.context.into(), tag: send.tag.into(), ..Tmh::zeroed() };
     let mut bytes = tmh.to_bytes().to_vec();
     let rkey = if send.kind == SendKind::Wild { !key } else { key };
     let rvh = Rvh { va: source.into(), rkey: rkey.into(), len: send.length.into() };

@@ -38,8 +38,7 @@ fn requests_wait_and_are_answered_in_any_order() {
             });
         }
         assert!(is_readable(&listener, PATIENCE));
-        let mut requests: Vec<_> =
-            (0..PEERS).map(|_| listener.accept(None).unwrap().expect("no time-out")).collect();
+        let mut requests: Vec<_> = (0..PEERS).map(|_| listener.accept(None).unwrap().expect("no time-out")).collect();
         assert!(listener.accept(Duration::ZERO).unwrap().is_none(), "each asks once");
         let mut ports: Vec<_> = requests.iter().map(|r| r.peer_addr().unwrap().port()).collect();
         ports.sort_unstable();
@@ -96,8 +95,7 @@ fn a_rejected_request_returns_the_reason() {
     assert!(answering.to_string().contains("Receiver::reset_qp"), "{answering}");
 
     // Neither has cost the asking queue pair anything, nor the one with too much private data.
-    let (client, server) =
-        meet(address, &mut near_qp, |request| request.accept(&mut far_qp, &[7; 196], PATIENCE));
+    let (client, server) = meet(address, &mut near_qp, |request| request.accept(&mut far_qp, &[7; 196], PATIENCE));
     assert_eq!(client.unwrap().private_data(), [7; 196]);
     drop(server);
 }
@@ -184,14 +182,10 @@ fn a_queue_pair_of_another_device_is_refused() {
     };
     let pd = other.open().unwrap().alloc_pd().unwrap();
     let mut elsewhere = device::receiver(&pd, 64);
-    let mut stranger = QueuePair::builder(&QpConfig::rc())
-        .receive(&mut elsewhere, RqConfig::new(4))
-        .build()
-        .unwrap();
+    let mut stranger = QueuePair::builder(&QpConfig::rc()).receive(&mut elsewhere, RqConfig::new(4)).build().unwrap();
     let mut side = Side::new();
     let mut qp = side.qp();
-    let (asking, answering) =
-        meet(address, &mut qp, |request| request.accept(&mut stranger, b"", PATIENCE));
+    let (asking, answering) = meet(address, &mut qp, |request| request.accept(&mut stranger, b"", PATIENCE));
     assert_matches!(asking, Err(Error::Rejected { .. }));
     assert_matches!(answering, Err(Error::Foreign { .. }));
 

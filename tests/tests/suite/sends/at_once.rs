@@ -48,8 +48,7 @@ fn a_send_is_on_its_way_before_the_arm_of_its_match_runs() {
 fn every_other_request_is_on_its_way_when_the_call_returns() {
     let Sending { sender, near, far_receiver, pool, memory, .. } = &mut world();
     let qp = &near[0];
-    let (text, number) =
-        (memory.region().slice(0, 4).unwrap(), memory.region().slice(8, 8).unwrap());
+    let (text, number) = (memory.region().slice(0, 4).unwrap(), memory.region().slice(8, 8).unwrap());
     memory.write(8, &40u64.to_ne_bytes());
     match sender.post(qp).unwrap().write(b"text", &text) {
         Ok(()) => wait_for("the write", || (bytes_of(memory, 0, 4) == *b"text").then_some(())),

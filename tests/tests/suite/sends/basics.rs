@@ -48,8 +48,7 @@ fn many_requests_of_one_posting_complete_in_order() {
         }
         let done = w.done(24);
         for qp in 0..3 {
-            let tokens: Vec<_> =
-                done.iter().filter(|done| done.qp == qp).map(|done| done.token & 0xff).collect();
+            let tokens: Vec<_> = done.iter().filter(|done| done.qp == qp).map(|done| done.token & 0xff).collect();
             assert_eq!(tokens, [0, 1, 2, 3, 4, 5, 6, 7]);
         }
         assert!(done.iter().all(|done| done.status.is_success() && done.buffers.len() == 1));
@@ -65,10 +64,7 @@ fn inline_messages_have_exactly_the_bytes_given() {
     for len in (0..=200).chain([0, 0, 1]) {
         w.sender.post(queue).unwrap().send(&bytes[..len]).unwrap();
         assert_eq!(w.messages(1)[0].1, bytes[..len]);
-        assert_eq!(
-            w.done(1),
-            [Done { qp: 0, token: 0, status: WcStatus::SUCCESS, buffers: vec![] }]
-        );
+        assert_eq!(w.done(1), [Done { qp: 0, token: 0, status: WcStatus::SUCCESS, buffers: vec![] }]);
     }
 }
 
@@ -109,8 +105,7 @@ fn several_buffers_and_parts_make_one_message() {
     let queue = w.queue(0);
     for _ in 0..20 {
         let all = [w.buffer(b"one "), w.buffer(b""), w.buffer(b"two "), w.buffer(b"three")];
-        let parts =
-            [w.buffer(b"..ab..").part(2..4), w.buffer(b"cd").part(..), w.buffer(b"x").part(1..)];
+        let parts = [w.buffer(b"..ab..").part(2..4), w.buffer(b"cd").part(..), w.buffer(b"x").part(1..)];
         let mut headed = pool.take().unwrap();
         headed.extend_from_slice(b"body");
         headed.headroom_mut()[12..].copy_from_slice(b"head");

@@ -3,9 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use doorbell::{
-    Completions, CqConfig, Error, NotSent, QpConfig, QpState, QueuePair, SrqConfig, WcStatus,
-};
+use doorbell::{Completions, CqConfig, Error, NotSent, QpConfig, QpState, QueuePair, SrqConfig, WcStatus};
 use doorbell_tests::sending::{RECEIVES, Sending, completions};
 use doorbell_tests::{assert_matches, peers::join};
 
@@ -134,16 +132,8 @@ fn an_srq_is_in_use_until_the_sender_of_its_queue_pair_was_polled() {
     let mut w = Sending::new(1, 8, 64);
     let srq = w.near_receiver.create_srq(&SrqConfig::new(7)).unwrap();
     let config = QpConfig::rc();
-    let qp = QueuePair::builder(&config)
-        .receive(&mut w.near_receiver, srq)
-        .send(&mut w.sender)
-        .build()
-        .unwrap();
-    let dropped = QueuePair::builder(&config)
-        .receive(&mut w.near_receiver, srq)
-        .send(&mut w.sender)
-        .build()
-        .unwrap();
+    let qp = QueuePair::builder(&config).receive(&mut w.near_receiver, srq).send(&mut w.sender).build().unwrap();
+    let dropped = QueuePair::builder(&config).receive(&mut w.near_receiver, srq).send(&mut w.sender).build().unwrap();
     w.near_receiver.destroy_qp(qp).unwrap();
     let refused = |w: &mut Sending| {
         let refused = w.near_receiver.destroy_srq(srq).unwrap_err();

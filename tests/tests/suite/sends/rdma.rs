@@ -23,10 +23,7 @@ fn what_is_written_stands_in_the_memory_of_the_peer() {
     w.succeed(4);
     assert_eq!(bytes_of(&w.memory, 1000, 3000), [7; 3000]);
     assert_eq!(bytes_of(&w.memory, 0, 11), *b"headertail\0");
-    assert_eq!(
-        (bytes_of(&w.memory, 100, 7), bytes_of(&w.memory, 200, 4)),
-        (b"inline\0".to_vec(), b"told".to_vec())
-    );
+    assert_eq!((bytes_of(&w.memory, 100, 7), bytes_of(&w.memory, 200, 4)), (b"inline\0".to_vec(), b"told".to_vec()));
     assert_eq!((bytes_of(&w.memory, 999, 1), bytes_of(&w.memory, 4000, 1)), (vec![0], vec![0]));
     assert_eq!(w.pool.available(), 256);
 }

@@ -1,8 +1,7 @@
 //! A refused request gives everything back, and changes nothing.
 
 use doorbell::{
-    BufferPool, CqConfig, Error, NotSent, PoolConfig, QpConfig, QpState, QueuePair, RqConfig,
-    Sender, WcStatus,
+    BufferPool, CqConfig, Error, NotSent, PoolConfig, QpConfig, QpState, QueuePair, RqConfig, Sender, WcStatus,
 };
 use doorbell_tests::sending::Sending;
 use doorbell_tests::{assert_matches, device};
@@ -79,11 +78,8 @@ fn only_a_connected_queue_pair_of_the_sender_sends() {
     let queue = w.queue(0);
     assert_matches!(other.post(queue).err(), Some(NotSent::NoQueue));
     let config = QpConfig::rc().sends(4);
-    let fresh = QueuePair::builder(&config)
-        .receive(&mut w.near_receiver, RqConfig::new(1))
-        .send(&mut other)
-        .build()
-        .unwrap();
+    let fresh =
+        QueuePair::builder(&config).receive(&mut w.near_receiver, RqConfig::new(1)).send(&mut other).build().unwrap();
     let fresh_queue = fresh.send_queue().unwrap();
     assert_matches!(other.post(fresh_queue).err(), Some(NotSent::State(QpState::Init)));
     w.near[0].to_error().unwrap();
@@ -95,11 +91,8 @@ fn a_cq_that_is_too_small_and_a_foreign_sender_are_refused() {
     let mut w = Sending::new(1, 4, 64);
     let config = QpConfig::rc().sends(64);
     let mut small = device::sender(&w.pd, 64);
-    let fits = QueuePair::builder(&config)
-        .receive(&mut w.near_receiver, RqConfig::new(1))
-        .send(&mut small)
-        .build()
-        .unwrap();
+    let fits =
+        QueuePair::builder(&config).receive(&mut w.near_receiver, RqConfig::new(1)).send(&mut small).build().unwrap();
     let refused = QueuePair::builder(&config)
         .receive(&mut w.near_receiver, RqConfig::new(1))
         .send(&mut small)
@@ -109,11 +102,8 @@ fn a_cq_that_is_too_small_and_a_foreign_sender_are_refused() {
     // Its room is free again after it is dropped.
     let queue = fits.send_queue().unwrap();
     drop(fits);
-    let again = QueuePair::builder(&config)
-        .receive(&mut w.near_receiver, RqConfig::new(1))
-        .send(&mut small)
-        .build()
-        .unwrap();
+    let again =
+        QueuePair::builder(&config).receive(&mut w.near_receiver, RqConfig::new(1)).send(&mut small).build().unwrap();
     assert_ne!(again.send_queue(), Some(queue));
     assert_matches!(small.post(queue).err(), Some(NotSent::NoQueue));
 

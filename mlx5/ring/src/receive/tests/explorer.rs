@@ -1,14 +1,14 @@
 //! Every state of small queues.
 //!
-//! The rings know no time: what happens next depends on the state alone. So from each state every step is taken, and each
-//! new state is kept: a copy of the memory, of the rings and of the device. The work of a batch is cut into its steps (take a
-//! CQE, give a slot back, publish, ring), so that batches of every length are among the paths, and forgotten ones, too. A
-//! doorbell rings only after the consumer index was published, as the contract says.
+//! The rings know no time: what happens next depends on the state alone. So from each state every step is taken, and
+//! each new state is kept: a copy of the memory, of the rings and of the device. The work of a batch is cut into its
+//! steps (take a CQE, give a slot back, publish, ring), so that batches of every length are among the paths, and
+//! forgotten ones, too. A doorbell rings only after the consumer index was published, as the contract says.
 //!
-//! Two states are the same when everything goes on the same way from them. Running counters count from where they are; before
-//! each step they are put where they wrap in the next lap. The buffer in each slot is checked, but is no part of the state.
-//! With `Space::relative`, the state leaves out where in the CQ and in a receive queue the next entry is, and the numbers of
-//! the slots of an SRQ: the slots are named by where they are.
+//! Two states are the same when everything goes on the same way from them. Running counters count from where they are;
+//! before each step they are put where they wrap in the next lap. The buffer in each slot is checked, but is no part of
+//! the state. With `Space::relative`, the state leaves out where in the CQ and in a receive queue the next entry is,
+//! and the numbers of the slots of an SRQ: the slots are named by where they are.
 //!
 //! Fingerprints of 128 bits are kept: with 10^8 states two have the same one with a probability of 1.5 * 10^-23.
 
@@ -95,13 +95,8 @@ fn steps(rig: &Rig, space: &Space) -> Vec<Step> {
     if !published {
         steps.push(Step::Publish);
     }
-    let is_message =
-        |cqe: &Completion| matches!(cqe, Completion::Message(_) | Completion::Failed(_));
-    if rig
-        .arrived
-        .front()
-        .is_some_and(|cqe| rig.held.len() < space.max_held || !is_message(&cqe.completion))
-    {
+    let is_message = |cqe: &Completion| matches!(cqe, Completion::Message(_) | Completion::Failed(_));
+    if rig.arrived.front().is_some_and(|cqe| rig.held.len() < space.max_held || !is_message(&cqe.completion)) {
         steps.push(Step::Next);
     }
     for at in 0..rig.held.len() {
@@ -164,15 +159,12 @@ fn fingerprint(rig: &Rig, relative: bool) -> u128 {
             let head = rig.head(i);
             add(if relative { 0 } else { head });
             if relative {
-                name.iter_mut()
-                    .for_each(|name| *name = name.wrapping_sub(head) & (queue.device.slots - 1));
+                name.iter_mut().for_each(|name| *name = name.wrapping_sub(head) & (queue.device.slots - 1));
             }
         }
         order.iter().for_each(|&slot| add(name[slot as usize]));
         let mut states = vec![0; name.len()];
-        name.iter()
-            .enumerate()
-            .for_each(|(slot, &name)| states[name as usize] = slots.state(slot as u32) as u32);
+        name.iter().enumerate().for_each(|(slot, &name)| states[name as usize] = slots.state(slot as u32) as u32);
         states.into_iter().for_each(&mut add);
         names.push(name);
     }
@@ -249,11 +241,7 @@ fn explore(space: Space, limit: usize) -> usize {
         }
     }
     let end = if known.len() > limit { "not to the end" } else { "to the end" };
-    std::println!(
-        "{space:?}: {} states, {transitions} transitions, {end}, {:.1?}",
-        known.len(),
-        began.elapsed()
-    );
+    std::println!("{space:?}: {} states, {transitions} transitions, {end}, {:.1?}", known.len(), began.elapsed());
     known.len()
 }
 
@@ -275,11 +263,8 @@ fn one_queue() {
 
 #[test]
 fn two_queues() {
-    let cases: &[Case] = &[
-        (&[(Srq, 2), (Srq, 2)], 2, 259),
-        (&[(Srq, 2), (Rq, 2)], 4, 1_908),
-        (&[(Rq, 2), (Rq, 2)], 4, 7_216),
-    ];
+    let cases: &[Case] =
+        &[(&[(Srq, 2), (Srq, 2)], 2, 259), (&[(Srq, 2), (Rq, 2)], 4, 1_908), (&[(Rq, 2), (Rq, 2)], 4, 7_216)];
     explore_all(9, true, cases);
 }
 

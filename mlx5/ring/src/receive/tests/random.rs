@@ -39,11 +39,8 @@ fn spec(rig: &Rig, random: &mut Random) -> CqeSpec {
     let mut spec = CqeSpec { byte_count: random.next(), ..CqeSpec::new(opcode, 0) };
     if opcode != ResponderError && random.once_in(3) {
         let wide = rig.producer.size == 128 && random.once_in(2);
-        (spec.format, spec.byte_count) = if wide {
-            (CqeFormat::Inline64, random.below(70))
-        } else {
-            (CqeFormat::Inline32, random.below(35))
-        };
+        (spec.format, spec.byte_count) =
+            if wide { (CqeFormat::Inline64, random.below(70)) } else { (CqeFormat::Inline32, random.below(35)) };
         spec.payload = random.next() as u8;
     }
     spec
@@ -110,9 +107,7 @@ fn run(setup: &Setup, random: &mut Random, steps: u32, check_each: u32) {
                 }
             }
             3..6 => arrive(&mut rig, random, setup.compression.is_some()),
-            6 if check_each == 1 && rig.arrived.is_empty() && rig.producer.room() > rig.owed() => {
-                rig.strays(queue)
-            }
+            6 if check_each == 1 && rig.arrived.is_empty() && rig.producer.room() > rig.owed() => rig.strays(queue),
             7 if random.once_in(20) && !rig.queues[queue].device.is_srq() => rig.reset(queue),
             _ => batch(&mut rig, random),
         }

@@ -22,11 +22,7 @@ fn hex(text: &str) -> Vec<u8> {
 
 /// Posts at running index `index`, and compares what the device finds.
 #[track_caller]
-fn writes(
-    index: u32,
-    expected: &str,
-    post: impl FnOnce(&mut Posting<'_, u32>) -> Result<(), PostError>,
-) {
+fn writes(index: u32, expected: &str, post: impl FnOnce(&mut Posting<'_, u32>) -> Result<(), PostError>) {
     let mut rig = Rig::new(8, 4);
     rig.start_at(index, 0);
     assert_eq!(post(&mut rig.queue.posting()), Ok(()));
@@ -48,9 +44,7 @@ fn frames() {
     let eth = "00000000 c0000000 00000000 0012 1011 12131415 16171819 1a1b1c1d 1e1f2021";
     let expected = std::format!("0000000a 12345604 00000008 00000000 {eth} {DATA}");
     // SAFETY: [memory] the memory of these requests is never touched; the device is a model.
-    writes(0, &expected, |posting| unsafe {
-        posting.send_frame(&header, 0xc0, Payload::gather(&[SGE]), SIGNALED, 0)
-    });
+    writes(0, &expected, |posting| unsafe { posting.send_frame(&header, 0xc0, Payload::gather(&[SGE]), SIGNALED, 0) });
     let expected = "0000030a 12345604 00000000 00000000 00000000 00000000 00000000 0012 1011 \
                     12131415 16171819 1a1b1c1d 1e1f2021 80000003 a1a2a3ee eeeeeeee eeeeeeee";
     // SAFETY: as above.
@@ -103,9 +97,7 @@ fn one_sided() {
     writes(2, &expected, |posting| unsafe { posting.write(REMOTE, write, None, Flags::FENCE, 0) });
     let expected = std::format!("00000209 12345603 00000000 0000cafe {RADDR} {DATA}");
     // SAFETY: as above.
-    writes(2, &expected, |posting| unsafe {
-        posting.write(REMOTE, write, Some(0xcafe), Flags::NONE, 0)
-    });
+    writes(2, &expected, |posting| unsafe { posting.write(REMOTE, write, Some(0xcafe), Flags::NONE, 0) });
     // Over the end of the ring.
     let two = &[SGE, SGE, SGE][..];
     let expected = std::format!("00000710 12345605 00000008 00000000 {RADDR} {DATA} {DATA} {DATA}");
@@ -113,20 +105,14 @@ fn one_sided() {
     writes(7, &expected, |posting| unsafe { posting.read(REMOTE, two, SIGNALED, 0) });
     let result = Sge { length: 8, ..SGE };
     let data = "00000008 aabbccdd 11223344 55667788";
-    let expected = std::format!(
-        "00000311 12345604 00000008 00000000 {RADDR} 00000000 00000022 00000000 00000011 {data}"
-    );
+    let expected =
+        std::format!("00000311 12345604 00000008 00000000 {RADDR} 00000000 00000022 00000000 00000011 {data}");
     // SAFETY: as above.
-    writes(3, &expected, |posting| unsafe {
-        posting.compare_swap(REMOTE, [0x11, 0x22], result, SIGNALED, 0)
-    });
-    let expected = std::format!(
-        "00ffff12 12345604 00000008 00000000 {RADDR} 00000000 00000022 00000000 00000000 {data}"
-    );
+    writes(3, &expected, |posting| unsafe { posting.compare_swap(REMOTE, [0x11, 0x22], result, SIGNALED, 0) });
+    let expected =
+        std::format!("00ffff12 12345604 00000008 00000000 {RADDR} 00000000 00000022 00000000 00000000 {data}");
     // SAFETY: as above.
-    writes(0xffff, &expected, |posting| unsafe {
-        posting.fetch_add(REMOTE, 0x22, result, SIGNALED, 0)
-    });
+    writes(0xffff, &expected, |posting| unsafe { posting.fetch_add(REMOTE, 0x22, result, SIGNALED, 0) });
 }
 
 #[test]
@@ -139,9 +125,7 @@ fn datagrams() {
          00000000 01020304 05062040 00000000 fe800000 00000000 00000000 00000009 {DATA}"
     );
     // SAFETY: as above.
-    writes(7, &expected, |posting| unsafe {
-        posting.send_to(&to, Payload::gather(&[SGE]), None, SIGNALED, 0)
-    });
+    writes(7, &expected, |posting| unsafe { posting.send_to(&to, Payload::gather(&[SGE]), None, SIGNALED, 0) });
     let expected = "0000070b 12345605 00000008 00000007 11111111 00000000 80000055 0600c001
          00000000 01020304 05062040 00000000 fe800000 00000000 00000000 00000009
          80000003 01020300 00000000 00000000";

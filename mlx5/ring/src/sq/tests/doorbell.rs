@@ -71,7 +71,8 @@ fn blue_flame_copies_a_single_wqe_of_up_to_four_blocks() {
     }
 }
 
-/// Returns whether the bytes after the first eight are written, for a WQE with and without inline bytes and one of one unit.
+/// Returns whether the bytes after the first eight are written, for a WQE with and without inline bytes and one of one
+/// unit.
 fn copies(blue_flame: BlueFlame) -> [bool; 3] {
     let sges = [crate::sge::Sge { addr: 1 << 32, length: 5, lkey: 7 }];
     let payloads = [Payload::inline(&[&[1; 20]]), Payload::gather(&sges), Payload::default()];
@@ -150,8 +151,7 @@ fn layouts_that_are_refused() {
     let layout = |wqe_cnt, stride| {
         let at = core::ptr::NonNull::<u64>::dangling();
         let (buf, dbrec, register) = (at.cast(), at.cast(), at.cast());
-        super::super::Layout { buf, dbrec, wqe_cnt, stride, register, register_size: 0, qpn: 0 }
-            .check()
+        super::super::Layout { buf, dbrec, wqe_cnt, stride, register, register_size: 0, qpn: 0 }.check()
     };
     assert_eq!(layout(1 << 15, 64), Ok(()));
     assert_eq!(layout(1 << 16, 64), Err(LayoutError::BlockCount));

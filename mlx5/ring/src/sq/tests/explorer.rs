@@ -29,14 +29,8 @@ fn every_small_queue() {
     // With 8 blocks only such queues as differ from smaller ones.
     for (count, sizes) in [(1, 1..=1), (2, 1..=2), (4, 1..=4), (8, 3..=3)] {
         for max_blocks in sizes {
-            let mut explorer = Explorer {
-                rig: Rig::new(count, max_blocks),
-                count,
-                max_blocks,
-                start: 0,
-                silent: 0,
-                states: 0,
-            };
+            let mut explorer =
+                Explorer { rig: Rig::new(count, max_blocks), count, max_blocks, start: 0, silent: 0, states: 0 };
             explorer.run();
             states += explorer.states;
         }
@@ -50,8 +44,7 @@ impl Explorer {
         // A WQE that starts earlier ends before the ring does.
         for place in self.count.saturating_sub(3)..self.count {
             // Once at the wrap of the 16-bit index, once at that of the running count.
-            self.start =
-                if place % 2 == 0 { 1 << 16 } else { 0u32 }.wrapping_sub(self.count - place);
+            self.start = if place % 2 == 0 { 1 << 16 } else { 0u32 }.wrapping_sub(self.count - place);
             for silent in 0..=self.rig.queue.max_silent() {
                 self.silent = silent;
                 self.explore(&mut Vec::new(), 0, silent);
@@ -78,8 +71,7 @@ impl Explorer {
                 let wqe = self.rig.device.queue.back().expect("a WQE");
                 let asks = wqe.asks();
                 assert_eq!(wqe.blocks, blocks);
-                let must = silent + blocks > self.count / 4
-                    || silent + blocks + self.max_blocks > self.count;
+                let must = silent + blocks > self.count / 4 || silent + blocks + self.max_blocks > self.count;
                 assert_eq!(asks, flags == Flags::SIGNALED || must, "{posted:?} and {blocks}");
                 posted.push(Posted { blocks, asks });
                 self.explore(posted, used + blocks, if asks { 0 } else { silent + blocks });

@@ -96,10 +96,7 @@ impl Request {
     }
 
     fn takes_inline(&self) -> bool {
-        matches!(
-            self.kind,
-            Kind::Send(_) | Kind::SendInvalidate(_) | Kind::Write(_) | Kind::SendTo(_)
-        )
+        matches!(self.kind, Kind::Send(_) | Kind::SendInvalidate(_) | Kind::Write(_) | Kind::SendTo(_))
     }
 
     fn post(&self, posting: &mut Posting<'_, u32>, data: u32) -> Result<(), PostError> {
@@ -112,9 +109,7 @@ impl Request {
             match self.kind {
                 Kind::Send(None) => posting.send(payload, Immediate::None, flags, data),
                 Kind::Send(Some(imm)) => posting.send(payload, Immediate::Data(imm), flags, data),
-                Kind::SendInvalidate(key) => {
-                    posting.send(payload, Immediate::Invalidate(key), flags, data)
-                }
+                Kind::SendInvalidate(key) => posting.send(payload, Immediate::Invalidate(key), flags, data),
                 Kind::Write(imm) => posting.write(REMOTE, payload, imm, flags, data),
                 Kind::Read => posting.read(REMOTE, &sges, flags, data),
                 Kind::FetchAdd => posting.fetch_add(REMOTE, OPERANDS[0], result, flags, data),
@@ -224,10 +219,7 @@ impl Model {
             for (at, (byte, expected)) in wqe.bytes.iter().zip(expected).enumerate() {
                 // The queue may ask for a CQE on its own.
                 let free = if at == 11 { 0x08 } else { 0 };
-                assert!(
-                    expected.is_none_or(|expected| expected == byte & !free | expected & free),
-                    "byte {at}"
-                );
+                assert!(expected.is_none_or(|expected| expected == byte & !free | expected & free), "byte {at}");
             }
         }
     }

@@ -9,9 +9,7 @@ use std::vec::Vec;
 use mlx5_wire::be::Be32;
 use mlx5_wire::ctrl::{CQ_UPDATE, ControlSegment};
 
-use super::super::{
-    BlueFlame, Config, Flags, Immediate, Layout, Payload, PostError, Record, SendQueue,
-};
+use super::super::{BlueFlame, Config, Flags, Immediate, Layout, Payload, PostError, Record, SendQueue};
 use crate::testing::Arena;
 
 pub const QPN: u32 = 0x12_3456;
@@ -71,8 +69,7 @@ impl Device {
         let first = self.block(index.into());
         let ctrl = ControlSegment::from_bytes(first.first_chunk().unwrap());
         let blocks = u32::from(ctrl.ds()).div_ceil(4);
-        let mut bytes: Vec<u8> =
-            (0..blocks).flat_map(|block| self.block(u32::from(index) + block)).collect();
+        let mut bytes: Vec<u8> = (0..blocks).flat_map(|block| self.block(u32::from(index) + block)).collect();
         bytes.truncate(usize::from(ctrl.ds()) * 16);
         Wqe { index, blocks, bytes }
     }
@@ -126,15 +123,7 @@ impl Rig {
         // SAFETY: inside the arena.
         unsafe { ring.write_bytes(0xee, count as usize * 64) }
         let (record, register) = (arena.cut(8), arena.cut(2 * HALF));
-        let layout = Layout {
-            buf: ring,
-            dbrec: record,
-            wqe_cnt: count,
-            stride: 64,
-            register,
-            register_size,
-            qpn: QPN,
-        };
+        let layout = Layout { buf: ring, dbrec: record, wqe_cnt: count, stride: 64, register, register_size, qpn: QPN };
         let mut records: Box<[_]> = (0..count).map(|_| MaybeUninit::uninit()).collect();
         let storage = NonNull::new(records.as_mut_ptr()).unwrap();
         // SAFETY: [exclusive] [register] memory of the arena, which lives as long as the queue, as the box does.

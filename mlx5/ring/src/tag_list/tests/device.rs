@@ -136,8 +136,7 @@ impl Rig {
 /// A CQE of tag matching.
 pub fn reported(op: AppOp, entry: u16) -> Cqe64 {
     let list = [AppOp::APPEND, AppOp::REMOVE, AppOp::NOOP].contains(&op);
-    let opcode =
-        if list || op == AppOp::CONSUMED { CqeOpcode::NoPacket } else { CqeOpcode::ResponderSend };
+    let opcode = if list || op == AppOp::CONSUMED { CqeOpcode::NoPacket } else { CqeOpcode::ResponderSend };
     Cqe64 {
         app: APP_TAG_MATCHING,
         app_op: op.get(),

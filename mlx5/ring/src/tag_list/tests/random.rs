@@ -33,8 +33,7 @@ impl Device {
             let index = u16_at(18);
             let op = match block[16] {
                 0x10 => {
-                    let free =
-                        !self.posted.contains_key(&index) && !self.matched.contains_key(&index);
+                    let free = !self.posted.contains_key(&index) && !self.matched.contains_key(&index);
                     assert!(free && index != self.announced, "announced entry {index} is in use");
                     let tag = u64::from_be_bytes(block[32..40].try_into().unwrap());
                     assert!(self.posted.insert(self.announced, tag as u32).is_none());
@@ -98,8 +97,7 @@ fn batch(rig: &mut Rig, random: &mut Random, open: &mut Open, number: &mut u32, 
             0 | 1 => {
                 let signaled = random.below(2) == 0;
                 // SAFETY: no buffer.
-                let result =
-                    unsafe { posting.append(Append { signaled, ..tagged(*number) }, None) };
+                let result = unsafe { posting.append(Append { signaled, ..tagged(*number) }, None) };
                 let full = if free == 0 { PostError::ListFull } else { PostError::QueueFull };
                 result.map_err(|error| assert_eq!(error, full)).map(|handle| {
                     open.insert(*number, handle);
@@ -157,9 +155,7 @@ fn run(tags: u16, blocks: u32, steps: u32, seed: u64) -> u32 {
                 for _ in 0..random.below(device.answers.len() + 1) {
                     let (op, success) = device.answers.pop_front().unwrap();
                     match rig.answer(op, 0, success) {
-                        Completion::Removed { handle, data, .. } => {
-                            end((&mut open, &mut over), handle, data)
-                        }
+                        Completion::Removed { handle, data, .. } => end((&mut open, &mut over), handle, data),
                         Completion::TooLate { .. } => assert!(!success),
                         Completion::Appended { .. } | Completion::Synchronized { .. } => {}
                         other => panic!("{other:?}"),
@@ -206,9 +202,7 @@ fn run(tags: u16, blocks: u32, steps: u32, seed: u64) -> u32 {
 
 #[test]
 fn each_receive_ends_once_and_announced_entries_are_free() {
-    for (seed, (tags, blocks)) in
-        (1u64..).zip([(1, 1), (1, 8), (2, 4), (3, 16), (16, 8), (64, 128), (700, 64)])
-    {
+    for (seed, (tags, blocks)) in (1u64..).zip([(1, 1), (1, 8), (2, 4), (3, 16), (16, 8), (64, 128), (700, 64)]) {
         run(tags, blocks, 10_000, seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     }
 }

@@ -16,10 +16,7 @@ fn a_header_and_its_replies() {
     let header = Header::parse(&bytes).unwrap();
     assert_eq!((header.id, header.command, header.payload()), (7, 9, 16));
     assert!(header.wants_reply());
-    assert_eq!(
-        header.reply(Ok(&[0xaa, 0xbb])),
-        [7, 0, 9, 0, 18, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xaa, 0xbb]
-    );
+    assert_eq!(header.reply(Ok(&[0xaa, 0xbb])), [7, 0, 9, 0, 18, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xaa, 0xbb]);
     assert_eq!(header.reply(Err(EINVAL)), [7, 0, 9, 0, 16, 0, 0, 0, 0x21, 0, 0, 0, 22, 0, 0, 0]);
 }
 
@@ -55,12 +52,7 @@ fn memory_as_qemu_maps_and_unmaps_it() {
     map.extend(0x10_0000u64.to_le_bytes());
     map.extend(0x1_0000_0000u64.to_le_bytes());
     map.extend(0x4000_0000u64.to_le_bytes());
-    let expected = Request::DmaMap {
-        writable: true,
-        offset: 0x10_0000,
-        address: 0x1_0000_0000,
-        size: 0x4000_0000,
-    };
+    let expected = Request::DmaMap { writable: true, offset: 0x10_0000, address: 0x1_0000_0000, size: 0x4000_0000 };
     assert_eq!(Request::parse(2, &map), Ok(expected));
     let mut unmap = vec![24, 0, 0, 0, 0, 0, 0, 0];
     unmap.extend(0x10_0000u64.to_le_bytes());
@@ -76,8 +68,7 @@ fn memory_as_qemu_maps_and_unmaps_it() {
 #[test]
 fn interrupts_as_qemu_sets_them() {
     let set = |flags: u8| [20, 0, 0, 0, flags, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0];
-    let expected =
-        Request::SetIrqs { action: IrqAction::SetEventfds, index: 2, start: 1, count: 3 };
+    let expected = Request::SetIrqs { action: IrqAction::SetEventfds, index: 2, start: 1, count: 3 };
     assert_eq!(Request::parse(8, &set(0x24)), Ok(expected));
     let expected = Request::SetIrqs { action: IrqAction::Trigger, index: 2, start: 1, count: 3 };
     assert_eq!(Request::parse(8, &set(0x21)), Ok(expected));
@@ -89,8 +80,7 @@ fn interrupts_as_qemu_sets_them() {
 #[test]
 fn every_command_refuses_a_payload_that_is_cut() {
     let full = [0u8; 32];
-    let needed =
-        [(1, 4), (2, 32), (3, 24), (4, 0), (5, 12), (7, 12), (8, 20), (9, 16), (10, 16), (13, 0)];
+    let needed = [(1, 4), (2, 32), (3, 24), (4, 0), (5, 12), (7, 12), (8, 20), (9, 16), (10, 16), (13, 0)];
     for command in 0..=64 {
         let needs = needed.iter().find(|(known, _)| *known == command);
         for len in 0..=full.len() {

@@ -56,20 +56,14 @@ fn wrong_checksums_and_fragments_have_a_verdict() {
 #[test]
 fn whatever_arrives_nothing_breaks() {
     let mut pair = Pair::new();
-    let mut queue = pair.queue(4, |attr| RwqAttr {
-        offloads: RxOffloads { strip_vlan: true, scatter_fcs: true },
-        ..attr
-    });
+    let mut queue =
+        pair.queue(4, |attr| RwqAttr { offloads: RxOffloads { strip_vlan: true, scatter_fcs: true }, ..attr });
     let tir = pair.tir(&[queue.number], None);
     let mut all = rule(Target::Tir(tir), None);
     all.mask = [0; FIELDS];
     pair.device.nic.create_flow(&[all]).unwrap();
     let mut rng = Rng::new(7);
-    let bases = [
-        feed(b"tick").vlan(5).vlan(6).build(),
-        feed(b"tick").ipv6().build(),
-        feed(b"tick").tcp().build(),
-    ];
+    let bases = [feed(b"tick").vlan(5).vlan(6).build(), feed(b"tick").ipv6().build(), feed(b"tick").tcp().build()];
     for round in 0..2000 {
         let mut frame = bases[round % bases.len()].clone();
         for _ in 0..rng.below(6) {

@@ -55,12 +55,7 @@ struct Queue {
 }
 
 impl Queue {
-    fn new(
-        device: &mut Device,
-        cq: &Cq,
-        count: u32,
-        more: impl FnOnce(RwqAttr) -> RwqAttr,
-    ) -> Self {
+    fn new(device: &mut Device, cq: &Cq, count: u32, more: impl FnOnce(RwqAttr) -> RwqAttr) -> Self {
         let attr = more(RwqAttr {
             pd: device.pd,
             cq: cq.number,
@@ -75,11 +70,7 @@ impl Queue {
         let room = attr.striding.map_or(ROOM, |s| 1 << (s.log_stride + s.log_strides));
         let buffers = Memory::new(room * count as usize);
         let key = device.register(&buffers, ALL_ACCESS);
-        let attr = RwqAttr {
-            ring: WqAttr { buf: ring.addr(), ..attr.ring },
-            dbrec: record.addr(),
-            ..attr
-        };
+        let attr = RwqAttr { ring: WqAttr { buf: ring.addr(), ..attr.ring }, dbrec: record.addr(), ..attr };
         let number = device.nic.create_wq(attr).unwrap();
         device.nic.modify_wq(number, WqState::Reset, WqState::Ready).unwrap();
         Self { number, attr, ring, record, buffers, key, posted: 0 }

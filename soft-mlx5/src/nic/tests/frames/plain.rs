@@ -68,8 +68,7 @@ fn frames_without_a_wqe_are_counted_in_the_next_cqe() {
     for _ in 0..5 {
         pair.send(&feed(b"tick").build());
     }
-    let reported: Vec<_> =
-        pair.cq.drain().iter().map(|cqe| (cqe.dropped(), cqe.flow_tag())).collect();
+    let reported: Vec<_> = pair.cq.drain().iter().map(|cqe| (cqe.dropped(), cqe.flow_tag())).collect();
     assert_eq!(reported, [(0, 7), (0, 7)]);
     queue.post();
     assert_eq!(pair.arrives(&feed(b"tick").build()).dropped(), 3);
@@ -159,8 +158,7 @@ fn a_key_that_allows_nothing_stops_the_queue() {
     queue.post();
     pair.send(&feed(b"tick").build());
     let cqes: Vec<_> = pair.cq.drain();
-    let errors: Vec<_> =
-        cqes.iter().map(|cqe| (error(cqe).syndrome, cqe.qpn(), cqe.op_own)).collect();
+    let errors: Vec<_> = cqes.iter().map(|cqe| (error(cqe).syndrome, cqe.qpn(), cqe.op_own)).collect();
     // As dumps C5 and C6: no number of a queue, no solicited event.
     assert_eq!(errors, [(4, 0, 0xe0), (5, 0, 0xe0)]);
     assert_eq!(error(&cqes[0]).hw_err_synd, 0x93);

@@ -45,8 +45,7 @@ fn own_frames_come_back_to_other_domains_only() {
     let switch = Switch::new();
     let mut device = Device::with(ethernet(&switch));
     let (send_cq, cq) = (device.cq(16), device.cq(16));
-    let domain =
-        |domain| move |attr| QpAttr { raw: RawAttr { domain, ..RawAttr::default() }, ..attr };
+    let domain = |domain| move |attr| QpAttr { raw: RawAttr { domain, ..RawAttr::default() }, ..attr };
     let mut sender = raw_qp(&mut device, &send_cq, domain(1));
     let mut queues: Vec<_> = (0..3).map(|_| Queue::new(&mut device, &cq, 4, |attr| attr)).collect();
     let multicast = Loopback { multicast: true, unicast: false };
@@ -70,8 +69,7 @@ fn own_frames_come_back_to_other_domains_only() {
     };
     let frame = feed(b"tick").build();
     send(&frame, &mut device);
-    let taken =
-        |device: &Device| device.nic.queues().wqs.iter().map(|wq| wq.receive_index).collect();
+    let taken = |device: &Device| device.nic.queues().wqs.iter().map(|wq| wq.receive_index).collect();
     let indices: Vec<u16> = taken(&device);
     // The first index is that of the queue pair's receive side.
     assert_eq!(indices, [0, 0, 1, 1]);
@@ -98,10 +96,8 @@ fn frames_for_a_port_go_there_and_others_to_all() {
         queue.post_many(4);
         queues.push(queue);
     }
-    let mut sender = raw_qp(&mut devices[0], &cqs[0], |attr| QpAttr {
-        raw: RawAttr { domain: 1, ..RawAttr::default() },
-        ..attr
-    });
+    let mut sender =
+        raw_qp(&mut devices[0], &cqs[0], |attr| QpAttr { raw: RawAttr { domain: 1, ..RawAttr::default() }, ..attr });
     let memory = Memory::new(4096);
     let key = devices[0].register(&memory, ALL_ACCESS);
     let third = devices[2].nic.port().mac;

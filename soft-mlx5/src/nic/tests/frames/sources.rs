@@ -17,8 +17,7 @@ const GAP_NS: u64 = 1000;
 /// Writes a capture of consecutive frames, with records between them that are no frames.
 fn capture(path: &Path) {
     let mut file = std::fs::File::create(path).unwrap();
-    let words =
-        |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
     file.write_all(&words(&[0xa1b2_3c4d, 2 | 4 << 16, 0, 0, 65_535, 1])).unwrap();
     for index in 0..FRAMES as u32 {
         let frame = feed(&index.to_be_bytes()).build();
@@ -37,12 +36,7 @@ fn receiving(config: NicConfig) -> (Device, Cq, Queue) {
     let mut queue = Queue::new(&mut device, &cq, 64, |attr| attr);
     queue.post_many(64);
     device.settle();
-    let tir = TirAttr {
-        domain: 1,
-        loopback: Loopback::default(),
-        hash: None,
-        queues: vec![queue.number],
-    };
+    let tir = TirAttr { domain: 1, loopback: Loopback::default(), hash: None, queues: vec![queue.number] };
     let tir = device.nic.create_tir(tir).unwrap();
     device.nic.create_flow(&[rule(Target::Tir(tir), Some(4))]).unwrap();
     (device, cq, queue)
@@ -59,8 +53,7 @@ fn a_capture_is_played_from_the_first_flow_on_and_may_lose_frames() {
     capture(&path);
     for loss in [0.0, 0.1] {
         let faults = Faults { loss, ..Faults::default() };
-        let (mut device, mut cq, mut queue) =
-            receiving(NicConfig { frames: Some(path.clone()), faults, ..config() });
+        let (mut device, mut cq, mut queue) = receiving(NicConfig { frames: Some(path.clone()), faults, ..config() });
         let (mut numbers, mut times) = (Vec::new(), Vec::new());
         loop {
             device.settle();
@@ -112,8 +105,7 @@ fn ordinary_sockets_reach_a_device_on_their_interface() {
     if !veth() {
         return println!("skipped: a veth pair needs root and iproute2");
     }
-    let (mut device, mut cq, queue) =
-        receiving(NicConfig { netdev: Some("port".into()), ..config() });
+    let (mut device, mut cq, queue) = receiving(NicConfig { netdev: Some("port".into()), ..config() });
     let socket = UdpSocket::bind("0.0.0.0:5001").unwrap();
     let peer = Ipv4Addr::new(10, 9, 0, 2);
     socket.join_multicast_v4(&GROUP.into(), &peer).unwrap();

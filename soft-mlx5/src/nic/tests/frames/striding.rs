@@ -14,8 +14,7 @@ const STRIDE: usize = 1 << LOG_STRIDE;
 const STRIDES: u32 = 1 << LOG_STRIDES;
 
 fn striding(attr: RwqAttr) -> RwqAttr {
-    let striding =
-        Striding { log_stride: LOG_STRIDE, log_strides: LOG_STRIDES, two_byte_shift: false };
+    let striding = Striding { log_stride: LOG_STRIDE, log_strides: LOG_STRIDES, two_byte_shift: false };
     RwqAttr { striding: Some(striding), ..attr }
 }
 
@@ -96,8 +95,7 @@ fn a_wqe_id_wraps_at_16_bits() {
     let frame = feed(&vec![9; STRIDE * STRIDES as usize - 42]).build();
     let data = DataSegment::new(pair.memory.addr(), frame.len() as u32, pair.key);
     pair.memory.set(0, &frame);
-    let work =
-        Work::send().flags(0).bytes(&EthSegment::zeroed().to_bytes()).bytes(&data.to_bytes());
+    let work = Work::send().flags(0).bytes(&EthSegment::zeroed().to_bytes()).bytes(&data.to_bytes());
     let mut reader = Reader::new();
     for _ in 0..65_540 / 2 {
         pair.out.post(&mut pair.sender, &work);
@@ -124,10 +122,7 @@ fn a_queue_without_wqes_drops_and_a_wqe_that_is_too_short_is_closed() {
     assert_eq!((cqe.dropped(), count(&cqe).strides()), (1, 17));
     // The WQE has no room for the frame, and there is no other WQE: the WQE is closed, and the frame is lost.
     let cqe = pair.arrives(&large);
-    assert_eq!(
-        (count(&cqe).is_filler(), count(&cqe).strides(), cqe.wqe_counter.get()),
-        (true, 15, 17)
-    );
+    assert_eq!((count(&cqe).is_filler(), count(&cqe).strides(), cqe.wqe_counter.get()), (true, 15, 17));
     queue.post();
     let cqe = pair.arrives(&small);
     assert_eq!((cqe.dropped(), cqe.wqe_id.get(), cqe.wqe_counter.get()), (1, 1, 0));

@@ -10,9 +10,7 @@ fn a_message_goes_into_the_oldest_buffer_that_its_tag_matches() {
     let wild = world.appended(0x10, 0xf0, 1000, 100);
     let late = world.appended(0x15, ALL, 2000, 100);
     assert_eq!((exact, wild, late), (0, 1, 2));
-    for (seed, tag, entry, at) in
-        [(1, 0x15, exact, 0), (2, 0x15, wild, 1000), (3, 0x15, late, 2000)]
-    {
+    for (seed, tag, entry, at) in [(1, 0x15, exact, 0), (2, 0x15, wild, 1000), (3, 0x15, late, 2000)] {
         let payload = pattern(seed, 100);
         world.send_tagged(tag, &payload);
         let cqe = world.expect(AppOp::CONSUMED_MSG, entry);
@@ -159,8 +157,7 @@ fn short_messages_are_inlined_only_where_the_tag_has_room_too() {
         world.send_tagged(8, &[5; 16]);
         let (cqe, front) = world.cq.poll_both().unwrap();
         assert_eq!(AppOp::new(cqe.app_op), AppOp::UNEXPECTED);
-        let inlined =
-            if unexpected == 64 { front[..32].to_vec() } else { cqe.to_bytes()[..32].to_vec() };
+        let inlined = if unexpected == 64 { front[..32].to_vec() } else { cqe.to_bytes()[..32].to_vec() };
         assert_eq!(inlined, whole);
     }
 }

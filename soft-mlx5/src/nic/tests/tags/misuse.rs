@@ -88,12 +88,9 @@ fn handled_messages_are_not_taken_back() {
 #[test]
 fn each_operation_has_its_segments() {
     let data = Some(DataSegment::TERMINATOR);
-    for (op, data) in [
-        (TmOpcode::Append, None),
-        (TmOpcode::Remove, data),
-        (TmOpcode::Nop, data),
-        (TmOpcode::Unknown(3), None),
-    ] {
+    for (op, data) in
+        [(TmOpcode::Append, None), (TmOpcode::Remove, data), (TmOpcode::Nop, data), (TmOpcode::Unknown(3), None)]
+    {
         let mut world = World::new(&PLAIN);
         world.operate(operation(op, CQE_REQUEST, 1, 0, (0, 0)), data);
         refused(world, Some(Rule::TagOperation));

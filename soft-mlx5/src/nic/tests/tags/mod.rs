@@ -11,9 +11,7 @@ use mlx5_wire::be::Be32;
 use mlx5_wire::cqe::{APP_TAG_MATCHING, Cqe64, CqeFormat};
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
-use mlx5_wire::tm::{
-    AppOp, CQE_REQUEST, SW_CNT_VALID, TagMatchingResult, TagMatchingSegment, TmOpcode,
-};
+use mlx5_wire::tm::{AppOp, CQE_REQUEST, SW_CNT_VALID, TagMatchingResult, TagMatchingSegment, TmOpcode};
 use mlx5_wire::tmh::{Rvh, Tmh, TmhOpcode};
 
 use super::program::*;
@@ -202,13 +200,7 @@ impl World {
     }
 }
 
-fn operation(
-    op: TmOpcode,
-    flags: u8,
-    index: u16,
-    count: u16,
-    (tag, mask): (u64, u64),
-) -> TagMatchingSegment {
+fn operation(op: TmOpcode, flags: u8, index: u16, count: u16, (tag, mask): (u64, u64)) -> TagMatchingSegment {
     TagMatchingSegment {
         opcode: op.byte(),
         flags,
@@ -221,8 +213,7 @@ fn operation(
 }
 
 fn message(op: TmhOpcode, context: u32, tag: u64, payload: &[u8]) -> Vec<u8> {
-    let tmh =
-        Tmh { opcode: op.byte(), app_ctx: Be32::new(context), tag: tag.into(), ..Tmh::zeroed() };
+    let tmh = Tmh { opcode: op.byte(), app_ctx: Be32::new(context), tag: tag.into(), ..Tmh::zeroed() };
     [&tmh.to_bytes()[..], payload].concat()
 }
 

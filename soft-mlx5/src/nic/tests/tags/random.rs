@@ -32,8 +32,7 @@ fn every_message_goes_where_a_plain_list_says() {
     let data = pattern(5, ROOM);
     world.memory.set(SOURCE + (1 << 19), &data);
     let data_at = world.memory.addr() + (SOURCE + (1 << 19)) as u64;
-    let fin =
-        DataSegment::new(world.memory.addr() + SOURCE as u64 + (1 << 19) + 4096, 64, world.key);
+    let fin = DataSegment::new(world.memory.addr() + SOURCE as u64 + (1 << 19) + 4096, 64, world.key);
     for round in 0..30_000u64 {
         match rng.below(10) {
             0..=3 if !world.free.is_empty() => {
@@ -120,13 +119,7 @@ fn every_message_goes_where_a_plain_list_says() {
 
 /// Checks the completions and bytes of a message; returns the kind of its fate and the entry that is
 /// free again.
-fn check(
-    world: &mut World,
-    fate: Fate,
-    bytes: &[u8],
-    data: &[u8],
-    round: u64,
-) -> (usize, Option<u16>) {
+fn check(world: &mut World, fate: Fate, bytes: &[u8], data: &[u8], round: u64) -> (usize, Option<u16>) {
     const ROOM: usize = 2048;
     let (kind, entry, len, first) = match fate {
         Fate::NoTag => {

@@ -133,8 +133,7 @@ fn an_entry_ends_when_its_data_cannot_be_read() {
     world.send(&fine);
     world.device.finish();
     world.expect(AppOp::CONSUMED, first);
-    let mut rest: Vec<_> =
-        world.cq.drain().iter().map(|cqe| (cqe.app_info.get(), AppOp::new(cqe.app_op))).collect();
+    let mut rest: Vec<_> = world.cq.drain().iter().map(|cqe| (cqe.app_info.get(), AppOp::new(cqe.app_op))).collect();
     rest.retain(|event| *event != (second, AppOp::CONSUMED));
     rest.sort_by_key(|event| event.0);
     let ended = |entry| (entry, AppOp::MSG_COMPLETION_CANCELED);

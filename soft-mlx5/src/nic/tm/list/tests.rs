@@ -18,10 +18,7 @@ fn an_append_uses_the_entry_that_the_one_before_announced() {
     assert_eq!(append(&mut list, 0, 7, !0), Ok(3));
     assert_eq!(list.remove(0), Err(BadIndex), "removed already");
     assert_eq!(list.remove(4), Err(BadIndex), "no such entry");
-    assert_eq!(
-        [list.take(7), list.take(7), list.take(7), list.take(7)],
-        [Some(2), Some(1), Some(3), None]
-    );
+    assert_eq!([list.take(7), list.take(7), list.take(7), list.take(7)], [Some(2), Some(1), Some(3), None]);
 }
 
 #[test]
@@ -132,13 +129,9 @@ fn a_plain_list_walked_in_order_gives_the_same_matches() {
             }
             4..=5 => {
                 let tag = rng.below(16);
-                let hit = |(_, wanted, mask, enabled): &(u16, u64, u64, bool)| {
-                    *enabled && wanted & mask == tag & mask
-                };
+                let hit = |(_, wanted, mask, enabled): &(u16, u64, u64, bool)| *enabled && wanted & mask == tag & mask;
                 let expected = model.posted.iter().position(hit);
-                held_back += u32::from(
-                    expected.is_none() && model.posted.iter().any(|e| e.1 & e.2 == tag & e.2),
-                );
+                held_back += u32::from(expected.is_none() && model.posted.iter().any(|e| e.1 & e.2 == tag & e.2));
                 let expected = expected.map(|at| model.posted.remove(at).0);
                 assert_eq!(list.find(tag), expected);
                 assert_eq!(list.take(tag), expected);
