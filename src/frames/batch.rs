@@ -1,6 +1,6 @@
 //! Receiving frames: a batch of completions whose frames are lent in place.
 
-use mlx5_ring::completion::Cqe;
+use mlx5_ring::completion::{Cqe, SEND};
 use mlx5_ring::frames::{Completion, Frame as Place};
 use rdma_core_sys as sys;
 
@@ -62,12 +62,10 @@ impl FrameBatch<'_> {
         self.left = self.left.checked_sub(1)?;
         let FrameReceiver { cq, queue, .. } = &mut *self.receiver;
         if let (Poller::Direct(direct), Queue::Direct(DirectFrames { ring, .. })) = (&mut cq.poller, queue) {
-            let next = direct.cq.next_frame(|cqe| {
-                // SAFETY: the frame that shows the CQE borrows the batch, which publishes the consumer index when it
-                // ends.
-                Some((ring.frame(cqe)?, unsafe { cqe.detach() }))
-            });
-            if let Some((frame, cqe)) = next {
+            // SAFETY: the frame that shows the CQE borrows the batch, which publishes the consumer index when it ends.
+            let next = direct.cq.peek_only(SEND).map(|cqe| unsafe { cqe.detach() });
+            if let Some((cqe, frame)) = next.and_then(|cqe| Some((cqe, ring.frame(cqe)?))) {
+                direct.cq.advance();
                 return Some(Ok(self.receiver.lend(frame, Some(cqe), 0)));
             }
         }

@@ -1,5 +1,6 @@
 //! Completions of sends.
 
+use mlx5_ring::completion::REQUESTER;
 use mlx5_ring::sq::{self, Completion};
 use rdma_core_sys as sys;
 
@@ -260,7 +261,7 @@ impl Sender {
     #[inline(always)]
     fn next_success(&mut self) -> Option<()> {
         let Poller::Direct(direct) = &mut self.cq.poller else { return None };
-        let cqe = direct.cq.peek_requester()?;
+        let cqe = direct.cq.peek_only(REQUESTER)?;
         let entry = match &self.queues[..] {
             [only] => only.as_deref()?,
             queues => queues.get(*self.routes.find(cqe.qpn())? as usize)?.as_deref()?,

@@ -52,7 +52,7 @@ impl LastWord {
     /// Returns the kind of a CQE with this word, on a lap with this owner bit.
     #[inline(always)]
     pub(crate) const fn kind(self, owner: u8) -> CqeKind {
-        KINDS[(self.op_own() ^ owner) as usize]
+        kind(self.op_own() ^ owner)
     }
 
     /// Returns `true` for a CQE of software's, on a lap with this owner bit, that has this `op_own` except for the
@@ -70,10 +70,10 @@ impl LastWord {
 }
 
 /// `op_own` of a send WQE that succeeded, with owner bit 0.
-pub(crate) const REQUESTER: u8 = cqe::op_own(CqeOpcode::Requester, CqeFormat::Plain, false, 0);
+pub const REQUESTER: u8 = cqe::op_own(CqeOpcode::Requester, CqeFormat::Plain, false, 0);
 
 /// `op_own` of a frame or a SEND that was received, without immediate data or solicited event, with owner bit 0.
-pub(crate) const SEND: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
+pub const SEND: u8 = cqe::op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0);
 
 /// Bits of the opcodes of messages: a SEND without immediate data or a key has none of them, and each other message has
 /// one.
@@ -101,6 +101,12 @@ pub enum CqeKind {
     NotAReceive,
     /// No device writes this, except while the CQ is resized.
     Impossible,
+}
+
+/// Returns the kind of a CQE with this `op_own`, where the owner bit is 0 for software's.
+#[inline(always)]
+pub(crate) const fn kind(op_own: u8) -> CqeKind {
+    KINDS[op_own as usize]
 }
 
 /// Kinds of CQEs by `op_own`, where the owner bit is 0 for software's.

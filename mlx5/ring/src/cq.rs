@@ -10,7 +10,7 @@ use mlx5_wire::mini_cqe::MiniCqeFormat;
 use mlx5_wire::signature::{fold, is_signed};
 
 use crate::barrier;
-use crate::completion::{Cqe, CqeKind, LastWord, REQUESTER, SEND};
+use crate::completion::{Cqe, CqeKind, LastWord, kind};
 use crate::dbrec::DoorbellRecord;
 
 /// Where a CQ is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_cq`.
@@ -158,57 +158,31 @@ impl CompletionQueue {
         self.arrived_at(self.next, self.owner)
     }
 
-    /// Returns the next CQE, without taking it, if it has arrived and says that a send WQE succeeded.
+    /// Returns the next CQE, without taking it, if it has arrived and has this `op_own` except for the owner bit:
+    /// [`REQUESTER`](crate::completion::REQUESTER) or [`SEND`](crate::completion::SEND), say. A caller that expects one
+    /// opcode compares one byte, where [`peek`](Self::peek) finds out what came.
     #[inline(always)]
-    pub fn peek_requester(&self) -> Option<Cqe<'_>> {
-        // SAFETY: the next CQE.
-        unsafe { self.arrived_as(self.next, REQUESTER, CqeKind::NotAReceive) }
-    }
-
-    /// Returns the CQE at `cqe` if it has arrived and has this `op_own`, which is of this kind.
-    ///
-    /// # Safety
-    /// `cqe` is the next CQE.
-    #[inline(always)]
-    unsafe fn arrived_as(&self, cqe: NonNull<u8>, op_own: u8, kind: CqeKind) -> Option<Cqe<'_>> {
-        // SAFETY: a CQE of the buffer.
-        let last_word = unsafe { LastWord::read(cqe) };
+    pub fn peek_only(&self, op_own: u8) -> Option<Cqe<'_>> {
+        // SAFETY: the next CQE of the buffer.
+        let last_word = unsafe { LastWord::read(self.next) };
         if !last_word.is(op_own, self.owner) {
             return None;
         }
         barrier::owner_before_cqe();
         // SAFETY: the owner bit says that it is software's.
-        Some(unsafe { Cqe::new(cqe, last_word, kind, self.stride) })
+        Some(unsafe { Cqe::new(self.next, last_word, kind(op_own), self.stride) })
     }
 
-    /// Takes the next CQE if it has arrived, is that of a frame, and `complete` returns something for it, which is
-    /// returned.
-    #[inline(always)]
-    pub fn next_frame<F>(&mut self, complete: impl FnOnce(Cqe<'_>) -> Option<F>) -> Option<F> {
-        let next = self.next;
-        // SAFETY: the next CQE.
-        let cqe = unsafe { self.arrived_as(next, SEND, CqeKind::Send) }?;
-        let frame = complete(cqe)?;
-        self.advance_from(next);
-        Some(frame)
-    }
-
-    /// Takes the CQE that [`peek`](Self::peek) or [`peek_requester`](Self::peek_requester) returned, which is no title
-    /// of a compressed block.
+    /// Takes the CQE that [`peek`](Self::peek) or [`peek_only`](Self::peek_only) returned, which is no title of a
+    /// compressed block.
     #[inline(always)]
     pub fn advance(&mut self) {
-        self.advance_from(self.next);
-    }
-
-    /// Takes the next CQE, which is at `next`.
-    #[inline(always)]
-    fn advance_from(&mut self, next: NonNull<u8>) {
         self.consumer_index = self.consumer_index.wrapping_add(1);
-        if next == self.last {
+        if self.next == self.last {
             return self.start_lap();
         }
         // SAFETY: it was not the last CQE of the buffer.
-        self.next = unsafe { next.add(self.stride) };
+        self.next = unsafe { self.next.add(self.stride) };
     }
 
     #[cold]

@@ -1,9 +1,5 @@
 //! Scatter entries as callers give them.
 
-#[cfg(target_feature = "ssse3")]
-use core::arch::x86_64::{_mm_loadu_si128, _mm_setr_epi8, _mm_shuffle_epi8};
-#[cfg(target_feature = "ssse3")]
-use core::ptr;
 use core::ptr::NonNull;
 
 use mlx5_wire::be::Be64;
@@ -94,35 +90,13 @@ pub(crate) unsafe fn copy(from: NonNull<DataSegment>, to: NonNull<DataSegment>, 
 /// # Safety
 /// `segment` is aligned to 16 bytes and writable.
 #[inline(always)]
-unsafe fn write(segment: NonNull<DataSegment>, value: DataSegment) {
+pub(crate) unsafe fn write(segment: NonNull<DataSegment>, value: DataSegment) {
     let words = value.to_words();
     let to = segment.cast::<Be64>();
     // SAFETY: the caller's segment is aligned and writable: two words of eight bytes.
     unsafe {
         to.write_volatile(words[0]);
         to.add(1).write_volatile(words[1]);
-    }
-}
-
-/// Writes the segment of `sge`: with one shuffle where the build may use SSSE3, as `.cargo/config.toml` says for
-/// x86-64.
-///
-/// # Safety
-/// As [`write`].
-#[inline(always)]
-pub(crate) unsafe fn write_sge(segment: NonNull<DataSegment>, sge: &Sge) {
-    #[cfg(target_feature = "ssse3")]
-    // SAFETY: both have 16 bytes; the caller's segment is aligned and writable.
-    unsafe {
-        // Length, key and address, in the byte order of the device.
-        let order = _mm_setr_epi8(11, 10, 9, 8, 15, 14, 13, 12, 7, 6, 5, 4, 3, 2, 1, 0);
-        let fields = _mm_loadu_si128(ptr::from_ref(sge).cast());
-        segment.cast().write_volatile(_mm_shuffle_epi8(fields, order));
-    }
-    #[cfg(not(target_feature = "ssse3"))]
-    // SAFETY: the caller's segment is aligned and writable.
-    unsafe {
-        write(segment, (*sge).into());
     }
 }
 

@@ -51,8 +51,8 @@ const BOUNDS: [(&str, Limit); 32] = [
     ("RDMA READ post and poll, Sender", AtMost(109.0)),
     ("UD SEND post and poll, Sender", AtMost(127.0)),
     // A frame that is lent and given back.
-    ("frame lent", AtMost(39.0)),
-    ("frame of a striding queue lent", AtMost(45.0)),
+    ("frame lent", AtMost(43.0)),
+    ("frame of a striding queue lent", AtMost(50.0)),
 ];
 
 /// Fails when an operation costs more than its bound, times [`TOLERANCE`].

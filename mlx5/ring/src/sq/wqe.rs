@@ -8,7 +8,7 @@ use mlx5_wire::inline::InlineHeader;
 
 use super::{BasicBlocks, Payload, Pieces};
 use crate::copy;
-use crate::sge::{Sge, write_sge};
+use crate::sge::{self, Sge};
 
 /// Writes to free blocks from the next one on. The device does not read them before the doorbell record covers
 /// them, which a barrier keeps after all of this.
@@ -108,7 +108,7 @@ impl Writer {
     pub(super) unsafe fn next_sge(&mut self, sge: &Sge) {
         // SAFETY: the caller's WQE has a unit left, in a free block; a unit never reaches over the end of the ring.
         unsafe {
-            write_sge(self.next.cast(), sge);
+            sge::write(self.next.cast(), (*sge).into());
             self.next = self.next.add(UNIT);
         }
     }

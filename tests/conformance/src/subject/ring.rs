@@ -162,7 +162,7 @@ impl Subject for Ring {
     }
 
     fn id(&mut self, _: usize, wqe: &Wqe) -> u64 {
-        with_queue!(self, |_cq, queue| { queue.slots().posted(wqe.slot).map_or(0, |data| data.wr_id()) })
+        with_queue!(self, |_cq, queue| queue.slots().posted(wqe.slot).map_or(0, |data| data.wr_id()))
     }
 }
 
