@@ -2,6 +2,8 @@
 //!
 //! The listing is made from the sources, as rustfmt formats them: it needs no toolchain but cargo's. Items that a macro
 //! writes are not in it, except the names of `bitflags`, nor are the fields of variants.
+//!
+//! Needs: nothing
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;

@@ -1,4 +1,6 @@
 //! `doorbell doctor` on the software device, with and without problems.
+//!
+//! Needs: examples
 
 use doorbell_tests::programs::{Ended, built, on_soft_mlx5};
 

@@ -1,4 +1,6 @@
 //! Every order in which the owner of a receiver can fall asleep, or leave, while other threads give buffers back.
+//!
+//! Needs: nothing
 
 use std::sync::Arc as Shared;
 use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed as Counting};

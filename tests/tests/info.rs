@@ -1,4 +1,6 @@
 //! `doorbell info` on the software device, and without a device.
+//!
+//! Needs: examples
 
 use std::process::{Command, Stdio};
 use std::{fs, thread};

@@ -6,6 +6,8 @@
 //! `pingpong` does the same with the program that has an SRQ.
 //!
 //! The tests need a device that reaches the devices of other processes: `DOORBELL_NETWORKED=1` says so.
+//!
+//! Needs: network
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,6 @@
 //! The example `latency` on the software device.
+//!
+//! Needs: examples
 
 use std::process::Stdio;
 use std::thread;

@@ -2,6 +2,8 @@
 //!
 //! `DOORBELL_LINK` names the network interface under the device. It is the only test of its binary, because
 //! no other one could run meanwhile.
+//!
+//! Needs: link
 
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -2,6 +2,8 @@
 //! comes back.
 //!
 //! `SOAK_OPERATIONS` is the number of requests. `cargo xtask soak` runs the test on a device with such a link.
+//!
+//! Needs: lossy
 
 use std::collections::VecDeque;
 

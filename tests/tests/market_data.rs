@@ -1,4 +1,6 @@
 //! The market data example, as `make demo-frames` runs it, with fewer frames.
+//!
+//! Needs: examples
 
 use std::process::{Command, Stdio};
 

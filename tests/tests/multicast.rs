@@ -1,4 +1,6 @@
 //! The example `multicast`: two members and a sender, in processes of their own.
+//!
+//! Needs: examples
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};

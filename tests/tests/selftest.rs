@@ -1,4 +1,6 @@
 //! `doorbell selftest` on the software device: it passes on a sound device, and finds each fault of a faulty one.
+//!
+//! Needs: examples
 
 use std::process::{Command, Stdio};
 

@@ -1,4 +1,6 @@
 //! The examples of senders: `rpc_server` and `one_sided`, on both paths.
+//!
+//! Needs: examples
 
 use doorbell_tests::programs::{Ended, example, poisoned, succeed};
 

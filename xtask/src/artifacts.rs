@@ -35,6 +35,8 @@ pub struct Artifact {
     pub target: String,
     /// `lib`, `bin`, `test` or `example`.
     pub kind: String,
+    /// The file of its crate root.
+    pub source: PathBuf,
     /// Whether it has a test harness.
     pub test: bool,
     pub binary: Binary,
@@ -75,6 +77,7 @@ fn artifact(message: &Value) -> Option<Artifact> {
         package: package_name(message["package_id"].as_str()?).to_owned(),
         target: message["target"]["name"].as_str()?.to_owned(),
         kind: message["target"]["kind"][0].as_str()?.to_owned(),
+        source: PathBuf::from(message["target"]["src_path"].as_str()?),
         test: message["profile"]["test"].as_bool()?,
         binary: Binary { path: PathBuf::from(message["executable"].as_str()?), directory },
     })

@@ -3,8 +3,9 @@
 use std::process::Command;
 
 use crate::isolate::{self, Totals};
+use crate::needs::Needs;
 use crate::session::{Session, whole};
-use crate::steps::{self, EVERYTHING, Needs};
+use crate::steps::{self, EVERYTHING};
 use crate::{Result, artifacts};
 
 /// The tests of the comparison itself, and a short comparison.

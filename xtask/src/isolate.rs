@@ -133,7 +133,8 @@ pub fn run(binaries: &[Binary], options: &Options) -> Result<Totals> {
 }
 
 impl Options {
-    fn start(&self, binary: &Binary) -> Command {
+    /// Returns the command that starts a test binary.
+    pub fn start(&self, binary: &Binary) -> Command {
         let mut words = self.under.iter();
         let mut command = match words.next() {
             None => Command::new(&binary.path),

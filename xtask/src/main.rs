@@ -7,6 +7,7 @@
 //! cargo xtask --long mutants                runs the long form of a step
 //! cargo xtask --busy 20 test                runs it beside 20 busy loops; --niceness 10 makes them yield
 //! cargo xtask isolate BINARY [ARGUMENT...]  runs each test of a test binary in a process of its own
+//! xtask runner BINARY [ARGUMENT...]         the same for `cargo test`: on a device, if the binary needs one
 //! cargo xtask vm-files                      builds what goes into the virtual machines of `rxe` and `vm`, and lists it
 //! ```
 
@@ -16,7 +17,9 @@ mod isolate;
 mod limits;
 mod memory;
 mod mutants;
+mod needs;
 mod packages;
+mod runner;
 mod session;
 mod soak;
 mod steps;
@@ -48,6 +51,7 @@ fn dispatch(arguments: &[String]) -> Result<bool> {
             Ok(true)
         }
         Some("isolate") => isolate::command(&arguments[1..]),
+        Some("runner") => runner::command(&arguments[1..]),
         Some("vm-files") => steps::vm_files().map(|()| true),
         Some(_) => {
             let (session, names) = Session::parse(arguments)?;

@@ -189,11 +189,13 @@ impl Tree {
             return Err(format!("cargo test --no-run {arguments} fails\n{}", self.log()?));
         }
         let mut run = self.cargo(arguments);
+        // In place of the runner of .cargo/config.toml, which would build a device in this tree.
+        let mut runner = "env".to_owned();
         if let Some(path) = device {
-            let runner = format!("'{} run --strict --'", self.device.display());
-            run.args(["--config", &format!("target.'cfg(all())'.runner={runner}")]);
+            runner = format!("{} run --strict --", self.device.display());
             run.env("DOORBELL_PATH", path);
         }
+        run.args(["--config", &format!("target.'cfg(all())'.runner='{runner}'")]);
         Ok(match self.run(&mut run, Some(LIMIT))? {
             Ended::Itself(status) if status.success() => Tests::Pass,
             Ended::Itself(_) => Tests::Fail,

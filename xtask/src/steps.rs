@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::artifacts::{self, Artifact};
+use crate::artifacts;
 use crate::isolate::{self, Binary, Options, Totals};
+use crate::needs::Needs;
 use crate::session::{Session, built, counted, installed, skip, whole};
 use crate::{Result, conformance, limits, memory, mutants, packages, soak};
 
@@ -150,55 +151,11 @@ pub fn run(session: Session, names: &[String]) -> Result<bool> {
 /// Everything that all tests need: programs, examples, preloaded libraries and test binaries.
 pub const EVERYTHING: &str = "build --lib --bins --tests --examples";
 
-/// Requirements of a test binary.
-#[derive(Clone, Copy, PartialEq)]
-pub enum Needs {
-    Nothing,
-    /// It has a device in its own process.
-    Device,
-    /// Verbs programs of the system.
-    Programs,
-    /// A device that libibverbs lists.
-    AnyDevice,
-    /// The same, and the device reaches the devices of other processes.
-    Network,
-    /// The programs of this build, which it starts on devices of their own.
-    Examples,
-    /// The twins of the conformance test.
-    Twins,
-    /// A device that gives no QP number twice, and time.
-    Soak,
-    /// A link that loses, doubles and reorders packets.
-    Lossy,
-    /// A link that may be taken down, as only the virtual machine has.
-    Link,
-}
-
-fn needs(artifact: &Artifact) -> Needs {
-    match (&*artifact.package, &*artifact.target) {
-        ("soft-mlx5", "programs") => Needs::Programs,
-        ("soft-mlx5" | "doorbell-stepped-tests", _) => Needs::Device,
-        ("doorbell-conformance", _) => Needs::Twins,
-        ("doorbell-tests", _) if artifact.kind != "test" => Needs::Nothing,
-        ("doorbell-tests", "api" | "docs" | "layers" | "compile_fail" | "cqe_barrier" | "handover") => Needs::Nothing,
-        ("doorbell-tests", "interop" | "rdma_interop" | "tags_interop") => Needs::Network,
-        ("doorbell-tests", "link") => Needs::Link,
-        ("doorbell-tests", "soak") => Needs::Soak,
-        ("doorbell-tests", "lossy") => Needs::Lossy,
-        (
-            "doorbell-tests",
-            "demo" | "doctor" | "drop_in" | "event_server" | "info" | "latency" | "market_data" | "multicast"
-            | "pingpong" | "selftest" | "selftest_peer" | "sender_examples",
-        ) => Needs::Examples,
-        ("doorbell-tests", _) => Needs::AnyDevice,
-        _ => Needs::Nothing,
-    }
-}
-
 /// Builds the targets, and returns the test binaries with these needs.
 pub fn tests(session: &Session, targets: &str, needed: &[Needs]) -> Result<Vec<Binary>> {
     let artifacts = artifacts::build(&mut session.cargo(targets))?;
-    let chosen = artifacts.into_iter().filter(|a| a.test && needed.contains(&needs(a)));
+    let chosen =
+        artifacts.into_iter().filter(|a| a.test && needed.contains(&Needs::of(&a.package, &a.kind, &a.source)));
     let chosen: Vec<Binary> = chosen.map(|artifact| artifact.binary).collect();
     if chosen.is_empty() {
         return Err(format!("cargo {targets} builds no test of this step"));
@@ -434,7 +391,7 @@ pub fn vm_files() -> Result<()> {
     let session = Session::new()?;
     let mut lines = BTreeSet::new();
     for artifact in artifacts::build(&mut session.cargo(EVERYTHING))? {
-        let kind = match needs(&artifact) {
+        let kind = match Needs::of(&artifact.package, &artifact.kind, &artifact.source) {
             Needs::AnyDevice | Needs::Network | Needs::Link if artifact.test => "test",
             _ if !artifact.test && VM_PROGRAMS.contains(&&*artifact.package) => "program",
             _ => continue,

@@ -1,4 +1,6 @@
 //! Programs of Debian, which do not know the device, run on it. docs/programs.md lists them.
+//!
+//! Needs: programs
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -2,6 +2,8 @@
 //!
 //! The device gives no QP number twice, so a table by number would grow. `SOAK_CONNECTIONS` is the number of
 //! connections.
+//!
+//! Needs: soak
 #![cfg(target_arch = "x86_64")]
 
 mod allocations;
