@@ -255,6 +255,30 @@ fn no_comment_begins_with_a_riddle() {
     assert!(riddles.is_empty(), "name the subject first:\n{}", riddles.join("\n"));
 }
 
+/// Returns `true` if a line of Rust is a comment of more than 120 columns. Rows of tables and links cannot be broken.
+fn is_wide_comment(line: &str) -> bool {
+    let text = line.trim_start();
+    let breakable = !text.trim_start_matches(['/', '!']).trim_start().starts_with('|') && !text.contains("://");
+    text.starts_with("//") && breakable && line.chars().count() > 120
+}
+
+/// rustfmt breaks code at 120 columns, but leaves comments as they are.
+#[test]
+fn no_comment_is_wider_than_the_code() {
+    let folders = "benches cli drop-in examples fuzz mlx5 rdma-core-sys soft-mlx5 src tests xtask".split(' ');
+    let mut wide = Vec::new();
+    for file in folders.flat_map(|folder| sources(&root().join(folder))).chain([root().join("build.rs")]) {
+        let text = read(&file);
+        let lines = text.lines().enumerate().filter(|(_, line)| is_wide_comment(line));
+        wide.extend(lines.map(|(number, _)| format!("{}:{}", file.display(), number + 1)));
+    }
+    assert!(wide.is_empty(), "comments of more than 120 columns:\n{}", wide.join("\n"));
+    let long = "a ".repeat(60);
+    assert!(is_wide_comment(&format!("    /// {long}")) && is_wide_comment(&format!("// {long}")));
+    assert!(!is_wide_comment(&format!("//! | {long}|")) && !is_wide_comment(&format!("// https://a.b {long}")));
+    assert!(!is_wide_comment(&format!("let a = \"{long}\";")) && !is_wide_comment(&format!("//{}", &long[..118])));
+}
+
 /// The first screen says what a message costs, as it was counted.
 #[test]
 fn what_the_readme_says_of_cost_is_what_was_counted() {
