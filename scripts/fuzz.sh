@@ -12,9 +12,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-all=(commands wqes packets completions sends frames decode)
+all=(commands wqes packets cqes decode)
 # Longer programs find nothing that these do not, and are slow.
-declare -A longest=([commands]=3000 [wqes]=1024 [packets]=3072 [completions]=2048 [sends]=1024 [frames]=2048 [decode]=4096)
+declare -A longest=([commands]=3000 [wqes]=1024 [packets]=3072 [cqes]=2048 [decode]=4096)
 
 host=$(host_platform)
 target_dir=$(target_directory)

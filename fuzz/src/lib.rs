@@ -8,21 +8,16 @@
 //! | [`commands`] | commands of a program to the uverbs device of soft-mlx5: `ioctl`, `write`, `mmap` |
 //! | [`wqes`] | WQEs, doorbell records and register writes of a program |
 //! | [`packets`] | packets that reach the port of the device |
-//! | [`completions`] | CQEs in the CQ of a [`doorbell::Receiver`] |
-//! | [`frames`] | CQEs in the CQ of a [`doorbell::frames::FrameReceiver`], plain or striding |
-//! | [`sends`] | CQEs in the CQ of a [`doorbell::Sender`] |
+//! | [`cqes`] | CQEs in the CQ of a [`doorbell::Receiver`], [`doorbell::Sender`] or [`doorbell::frames::FrameReceiver`] |
 //! | [`decode`] | text for `doorbell decode` |
 
 pub mod commands;
-pub mod completions;
-mod cq;
+pub mod cqes;
 pub mod decode;
-pub mod frames;
 mod input;
 mod memory;
 pub mod packets;
 #[path = "../../soft-mlx5/tests/common/qp_states.rs"]
 mod qp_states;
-pub mod sends;
 mod world;
 pub mod wqes;

@@ -21,4 +21,4 @@ macro_rules! replay {
     };
 }
 
-replay! { commands completions decode frames packets sends wqes }
+replay! { commands cqes decode packets wqes }
