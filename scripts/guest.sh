@@ -64,6 +64,52 @@ pack() {
     (cd "$out" && find . | "$busybox" cpio -o -H newc -R 0:0 2>/dev/null) >"$out.cpio"
 }
 
+# Names the files of a run below $cache, and waits for the end of another run. The other functions from here on are for
+# run.sh, which has `failed`.
+begin() {
+    console=$cache/console.log verdict=$cache/verdict.log machine='' began=$SECONDS
+    mkdir -p "$cache"
+    exec 9>"$cache/lock"
+    flock --wait 300 9 || { say "FAILED: another run does not end"; exit 1; }
+    rm -f "$cache/reason"
+}
+
+# Skips the run, for the reason that unpacking has left.
+not_unpacked() {
+    skip "$(cat "$cache/reason" 2>/dev/null || echo 'unpacking failed')"
+}
+
+# Builds the tests, and lists the files in $files. In the group of this script, whose processor time says that it is not
+# stalled.
+build_files() {
+    say "building the tests"
+    files=$(timeout --foreground 3600 cargo xtask vm-files)
+}
+
+# Runs a machine to its end, and returns when its verdict is `ok`. `$skipped` counts its tests that were skipped.
+# Init gives up on a suite before neither serial port has said anything for 900 s.
+run_machine() {
+    local code=0 ended
+    began=$SECONDS
+    : >"$console" >"$verdict"
+    "$@" -serial "file:$console" -serial "file:$verdict" </dev/null 9>&- &
+    machine=$!
+    watch_machine "$machine" "$console" "$verdict" 900 || code=$?
+    machine=
+    [ $code = 0 ] || failed "QEMU ended with $code"
+    ended=$(sed -n 's/^verdict: //p' "$verdict")
+    [ -n "$ended" ] || failed "the machine ended without a verdict"
+    [ "$ended" = ok ] || failed "$ended"
+    skipped=$(grep -c '^test .* \.\.\. skipped, ' "$verdict") || true
+    say "$((SECONDS - began)) s in the machine, $skipped tests skipped for the reasons above"
+}
+
+# Prints the console of a machine.
+show_console() {
+    say "the console of the machine:"
+    tr -d '\r' <"$console" | sed 's/^/    /'
+}
+
 # Waits for a machine: watch_machine PID CONSOLE VERDICT SECONDS. Prints what it writes to VERDICT meanwhile, and calls
 # `failed` when neither file grows for so many seconds. Returns the exit code of the machine.
 watch_machine() {

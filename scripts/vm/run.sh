@@ -15,9 +15,6 @@ cd "$(dirname "$0")/../.."
 . scripts/guest.sh
 here=scripts/vm
 
-# Seconds in which neither serial port says anything: init gives up on a suite before.
-stalled=900
-
 KERNEL=${KERNEL:-bookworm}
 suite=${KERNEL%%/*}
 flavour=${KERNEL#"$suite"}
@@ -28,18 +25,15 @@ export LINK=${LINK:-ib}
 target=$(target_directory)
 cache=$target/vm
 kernel=$cache/$suite-$flavour
-console=$cache/console.log
-verdict=$cache/verdict.log
 socket=$cache/socket
-machine='' device=''
+device=''
 
 say() {
     echo "vm: $*"
 }
 
 failed() {
-    say "the console of the machine:"
-    tr -d '\r' <"$console" | sed 's/^/    /'
+    show_console
     say "the device:"
     sed 's/^/    /' "$cache/device.log"
     say "FAILED: $*"
@@ -50,19 +44,10 @@ finish() {
     [ -z "$machine" ] || kill "$machine" 2>/dev/null || true
     [ -z "$device" ] || kill "$device" 2>/dev/null || true
 }
+begin
 trap finish EXIT
-
-mkdir -p "$cache"
-exec 9>"$cache/lock"
-flock --wait 300 9 || { say "FAILED: another run does not end"; exit 1; }
-
-began=$SECONDS
-rm -f "$cache/reason"
-$here/unpack.sh "$cache" "$suite" "$flavour" 9>&- || skip "$(cat "$cache/reason" 2>/dev/null || echo 'unpacking failed')"
-
-say "building the tests"
-# In the group of this script, whose processor time says that it is not stalled.
-files=$(timeout --foreground 3600 cargo xtask vm-files)
+$here/unpack.sh "$cache" "$suite" "$flavour" 9>&- || not_unpacked
+build_files
 [ "${1-}" != shell ] || export SHELL_IN_MACHINE=1
 $here/image.sh "$cache/programs" "$kernel" "$cache/image" <<<"$files"
 say "ready after $((SECONDS - began)) s, starting a machine with Linux $(cat "$kernel/version"), $LINK"
@@ -93,20 +78,7 @@ if [ "${1-}" = shell ]; then
     "${run[@]}" -serial mon:stdio -serial null
     exit
 fi
-began=$SECONDS
-: >"$console" >"$verdict"
-"${run[@]}" -serial "file:$console" -serial "file:$verdict" </dev/null 9>&- &
-machine=$!
-code=0
-watch_machine $machine "$console" "$verdict" $stalled || code=$?
-machine=
-
-[ $code = 0 ] || failed "QEMU ended with $code"
-ended=$(sed -n 's/^verdict: //p' "$verdict")
-[ -n "$ended" ] || failed "the machine ended without a verdict"
-[ "$ended" = ok ] || failed "$ended"
+run_machine "${run[@]}"
 programs=$(grep -c '^test cases::.* \.\.\. ok' "$verdict") || failed "no program ran"
 tests=$(grep '^test .* \.\.\. ok' "$verdict" | grep -vc '^test cases::') || true
-skipped=$(grep -c '^test .* \.\.\. skipped, ' "$verdict") || true
-say "$((SECONDS - began)) s in the machine, $skipped tests skipped for the reasons above"
 say "ok: kernel $(cat "$kernel/version"), $programs programs, $tests tests"
