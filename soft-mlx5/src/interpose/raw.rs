@@ -1,6 +1,6 @@
 //! System calls without libc's wrappers, which here lead back to us.
 
-use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
 use libc::{mode_t, off_t, size_t, ssize_t};
 
@@ -11,6 +11,42 @@ macro_rules! call {
     };
 }
 
+/// Defines a function for each system call, with its arguments.
+macro_rules! calls {
+    ($($number:ident $name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {
+        $(pub fn $name($($argument: $kind),*) -> $result {
+            call!($number $(, $argument)*) as $result
+        })*
+    };
+}
+
+calls! {
+    SYS_openat openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    SYS_close close(fd: c_int) -> c_int;
+    SYS_close_range close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    SYS_write write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t;
+    SYS_read read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t;
+    SYS_ioctl ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int;
+    SYS_fcntl fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int;
+    SYS_dup dup(fd: c_int) -> c_int;
+    SYS_dup3 dup3(old: c_int, new: c_int, flags: c_int) -> c_int;
+    SYS_socket socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    SYS_sendto sendto(
+        fd: c_int, buf: *const c_void, len: size_t, flags: c_int, to: *const libc::sockaddr, to_len: libc::socklen_t
+    ) -> ssize_t;
+    SYS_sendmsg sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> ssize_t;
+    SYS_mmap mmap(
+        addr: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t
+    ) -> *mut c_void;
+    SYS_newfstatat fstatat(dir: c_int, path: *const c_char, buf: *mut c_void, flags: c_int) -> c_int;
+    SYS_statx statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, buf: *mut c_void) -> c_int;
+    SYS_readlinkat readlinkat(dir: c_int, path: *const c_char, buf: *mut c_char, size: size_t) -> ssize_t;
+    SYS_getxattr getxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t;
+    SYS_lgetxattr lgetxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t;
+    SYS_chdir chdir(path: *const c_char) -> c_int;
+    SYS_faccessat faccessat(dir: c_int, path: *const c_char, mode: c_int) -> c_int;
+}
+
 /// Sets errno and returns what a failed call returns.
 pub fn fail(error: c_int) -> c_int {
     // SAFETY: the location is valid in every thread.
@@ -18,100 +54,9 @@ pub fn fail(error: c_int) -> c_int {
     -1
 }
 
-pub fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    call!(SYS_openat, dir, path, flags, mode) as c_int
-}
-
-pub fn close(fd: c_int) -> c_int {
-    call!(SYS_close, fd) as c_int
-}
-
-pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    call!(SYS_close_range, first, last, flags) as c_int
-}
-
-pub fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
-    call!(SYS_write, fd, buf, count) as ssize_t
-}
-
-pub fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
-    call!(SYS_read, fd, buf, count) as ssize_t
-}
-
 pub fn recv(fd: c_int, buf: *mut c_void, count: size_t, flags: c_int) -> ssize_t {
     let none = std::ptr::null_mut::<c_void>();
     call!(SYS_recvfrom, fd, buf, count, flags, none, none) as ssize_t
-}
-
-pub fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
-    call!(SYS_ioctl, fd, request, argument) as c_int
-}
-
-pub fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
-    call!(SYS_fcntl, fd, command, argument) as c_int
-}
-
-pub fn dup(fd: c_int) -> c_int {
-    call!(SYS_dup, fd) as c_int
-}
-
-pub fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    call!(SYS_dup3, old, new, flags) as c_int
-}
-
-pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    call!(SYS_socket, domain, kind, protocol) as c_int
-}
-
-pub fn sendto(
-    fd: c_int,
-    buf: *const c_void,
-    len: size_t,
-    flags: c_int,
-    to: *const libc::sockaddr,
-    to_len: libc::socklen_t,
-) -> ssize_t {
-    call!(SYS_sendto, fd, buf, len, flags, to, to_len) as ssize_t
-}
-
-pub fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> ssize_t {
-    call!(SYS_sendmsg, fd, message, flags) as ssize_t
-}
-
-pub fn mmap(
-    addr: *mut c_void,
-    length: size_t,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: off_t,
-) -> *mut c_void {
-    let mapped: c_long = call!(SYS_mmap, addr, length, protection, flags, fd, offset);
-    mapped as *mut c_void
-}
-
-pub fn fstatat(dir: c_int, path: *const c_char, buf: *mut c_void, flags: c_int) -> c_int {
-    call!(SYS_newfstatat, dir, path, buf, flags) as c_int
-}
-
-pub fn statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, buf: *mut c_void) -> c_int {
-    call!(SYS_statx, dir, path, flags, mask, buf) as c_int
-}
-
-pub fn readlinkat(dir: c_int, path: *const c_char, buf: *mut c_char, size: size_t) -> ssize_t {
-    call!(SYS_readlinkat, dir, path, buf, size) as ssize_t
-}
-
-pub fn getxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t {
-    call!(SYS_getxattr, path, name, value, size) as ssize_t
-}
-
-pub fn lgetxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t {
-    call!(SYS_lgetxattr, path, name, value, size) as ssize_t
-}
-
-pub fn chdir(path: *const c_char) -> c_int {
-    call!(SYS_chdir, path) as c_int
 }
 
 /// Calls `faccessat2`. Flags need Linux 5.8; calls without flags work on older kernels, too.
@@ -120,8 +65,4 @@ pub fn faccessat2(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) ->
         return faccessat(dir, path, mode);
     }
     call!(SYS_faccessat2, dir, path, mode, flags) as c_int
-}
-
-pub fn faccessat(dir: c_int, path: *const c_char, mode: c_int) -> c_int {
-    call!(SYS_faccessat, dir, path, mode) as c_int
 }
