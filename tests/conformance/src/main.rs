@@ -15,6 +15,7 @@ mod memory;
 mod pair;
 mod plan;
 #[allow(dead_code, reason = "it is shared with the integration tests")]
+#[path = "../../src/poison.rs"]
 mod poison;
 #[path = "../../../soft-mlx5/tests/common/qp_states.rs"]
 mod qp_states;

@@ -11,16 +11,6 @@ use crate::nic::objects::*;
 
 const QKEY: u32 = 0x1111_1111;
 
-struct Setup {
-    device: Device,
-    send: Cq,
-    recv: Cq,
-    a: Qp,
-    b: Qp,
-    memory: Memory,
-    key: u32,
-}
-
 fn datagram_qp(device: &mut Device, send: &Cq, recv: &Cq) -> Qp {
     let attr = device.qp_attr(Service::Ud, send, recv);
     make_ready(device, attr)
@@ -37,13 +27,7 @@ fn make_ready(device: &mut Device, attr: QpAttr) -> Qp {
 }
 
 fn setup_with(config: NicConfig) -> Setup {
-    let mut device = Device::with(config);
-    let (send, recv) = (device.cq(64), device.cq(64));
-    let a = datagram_qp(&mut device, &send, &recv);
-    let b = datagram_qp(&mut device, &send, &recv);
-    let memory = Memory::new(16384);
-    let key = device.register(&memory, ALL_ACCESS);
-    Setup { device, send, recv, a, b, memory, key }
+    Setup::with(Device::with(config), 64, |device, send, recv| [(); 2].map(|()| datagram_qp(device, send, recv)).into())
 }
 
 fn to(qpn: u32, dlid: u16, dgid: Option<[u8; 16]>, qkey: u32) -> [u8; 48] {
@@ -59,12 +43,6 @@ fn to(qpn: u32, dlid: u16, dgid: Option<[u8; 16]>, qkey: u32) -> [u8; 48] {
         segment.tclass = 0x20;
     }
     segment.to_bytes()
-}
-
-impl Setup {
-    fn receive(&mut self, len: u32) -> u16 {
-        self.b.post_receive(&[DataSegment::new(self.memory.addr(), len, self.key)])
-    }
 }
 
 #[test]

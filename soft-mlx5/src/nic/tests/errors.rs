@@ -22,34 +22,11 @@ const RNR_RETRIES: u8 = 0x16;
 
 use CqeOpcode::{Requester, RequesterError, ResponderError, ResponderSend};
 
-struct Setup {
-    device: Device,
-    send: Cq,
-    recv: Cq,
-    a: Qp,
-    b: Qp,
-    memory: Memory,
-    key: u32,
-}
-
-fn setup_with(path: Path) -> Setup {
-    let mut device = Device::new();
-    let (send, recv) = (device.cq(256), device.cq(256));
-    let (a, b) = device.pair_with(|attr| attr, &send, &recv, path);
-    let memory = Memory::new(65536);
-    let key = device.register(&memory, ALL_ACCESS);
-    Setup { device, send, recv, a, b, memory, key }
-}
-
 fn setup() -> Setup {
-    setup_with(Path::default())
+    Setup::new(Path::default())
 }
 
 impl Setup {
-    fn receive(&mut self, len: u32) -> u16 {
-        self.b.post_receive(&[DataSegment::new(self.memory.addr(), len, self.key)])
-    }
-
     /// Expects that the requester failed with `syndrome`, and that the send after it was flushed.
     #[track_caller]
     fn expect_failure(&mut self, index: u16, syndrome: u8) {
@@ -161,7 +138,7 @@ fn remote_access_is_checked() {
 #[test]
 fn a_queue_pair_that_gives_no_rights() {
     for opcode in [WqeOpcode::RDMA_WRITE, WqeOpcode::RDMA_READ] {
-        let mut s = setup_with(Path { access: 0, ..Path::default() });
+        let mut s = Setup::new(Path { access: 0, ..Path::default() });
         let work = Work::new(opcode).remote(s.memory.addr(), s.key);
         let index = s.device.post(&mut s.a, &work.data(s.memory.addr(), 8, s.key));
         s.device.settle();
@@ -223,7 +200,7 @@ fn receiver_not_ready_and_then_ready() {
 /// A device whose thread gets no processor between a packet and its answer sees time-outs without a cause.
 #[test]
 fn an_rnr_nak_restores_the_transport_retries() {
-    let mut s = setup_with(Path { timeout: 10, retry_cnt: 2, rnr_timer: 1, ..Path::default() });
+    let mut s = Setup::new(Path { timeout: 10, retry_cnt: 2, rnr_timer: 1, ..Path::default() });
     let index = s.device.post(&mut s.a, &Work::send().inline(b"patience"));
     for _ in 0..200 {
         // Longer than the time-out of 4.19 ms.
@@ -239,7 +216,7 @@ fn an_rnr_nak_restores_the_transport_retries() {
 
 #[test]
 fn rnr_retries_run_out() {
-    let mut s = setup_with(Path { rnr_retry: 3, rnr_timer: 14, ..Path::default() });
+    let mut s = Setup::new(Path { rnr_retry: 3, rnr_timer: 14, ..Path::default() });
     let index = s.device.post(&mut s.a, &Work::send());
     let start = s.device.now;
     s.device.run_until(|| s.send.peek().is_some());
@@ -252,7 +229,7 @@ fn rnr_retries_run_out() {
 
 #[test]
 fn retries_run_out_without_an_answer() {
-    let mut s = setup_with(Path { timeout: 10, retry_cnt: 3, ..Path::default() });
+    let mut s = Setup::new(Path { timeout: 10, retry_cnt: 3, ..Path::default() });
     let lid = s.device.nic.port().lid;
     let silent = s.device.qp_attr(Service::Rc, &s.send, &s.recv);
     let silent = s.device.qp(silent);

@@ -594,3 +594,34 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let words = std::iter::repeat_with(|| rng.next_u64().to_le_bytes());
     words.flatten().take(len).collect()
 }
+
+/// Two queue pairs of a device that are connected to each other, and memory of which all is registered.
+pub struct Setup {
+    pub device: Device,
+    pub send: Cq,
+    pub recv: Cq,
+    pub a: Qp,
+    pub b: Qp,
+    pub memory: Memory,
+    pub key: u32,
+}
+
+impl Setup {
+    pub fn new(path: Path) -> Self {
+        Self::with(Device::new(), 256, |device, send, recv| device.pair_with(|attr| attr, send, recv, path))
+    }
+
+    /// The same, with CQs of so many entries, and queue pairs that `pair` makes.
+    pub fn with(mut device: Device, entries: u32, pair: impl FnOnce(&mut Device, &Cq, &Cq) -> (Qp, Qp)) -> Self {
+        let (send, recv) = (device.cq(entries), device.cq(entries));
+        let (a, b) = pair(&mut device, &send, &recv);
+        let memory = Memory::new(65536);
+        let key = device.register(&memory, ALL_ACCESS);
+        Self { device, send, recv, a, b, memory, key }
+    }
+
+    /// Posts a receive of `len` bytes at the start of the memory.
+    pub fn receive(&mut self, len: u32) -> u16 {
+        self.b.post_receive(&[DataSegment::new(self.memory.addr(), len, self.key)])
+    }
+}

@@ -35,23 +35,9 @@ fn expected(name: &str, written: &Cqe64, index: u32) -> [u8; 64] {
     cqe.to_bytes()
 }
 
-struct Setup {
-    device: Device,
-    send: Cq,
-    recv: Cq,
-    a: Qp,
-    b: Qp,
-    memory: Memory,
-    key: u32,
-}
-
+/// CQs of a few entries, which go through several laps.
 fn setup(path: Path) -> Setup {
-    let mut device = Device::new();
-    let (send, recv) = (device.cq(16), device.cq(16));
-    let (a, b) = device.pair_with(|attr| attr, &send, &recv, path);
-    let memory = Memory::new(65536);
-    let key = device.register(&memory, ALL_ACCESS);
-    Setup { device, send, recv, a, b, memory, key }
+    Setup::with(Device::new(), 16, |device, send, recv| device.pair_with(|attr| attr, send, recv, path))
 }
 
 #[test]

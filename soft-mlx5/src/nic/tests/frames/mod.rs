@@ -1,6 +1,5 @@
 //! Ethernet frames from a raw packet queue pair to receive queues of another device.
 
-mod malformed;
 mod plain;
 mod rules;
 mod sending;

@@ -1,10 +1,7 @@
-//! Frames that come from a capture file and from a network interface.
+//! Frames that come from a capture file.
 
 use std::io::Write;
-use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
 
 use super::*;
 use crate::faults::Faults;
@@ -81,62 +78,4 @@ fn a_capture_is_played_from_the_first_flow_on_and_may_lose_frames() {
     let nothing = NicConfig { frames: Some(dir.path().join("nothing")), ..config() };
     // SAFETY: no object is created.
     assert!(unsafe { Nic::new(nothing) }.is_err());
-}
-
-fn ip(arguments: &str) -> bool {
-    let status = Command::new("ip").args(arguments.split(' ')).status();
-    status.is_ok_and(|status| status.success())
-}
-
-/// Makes a namespace for this thread with a veth pair: `port` for the device, `peer` for sockets.
-fn veth() -> bool {
-    // SAFETY: only later calls of this thread see the other namespace.
-    let apart = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
-    apart
-        && ip("link add port type veth peer name peer")
-        && ip("addr add 10.9.0.2/24 dev peer")
-        && ip("link set port up")
-        && ip("link set peer up")
-        && ip("route add 224.0.0.0/4 dev peer")
-}
-
-#[test]
-fn ordinary_sockets_reach_a_device_on_their_interface() {
-    if !veth() {
-        return println!("skipped: a veth pair needs root and iproute2");
-    }
-    let (mut device, mut cq, queue) = receiving(NicConfig { netdev: Some("port".into()), ..config() });
-    let socket = UdpSocket::bind("0.0.0.0:5001").unwrap();
-    let peer = Ipv4Addr::new(10, 9, 0, 2);
-    socket.join_multicast_v4(&GROUP.into(), &peer).unwrap();
-    socket.set_multicast_loop_v4(false).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(240))).unwrap();
-    let other = Ipv4Addr::new(239, 1, 2, 4);
-    socket.send_to(b"not this", (other, 5001)).unwrap();
-    socket.send_to(b"from a socket", (Ipv4Addr::from(GROUP), 5001)).unwrap();
-    // The kernel may deliver after the call has returned.
-    let cqe = loop {
-        device.settle();
-        if let Some(cqe) = cq.poll() {
-            break cqe;
-        }
-    };
-    cq.expect_nothing();
-    // The kernel leaves the checksum to the interface.
-    assert_eq!((cqe.hds_ip_ext, cqe.flow_tag()), (7, 4));
-    assert_eq!(queue.received(0, 55)[42..], *b"from a socket");
-
-    let send_cq = device.cq(4);
-    let mut sender = raw_qp(&mut device, &send_cq, |attr| attr);
-    let memory = Memory::new(4096);
-    let key = device.register(&memory, ALL_ACCESS);
-    let frame = feed(b"from a queue pair").from([10, 9, 0, 7], 9).build();
-    memory.set(0, &frame);
-    let data = DataSegment::new(memory.addr(), frame.len() as u32, key).to_bytes();
-    let work = Work::send().bytes(&EthSegment::zeroed().to_bytes()).bytes(&data);
-    device.post(&mut sender, &work);
-    device.settle();
-    let mut text = [0; 64];
-    let (len, from) = socket.recv_from(&mut text).unwrap();
-    assert_eq!((&text[..len], from.to_string()), (&b"from a queue pair"[..], "10.9.0.7:9".into()));
 }

@@ -1,1 +1,0 @@
-../../src/poison.rs
