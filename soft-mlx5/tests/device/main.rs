@@ -22,7 +22,6 @@ mod refusals;
 mod registers;
 mod states;
 mod tags;
-mod traffic;
 mod traps;
 mod unmapped;
 mod world;

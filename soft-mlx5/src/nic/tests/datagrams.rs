@@ -2,10 +2,10 @@
 
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::datagram::{DatagramSegment, EXTENDED_UD_AV, GRH_PRESENT};
-use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
+use mlx5_wire::opcode::CqeOpcode;
 
 use super::program::*;
-use crate::fabric::{Fabric, LinkLayer, Switch, address};
+use crate::fabric::{LinkLayer, address};
 use crate::nic::NicConfig;
 use crate::nic::objects::*;
 
@@ -43,22 +43,6 @@ fn to(qpn: u32, dlid: u16, dgid: Option<[u8; 16]>, qkey: u32) -> [u8; 48] {
         segment.tclass = 0x20;
     }
     segment.to_bytes()
-}
-
-#[test]
-fn a_datagram_arrives_after_forty_bytes() {
-    let mut s = setup_with(NicConfig::default());
-    let counter = s.receive(1024);
-    s.memory.set(0, &[0xee; 100]);
-    let work = Work::new(WqeOpcode::SEND_IMM).imm(9).bytes(&to(s.b.number.0, 1, None, QKEY));
-    let index = s.device.post(&mut s.a, &work.inline(b"datagram"));
-    s.device.settle();
-    let cqe = s.recv.expect(CqeOpcode::ResponderSendImm, &s.b, counter);
-    assert_eq!((cqe.byte_cnt.get(), cqe.source_qpn(), cqe.sl()), (48, s.a.number.0, 3));
-    assert!(!cqe.has_grh());
-    assert_eq!(s.memory.get(0, 40), [0xee; 40]);
-    assert_eq!(s.memory.get(40, 8), b"datagram");
-    s.send.expect(CqeOpcode::Requester, &s.a, index);
 }
 
 #[test]
@@ -139,36 +123,6 @@ fn a_datagram_longer_than_the_mtu_stops_the_send_queue_only() {
     s.device.settle();
     s.send.expect(CqeOpcode::Requester, &s.a, index);
     s.recv.expect(CqeOpcode::ResponderSend, &s.b, 0);
-}
-
-#[test]
-fn a_group_gets_a_copy_for_each_member() {
-    let fabric = Fabric::Switch(Switch::new());
-    let config = || NicConfig { fabric: fabric.clone(), ..NicConfig::default() };
-    let (mut s, mut other) = (setup_with(config()), setup_with(config()));
-    let mut group = [0; 16];
-    (group[0], group[1], group[15]) = (0xff, 0x12, 0x77);
-    assert!(address::is_multicast_gid(&group));
-    let gid = s.device.nic.port().gid;
-    assert_eq!(s.device.nic.attach_multicast(s.b.number, gid), Err(Errno(libc::EINVAL)));
-    s.device.nic.attach_multicast(s.b.number, group).unwrap();
-    other.device.nic.attach_multicast(other.b.number, group).unwrap();
-    s.receive(100);
-    other.receive(100);
-    let work = Work::send().bytes(&to(0xff_ffff, 0xc001, Some(group), QKEY)).inline(b"all");
-    s.device.post(&mut s.a, &work);
-    s.device.settle();
-    other.device.settle();
-    for (setup, slid) in [(&mut s, 1), (&mut other, 1)] {
-        let cqe = setup.recv.expect(CqeOpcode::ResponderSend, &setup.b, 0);
-        assert_eq!(cqe.slid.get(), slid);
-        assert_eq!(setup.memory.get(40, 3), b"all");
-    }
-    s.device.nic.detach_multicast(s.b.number, group).unwrap();
-    s.receive(100);
-    s.device.post(&mut s.a, &work);
-    s.device.settle();
-    s.recv.expect_nothing();
 }
 
 #[test]

@@ -173,9 +173,11 @@ fn memory_that_ends_while_it_is_read() {
 
 #[test]
 fn opcodes_that_are_not_known() {
-    for opcode in [0x0e, 0x14, 0x1b, 0x25, 0x28, 0x3f, 0xff] {
+    use WqeOpcode as Op;
+    let refused = [Op::ATOMIC_MASKED_CS, Op::ATOMIC_MASKED_FA, Op::LOCAL_INVAL, Op::UMR, Op::SET_PSV];
+    for opcode in [0x0e, 0x14, 0x1b, 0x25, 0x28, 0x3f, 0xff].map(WqeOpcode::new).into_iter().chain(refused) {
         let mut s = setup();
-        let index = s.device.post(&mut s.a, &Work::new(WqeOpcode::new(opcode)));
+        let index = s.device.post(&mut s.a, &Work::new(opcode));
         s.device.settle();
         s.expect_failure(index, LOCAL_QP_OP);
     }

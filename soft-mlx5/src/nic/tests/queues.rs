@@ -3,34 +3,10 @@
 use mlx5_wire::cqe::CqeFormat;
 use mlx5_wire::ctrl::{CQ_UPDATE, SOLICITED};
 use mlx5_wire::data::DataSegment;
-use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
+use mlx5_wire::opcode::WqeOpcode;
 
 use super::program::*;
 use crate::nic::objects::*;
-
-#[test]
-fn sixteen_bit_counters_wrap_on_both_queues() {
-    let mut device = Device::new();
-    let (mut send, mut recv) = (device.cq(16), device.cq(16));
-    let small = |attr: QpAttr| QpAttr {
-        rq: WqAttr { count: 4, shift: 4, ..attr.rq },
-        sq: WqAttr { count: 8, ..attr.sq },
-        ..attr
-    };
-    let (mut a, mut b) = device.pair(small, &send, &recv);
-    let memory = Memory::new(256);
-    let key = device.register(&memory, ALL_ACCESS);
-    for round in 0..70_000u32 {
-        let counter = b.post_receive(&[DataSegment::new(memory.addr(), 128, key)]);
-        // One and two basic blocks in turn, so that WQEs also wrap inside.
-        let payload = vec![round as u8; if round % 2 == 0 { 4 } else { 100 }];
-        let index = device.post(&mut a, &Work::send().inline(&payload));
-        device.settle();
-        recv.expect(CqeOpcode::ResponderSend, &b, counter);
-        send.expect(CqeOpcode::Requester, &a, index);
-        assert_eq!(memory.get(0, payload.len()), payload);
-    }
-}
 
 #[test]
 fn small_messages_come_inside_the_cqe() {
