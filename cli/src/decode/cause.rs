@@ -122,6 +122,17 @@ pub fn explain(error: Error) -> Explanation {
     explanation
 }
 
+/// Explains a status that no syndrome has.
+pub fn of_status(status: u32) -> Explanation {
+    let known = find("status", &status.to_string()).map(Row::explain);
+    let other = || unknown("a status that no mlx5 adapter reports", "which adapter and driver reported it");
+    Explanation {
+        sure: "the status is certain (a constant of verbs.h)".into(),
+        sources: vec![Source { claim: "status", place: "rdma-core libibverbs/verbs.h, providers/mlx5/cq.c".into() }],
+        ..known.unwrap_or_else(other)
+    }
+}
+
 fn unknown_vendor(number: u8) -> String {
     let others: Vec<String> = vendor::with_vendor(number).map(|row| format!("{:#04x}", row.syndrome.get())).collect();
     if others.is_empty() {

@@ -5,9 +5,9 @@ use mlx5_wire::signature::{fold, residue};
 use mlx5_wire::syndrome::Syndrome;
 
 use super::cause::{self, explain};
+use super::event::Event;
 use super::fields::{self, SIZE, TAIL};
 use super::hex::{Block, Context};
-use super::report::Logged;
 use super::{Finding, Kind, Signature};
 
 /// Lines between a report of the kernel and the dump that belongs to it.
@@ -24,7 +24,8 @@ pub fn looks_like_error(bytes: &[u8]) -> bool {
     (whole || part) && entries.any(|entry| is_error(entry) || turned(entry, 4) || turned(entry, 8))
 }
 
-fn is_error(entry: &[u8]) -> bool {
+/// Returns `true` if these bytes end like a CQE of an error.
+pub fn is_error(entry: &[u8]) -> bool {
     let Some(tail) = entry.last_chunk::<12>() else { return false };
     let opcode = CqeOpcode::from_bits(tail[11] >> 4);
     matches!(opcode, CqeOpcode::RequesterError | CqeOpcode::ResponderError)
@@ -38,7 +39,7 @@ fn swapped(bytes: &[u8], group: usize) -> Vec<u8> {
 }
 
 /// Returns the findings in a block of one CQE, several CQEs, or a part of one.
-pub fn decode(block: &Block, logs: &[Logged]) -> Vec<Finding> {
+pub fn decode(block: &Block, logs: &[Event]) -> Vec<Finding> {
     let mut bytes = block.bytes.clone();
     let mut notes = Vec::new();
     let as_it_stands = bytes.chunks(SIZE).any(is_error);
@@ -83,7 +84,7 @@ pub fn decode(block: &Block, logs: &[Logged]) -> Vec<Finding> {
     found
 }
 
-fn whole(finding: &mut Finding, mut entry: [u8; SIZE], block: &Block, logs: &[Logged]) {
+fn whole(finding: &mut Finding, mut entry: [u8; SIZE], block: &Block, logs: &[Event]) {
     if entry.starts_with(&SEEN) {
         entry[..SEEN.len()].fill(0);
         finding
@@ -142,7 +143,7 @@ fn unknown(finding: &mut Finding, entry: &[u8; SIZE]) {
 }
 
 /// The end of a CQE, for which people often cut the rest.
-fn part(block: &Block, bytes: &[u8], mut notes: Vec<String>, logs: &[Logged]) -> Option<Finding> {
+fn part(block: &Block, bytes: &[u8], mut notes: Vec<String>, logs: &[Event]) -> Option<Finding> {
     let is_named = matches!(block.context, Context::Cqe(_));
     let at_end = block.base.is_none_or(|base| base as usize % SIZE + bytes.len() == SIZE);
     if !at_end || bytes.len() < TAIL || bytes.len() > SIZE || !is_error(bytes) {
@@ -184,16 +185,16 @@ fn part(block: &Block, bytes: &[u8], mut notes: Vec<String>, logs: &[Logged]) ->
 }
 
 /// Adds the signature, the explanation of an error, and numbers of a report of the kernel near the dump.
-fn finish(finding: &mut Finding, entry: &[u8; SIZE], logs: &[Logged]) {
+fn finish(finding: &mut Finding, entry: &[u8; SIZE], logs: &[Event]) {
     let facts = finding.facts.clone();
     let requester = entry[SIZE - 1] >> 4 == CqeOpcode::RequesterError.bits();
-    let near = |log: &&Logged| {
+    let near = |log: &&Finding| {
         log.line <= finding.line
             && finding.line - log.line <= NEAR
             && log.facts.ci.is_some()
             && log.caller == finding.caller
     };
-    let beside = logs.iter().rev().find(near);
+    let beside = logs.iter().map(|log| &log.finding).rev().find(near);
     finding.facts.ci = beside.and_then(|log| log.facts.ci);
     finding.signature = Some(check(entry, finding.facts.ci));
     finding.explanation = Some(explain(cause::Error {

@@ -2,12 +2,16 @@
 
 use std::collections::HashMap;
 
-use super::lines::Line;
+use super::cqe;
+use super::lines::{Line, Prefixes};
 
 /// Bytes of a CQE and of a basic block.
 const BLOCK: usize = 64;
 /// Other lines that may stand between two rows of one dump.
 const MOST_BETWEEN: usize = 4;
+/// Note of a dump whose rows were mixed with those of another.
+const MIXED: &str =
+    "rows of several dumps are mixed, and no prefix says which belong together: each end of a CQE was read alone";
 /// Bytes in a row without an offset that make it a row.
 const LEAST_BARE: usize = 8;
 
@@ -27,7 +31,7 @@ pub enum Context {
 }
 
 /// Bytes that belong together.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Block {
     /// Line of the first, from 1.
     pub line: usize,
@@ -72,33 +76,36 @@ struct Printed {
     context: Option<(Context, &'static str)>,
 }
 
-/// Returns all blocks of a text; rows are joined with rows of the same processor or thread. Lines of which `skip` is
-/// true are left out.
+/// Returns all blocks of a text; rows are joined with rows of the same processor, thread or prefix. Lines of which
+/// `skip` is true are left out.
 pub fn blocks(lines: &[Line], skip: impl Fn(usize) -> bool) -> Vec<Block> {
+    let read: Vec<_> = lines.iter().filter(|line| !skip(line.number)).map(|line| (line, row(&line.text))).collect();
+    let in_front = read.iter().filter_map(|(line, row)| Some((*line, row.as_ref()?.at)));
+    let prefixes = Prefixes::new(in_front.filter(|(line, _)| line.caller.is_empty()));
     let mut found = Vec::new();
-    let mut all: HashMap<&str, Printed> = HashMap::new();
-    for line in lines.iter().filter(|line| !skip(line.number)) {
+    let mut all: HashMap<String, Printed> = HashMap::new();
+    for (line, row) in read {
         let head = head(&line.text);
-        let row = row(&line.text);
-        if let (Some(head), false) = (head, line.caller.is_empty()) {
+        let caller = if line.caller.is_empty() { prefixes.of(line) } else { line.caller.clone() };
+        if let (Some(head), false) = (head, caller.is_empty()) {
             // The rows may come without the prefix.
-            let bare = all.entry("").or_default();
+            let bare = all.entry(String::new()).or_default();
             if bare.open.is_none() {
                 bare.context = Some(head);
             }
         }
-        let printed = all.entry(&line.caller).or_default();
+        let printed = all.entry(caller).or_default();
         if head.is_some() {
             let same = head.map(|head| head.0) == printed.context.map(|context| context.0);
             if row.is_none() || !same {
-                found.extend(printed.open.take().map(Open::close));
+                found.extend(printed.open.take().into_iter().flat_map(Open::close));
             }
             printed.context = head;
         }
         if let Some(row) = row {
             let goes_on = printed.open.as_ref().is_some_and(|open| open.takes(&row));
             if !goes_on {
-                found.extend(printed.open.take().map(Open::close));
+                found.extend(printed.open.take().into_iter().flat_map(Open::close));
             }
             printed.open.get_or_insert_with(|| Open::new(line, printed.context)).add(row, line.number);
             continue;
@@ -108,12 +115,13 @@ pub fn blocks(lines: &[Line], skip: impl Fn(usize) -> bool) -> Vec<Block> {
         }
         let Some(current) = &mut printed.open else { continue };
         current.between += 1;
-        if current.between > MOST_BETWEEN || current.is_whole() {
-            found.extend(printed.open.take().map(Open::close));
+        // hexdump leaves out rows that repeat.
+        if current.between > MOST_BETWEEN || current.is_whole() || line.text == "*" {
+            found.extend(printed.open.take().into_iter().flat_map(Open::close));
             printed.context = None;
         }
     }
-    found.extend(all.into_values().filter_map(|printed| printed.open).map(Open::close));
+    found.extend(all.into_values().filter_map(|printed| printed.open).flat_map(Open::close));
     found.sort_by_key(|closed| closed.block.line);
     separate(&mut found);
     found.into_iter().map(|closed| closed.block).filter(|block| !block.bytes.is_empty()).collect()
@@ -157,10 +165,7 @@ fn separate(found: &mut [Closed]) {
                 }
                 let tail = block.bytes.split_off(block.bytes.len() - 16);
                 (block.bytes, block.base) = (tail, Some(0x30));
-                block.notes.push(
-                    "rows of several dumps are mixed, and no prefix says which belong together: each end of a CQE was read alone"
-                        .into(),
-                );
+                block.notes.push(MIXED.into());
             }
         }
         at = end;
@@ -176,6 +181,8 @@ fn head(line: &str) -> Option<(Context, &'static str)> {
 /// One line of a dump.
 #[derive(Debug, PartialEq, Eq)]
 struct Row {
+    /// Where it begins in the line.
+    at: usize,
     offset: Option<u64>,
     bytes: Vec<u8>,
     group: usize,
@@ -187,11 +194,14 @@ fn row(line: &str) -> Option<Row> {
     let mut best: Option<Row> = None;
     let mut run: Option<Row> = None;
     let mut offset = None;
-    let words = line.split(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | '"' | '{' | '}' | '(' | ')'));
+    let mut start = 0;
+    let words =
+        line.split(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | '"' | '\'' | '`' | '{' | '}' | '(' | ')'));
+    let at = |word: &str| word.as_ptr() as usize - line.as_ptr() as usize;
     for word in words.filter(|word| !word.is_empty()) {
         if let Some(number) = word.strip_suffix(':').and_then(as_offset) {
             keep(&mut best, run.take());
-            offset = Some(number);
+            (offset, start) = (Some(number), at(word));
             continue;
         }
         let digits = word.strip_prefix("0x").or_else(|| word.strip_prefix("\\x")).unwrap_or(word);
@@ -206,7 +216,8 @@ fn row(line: &str) -> Option<Row> {
         }
         if !goes_on {
             keep(&mut best, run.take());
-            run = Some(Row { offset: offset.take(), bytes: Vec::new(), group: hex / 2, cut: false });
+            let at = if offset.is_some() { start } else { at(word) };
+            run = Some(Row { at, offset: offset.take(), bytes: Vec::new(), group: hex / 2, cut: false });
         }
         let current = run.as_mut().expect("begun");
         push(&mut current.bytes, &digits[..hex]);
@@ -245,8 +256,9 @@ struct Open {
     last_line: usize,
     between: usize,
     mixed: bool,
-    /// The rows, for a block with rows that are too long.
+    /// The rows, for a block with rows that are too long, and their lines.
     rows: Vec<Vec<u8>>,
+    lines: Vec<usize>,
 }
 
 impl Open {
@@ -261,7 +273,7 @@ impl Open {
             group: 0,
             notes: Vec::new(),
         };
-        Self { block, last: None, last_line: 0, between: 0, mixed: false, rows: Vec::new() }
+        Self { block, last: None, last_line: 0, between: 0, mixed: false, rows: Vec::new(), lines: Vec::new() }
     }
 
     fn is_whole(&self) -> bool {
@@ -302,6 +314,7 @@ impl Open {
         }
         self.last = row.offset.map(|offset| (offset, row.bytes.len()));
         self.rows.push(row.bytes);
+        self.lines.push(line);
     }
 
     /// Cuts the last row to `step` bytes.
@@ -316,7 +329,7 @@ impl Open {
         }
     }
 
-    fn close(mut self) -> Closed {
+    fn close(mut self) -> Vec<Closed> {
         // The last row must be as long as the rows before it.
         if let (Some(_), [.., before, last]) = (self.last, self.rows.as_slice()) {
             if last.len() > before.len() {
@@ -339,8 +352,28 @@ impl Open {
                 "other lines stand between the rows: if several programs print at once, the rows may be of different dumps".into(),
             );
         }
+        if let Some(ends) = self.mixed_ends() {
+            return ends;
+        }
         self.block.bytes = self.rows.concat();
-        Closed { block: self.block, last: self.last_line }
+        vec![Closed { block: self.block, last: self.last_line }]
+    }
+
+    /// Returns the ends of CQEs as blocks of their own, if rows without offsets cannot be of one dump after the other.
+    fn mixed_ends(&self) -> Option<Vec<Closed>> {
+        let is_end = |row: &Vec<u8>| row.len() == 16 && cqe::is_error(row);
+        let ends: Vec<usize> = (0..self.rows.len()).filter(|&row| is_end(&self.rows[row])).collect();
+        let torn = ends.len() > 1 && ends.iter().any(|end| end % 4 != 3);
+        let rows = matches!(self.block.context, Context::None | Context::Cqe(_)) && self.last.is_none();
+        (torn && rows).then(|| {
+            let end = |row: usize| {
+                let mut block = self.block.clone();
+                (block.line, block.bytes, block.base) = (self.lines[row], self.rows[row].clone(), Some(0x30));
+                block.notes.push(MIXED.into());
+                Closed { block, last: self.lines[row] }
+            };
+            ends.into_iter().map(end).collect()
+        })
     }
 }
 

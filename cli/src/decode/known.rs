@@ -47,8 +47,8 @@ pub struct Row {
     kind: &'static str,
     /// Its number, or its name in a header.
     pub name: &'static str,
-    /// Its names in text.
-    pub words: Vec<&'static str>,
+    /// Its names in text, with commas between them.
+    pub words: &'static str,
     /// The failure.
     pub failed: &'static str,
     /// Where to look first.
@@ -73,15 +73,8 @@ fn table() -> &'static [Row] {
                 _ => {
                     let (head, words) = line.split_once(':').unwrap_or_default();
                     let (kind, name) = head.split_once(' ').unwrap_or_default();
-                    let words = words.trim().split(", ").filter(|words| !words.is_empty());
-                    rows.push(Row {
-                        kind,
-                        name,
-                        words: words.collect(),
-                        failed: "",
-                        blame: Blame::Unknown,
-                        checks: Vec::new(),
-                    });
+                    let words = words.trim();
+                    rows.push(Row { kind, name, words, failed: "", blame: Blame::Unknown, checks: Vec::new() });
                 }
             }
         }
@@ -121,7 +114,9 @@ mod tests {
 
     #[test]
     fn the_table_is_whole() {
-        for (kind, count) in [("syndrome", 15), ("event", 19), ("cq", 2), ("command", 9), ("call", 15), ("errno", 17)] {
+        for (kind, count) in
+            [("syndrome", 15), ("status", 3), ("event", 30), ("cq", 2), ("command", 14), ("call", 15), ("errno", 17)]
+        {
             let rows = rows(kind);
             assert_eq!(rows.len(), count, "{kind}");
             for row in rows {

@@ -1,5 +1,11 @@
 //! Lines of pasted text, without the additions of mail programs and terminals.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+/// Bytes of a prefix that are read.
+const MOST_PREFIX: usize = 160;
+
 /// A line.
 #[derive(Debug)]
 pub struct Line {
@@ -13,6 +19,13 @@ pub struct Line {
 
 impl Line {
     fn new(number: usize, text: &str) -> Self {
+        // mpirun --tag-output: `[1,30]<stderr>:`, which other text follows without a space.
+        let tag = text.find("<std").filter(|&at| at < 80 && text[..at].ends_with(']'));
+        let tagged = tag.and_then(|at| Some((text[..at].rfind('[')?, at, text[at..].find(">:")? + at)));
+        if let Some((start, at, end)) = tagged {
+            let (caller, text) = (text[start..at].to_owned(), text[end + 2..].to_owned());
+            return Self { number, text, caller };
+        }
         Self { number, text: text.to_owned(), caller: caller(text).unwrap_or_default().to_owned() }
     }
 }
@@ -52,6 +65,49 @@ fn caller(line: &str) -> Option<&str> {
         return start.split_whitespace().nth(2);
     }
     None
+}
+
+/// Words in front of rows (`rank 0:`, `node7 kernel:`), if several rows have them.
+pub struct Prefixes(Vec<String>);
+
+impl Prefixes {
+    /// Returns the prefixes of these rows, of which the second says where it begins in its line.
+    pub fn new<'a>(rows: impl Iterator<Item = (&'a Line, usize)>) -> Self {
+        /// More are no callers, but text.
+        const MOST: usize = 64;
+        let mut count: HashMap<String, usize> = HashMap::new();
+        for (line, at) in rows {
+            *count.entry(without_times(&line.text[..at])).or_default() += 1;
+        }
+        let mut several: Vec<_> = count.into_iter().filter(|(_, rows)| *rows > 1).map(|(prefix, _)| prefix).collect();
+        several.retain(|prefix| !prefix.is_empty());
+        several.truncate(if several.len() > MOST { 0 } else { MOST });
+        // The longest first.
+        several.sort_by_key(|prefix| Reverse(prefix.len()));
+        Self(several)
+    }
+
+    /// Returns the prefix of a line; empty without one.
+    pub fn of(&self, line: &Line) -> String {
+        if self.0.is_empty() {
+            return String::new();
+        }
+        let start = line.text.get(..line.text.len().min(MOST_PREFIX)).or_else(|| line.text.get(..MOST_PREFIX / 2));
+        let start = without_times(start.unwrap_or_default());
+        self.0.iter().find(|prefix| start.starts_with(prefix.as_str())).cloned().unwrap_or_default()
+    }
+}
+
+/// Returns the words of a prefix that are no time or date.
+fn without_times(prefix: &str) -> String {
+    let is_time = |word: &&str| {
+        let digits = word.bytes().filter(u8::is_ascii_digit).count();
+        let signs = word.bytes().filter(|byte| b".:-TZ+,[]".contains(byte)).count();
+        let parts = word.contains(['.', '-']) || word.matches(':').count() > 1;
+        *word == "[" || digits > 0 && digits + signs == word.len() && parts
+    };
+    let prefix = prefix.get(..prefix.len().min(MOST_PREFIX)).unwrap_or_default();
+    prefix.split_whitespace().filter(|word| !is_time(word)).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns the lines of a text in any encoding.
@@ -135,6 +191,8 @@ mod tests {
             ("[[27217,0],12][btl_openib_component.c:3556:handle_wc] from", "[[27217,0],12"),
             ("nodea:2411:2520 [3] NCCL WARN x", "nodea:2411:2520"),
             ("W0419 23:51:51.067479 114309 worker_pool.cpp:373] Worker", "114309"),
+            ("Sun Oct  1 17:01:10 2017[1,30]<stdout>:[1506866470.7] UCX", "[1,30]"),
+            ("[1,0]<stderr>:00000000 00000000", "[1,0]"),
             ("[  408.380187] 00000000: 00 00", ""),
             ("00000000: 00 01", ""),
         ] {

@@ -4,85 +4,78 @@ use std::collections::HashMap;
 
 use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::syndrome::Syndrome;
+use mlx5_wire::vendor;
 
 use super::cause::{self, explain};
 use super::event::Event;
-use super::report::Logged;
-use super::{Finding, Kind, KnownFields};
+use super::keys::{Key, Number};
+use super::report::Draft;
+use super::words::status_name;
+use super::{Finding, Kind};
 
 /// Lines between a report and the dump that belongs to it.
 const NEAR: usize = 8;
 /// Objects of one kind of report that are named.
 const NAMED: usize = 16;
 
-/// A finding of a dump: its line, the processor or thread that printed it, and its numbers.
-pub type Dumped = (usize, String, KnownFields);
-
-/// Returns the findings of the reports that no dump shows, and of the events; the same report counts once.
-pub fn findings(logs: Vec<Logged>, events: Vec<Event>, dumped: &[Dumped]) -> Vec<Finding> {
-    let mut all: Vec<Event> = Vec::new();
-    for logged in logs {
-        let first = dumped.partition_point(|(line, ..)| line + NEAR < logged.line);
-        let is_dumped = dumped[first..]
-            .iter()
-            .take_while(|(line, ..)| *line <= logged.line + NEAR)
-            .any(|(_, caller, facts)| facts.syndrome == logged.facts.syndrome && *caller == logged.caller);
-        if !is_dumped {
-            let object = logged.facts.qpn.map(|qpn| ("QP", u64::from(qpn)));
-            all.push(Event { finding: finding(logged), object });
-        }
-    }
-    all.extend(events);
+/// Leaves out the reports that a dump shows, and counts the same report once. `dumps` are sorted by line.
+pub fn findings(logs: Vec<Event>, events: Vec<Event>, dumps: &[Finding]) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
     let mut known: HashMap<String, (usize, Vec<u64>)> = HashMap::new();
-    for Event { finding, object } in all {
+    let is_dumped = |log: &Finding| {
+        let first = dumps.partition_point(|dump| dump.line + NEAR < log.line);
+        let near = dumps[first..].iter().take_while(|dump| dump.line <= log.line + NEAR);
+        near.filter(|dump| dump.is_error())
+            .any(|dump| dump.facts.syndrome == log.facts.syndrome && dump.caller == log.caller)
+    };
+    let logs = logs.into_iter().filter(|log| !is_dumped(&log.finding));
+    for Event { finding, object } in logs.chain(events) {
         // All but the numbers of objects.
         let numbers = ["QP number", "CQ number", "wqe_counter"];
         let fields = finding.fields.iter().filter(|field| !numbers.contains(&field.name));
         let fields: String = fields.map(|field| format!("{}={} ", field.name, field.value)).collect();
         let failed = finding.explanation.as_ref().map(|explanation| &explanation.failed);
+        let key = format!("{:?} {fields} {failed:?}", finding.printer);
         let number = object.map(|object| object.1);
-        match known.get_mut(&format!("{:?} {fields} {failed:?}", finding.printer)) {
-            Some((at, numbers)) => {
-                let same = &mut found[*at];
-                same.times += 1;
-                let (Some((name, _)), Some(number)) = (object, number) else { continue };
-                if !numbers.contains(&number) && numbers.len() < NAMED {
-                    numbers.push(number);
-                    same.notes.push(format!("the same of {name} {number:#x}, in line {}", finding.line));
-                }
-            }
-            None => {
-                let key = format!("{:?} {fields} {failed:?}", finding.printer);
-                known.insert(key, (found.len(), number.into_iter().collect()));
-                found.push(finding);
-            }
+        let Some((at, numbers)) = known.get_mut(&key) else {
+            known.insert(key, (found.len(), number.into_iter().collect()));
+            found.push(finding);
+            continue;
+        };
+        let same = &mut found[*at];
+        same.times += 1;
+        let (Some((name, _)), Some(number)) = (object, number) else { continue };
+        if !numbers.contains(&number) && numbers.len() < NAMED {
+            numbers.push(number);
+            same.notes.push(format!("the same of {name} {number:#x}, in line {}", finding.line));
         }
     }
     found
 }
 
-fn finding(logged: Logged) -> Finding {
-    let facts = logged.facts;
-    let mut finding = Finding {
-        line: logged.line,
-        kind: Kind::Log,
-        printer: logged.printer,
-        times: 1,
-        notes: logged.notes,
-        ..Finding::default()
-    };
-    if let Some(status) = logged.status {
-        let name = super::words::STATUSES.iter().find(|row| row.number == status);
+/// Returns the finding of a report.
+pub fn finding(draft: Draft) -> Event {
+    let mut finding =
+        Finding { line: draft.line, kind: Kind::Log, printer: draft.printer, times: 1, ..Finding::default() };
+    let printed = draft.values.contains_key(&Key::Syndrome);
+    // The words of UCX stand for the syndrome beside them.
+    let status = draft.get(Key::Status).filter(|&status| status != 0 && !(draft.named && printed));
+    let of_status = status.and_then(Syndrome::from_status).map(Syndrome::get);
+    let (syndrome, vendor) = syndromes(&draft, of_status, &mut finding.notes);
+    finding.facts.syndrome = syndrome.or(of_status);
+    finding.facts.vendor = vendor;
+    finding.facts.ci = draft.get(Key::Ci);
+    notes(&draft, &mut finding);
+    if let Some(status) = status {
         let field = finding.field(None, "status", format!("{status}"));
-        if let Some(name) = name {
-            field.means(format!("IBV_WC_{}", name.names[0].trim_start_matches("wc ").replace(' ', "_").to_uppercase()));
+        if let Some(name) = status_name(status) {
+            field.means(name);
         }
     }
-    let syndrome = facts.syndrome.map(Syndrome::new);
+    let syndrome = finding.facts.syndrome.map(Syndrome::new);
     if let Some(syndrome) = syndrome {
         let field = finding.field(None, "syndrome", format!("{:#04x}", syndrome.get()));
-        field.means(match (syndrome.names(), logged.printed) {
+        field.means(match (syndrome.names(), printed) {
             (Some(names), true) => {
                 format!("{}: {} (status {} of verbs)", names.mlx5, names.verbs, names.status)
             }
@@ -92,55 +85,147 @@ fn finding(logged: Logged) -> Finding {
             (None, _) => "no name in mlx5dv.h".into(),
         });
     }
-    if let Some(vendor) = facts.vendor {
+    if let Some(vendor) = vendor {
         let field = finding.field(None, "vendor_err_synd", format!("{vendor:#04x}"));
-        match syndrome.and_then(|syndrome| mlx5_wire::vendor::find(syndrome, vendor)) {
-            Some(known) => field.means(known.meaning),
-            None => field.means("unknown with this syndrome"),
-        }
+        let known = syndrome.and_then(|syndrome| vendor::find(syndrome, vendor));
+        field.means(known.map_or("unknown with this syndrome", |known| known.meaning));
     }
-    if let Some((error, kind)) = logged.hardware {
+    // SPDK prints the first of the two only.
+    if let Some(error) = draft.get(Key::HwError) {
         finding.field(None, "hw_err_synd", format!("{error:#04x}"));
-        if let Some(kind) = kind {
+        if let Some(kind) = draft.get(Key::HwType) {
             finding.field(None, "hw_synd_type", format!("{kind:#04x}"));
         }
     }
-    if let Some(forms) = logged.either {
-        let both = |form: fn(&(Option<u32>, u16)) -> Option<String>| {
-            let texts: Vec<String> = forms.iter().filter_map(form).collect();
-            (!texts.is_empty()).then(|| texts.join(" or "))
-        };
-        let mut add = |name, text: Option<String>| {
-            if let Some(text) = text {
-                finding.field(None, name, text).means("both are possible");
+    let requester = request(&draft, &mut finding);
+    let opcode = finding.facts.opcode;
+    finding.explanation = Some(match syndrome {
+        Some(syndrome) => explain(cause::Error { syndrome, vendor, requester, opcode, printed }),
+        None => cause::of_status(status.unwrap_or_default()),
+    });
+    finding.caller = draft.caller;
+    let object = finding.facts.qpn.map(|qpn| ("QP", u64::from(qpn)));
+    Event { finding, object }
+}
+
+/// Returns the syndrome that was printed and the vendor syndrome. Digits without a prefix may be decimal or
+/// hexadecimal: the reading that adapters were seen to report counts.
+fn syndromes(draft: &Draft, of_status: Option<u8>, notes: &mut Vec<String>) -> (Option<u8>, Option<u8>) {
+    let bytes = |key| -> Vec<u8> {
+        let number: Option<&Number> = draft.values.get(&key);
+        number.into_iter().flat_map(|number| number.readings()).filter_map(|n| u8::try_from(n).ok()).collect()
+    };
+    let (syndromes, vendors) = (bytes(Key::Syndrome), bytes(Key::Vendor));
+    let printed = if syndromes.is_empty() { of_status.into_iter().collect() } else { syndromes.clone() };
+    let pairs = printed.iter().flat_map(|&syndrome| vendors.iter().map(move |&vendor| (syndrome, vendor)));
+    let known = pairs.into_iter().find(|&(syndrome, vendor)| vendor::find(Syndrome::new(syndrome), vendor).is_some());
+    let named = syndromes.iter().copied().find(|&syndrome| Syndrome::new(syndrome).names().is_some());
+    let syndrome = known.filter(|_| !syndromes.is_empty()).map(|pair| pair.0).or(named).or(syndromes.first().copied());
+    let vendor = known.map(|pair| pair.1).or(vendors.first().copied());
+    for (name, readings, chosen) in [("syndrome", &syndromes, syndrome), ("vendor syndrome", &vendors, vendor)] {
+        let (Some(chosen), Some(&first)) = (chosen, readings.first()) else { continue };
+        let bare = draft.values.get(if name == "syndrome" { &Key::Syndrome } else { &Key::Vendor });
+        let Some(Number { value: digits @ 10.., bare: true }) = bare.copied() else { continue };
+        let sure = known.is_some() || readings.len() == 1;
+        notes.push(match (chosen == first, sure) {
+            (true, true) => format!("{name} {digits} is printed in decimal: it is {chosen:#04x}, not 0x{digits}"),
+            (false, _) => format!("{name} {digits} has no prefix: taken for hexadecimal, because only that reading is known"),
+            (true, false) => {
+                format!("{name} {digits} is taken for decimal, {chosen:#04x}; if the program prints hexadecimal, it is 0x{digits}")
             }
-        };
-        add("QP number", both(|form| form.0.map(|word| format!("{:#x}", word & 0xff_ffff))));
-        add("wqe_counter", both(|form| Some(format!("{:#06x}", form.1))));
-        add("opcode of the WQE", both(|form| form.0.map(|word| format!("{:#04x}", word >> 24))));
+        });
     }
-    if let Some(qpn) = facts.qpn {
+    (syndrome, vendor)
+}
+
+/// Adds what else is to be said of a report.
+fn notes(draft: &Draft, finding: &mut Finding) {
+    let mut note = |applies: bool, text: &str| {
+        if applies {
+            finding.notes.push(text.into());
+        }
+    };
+    let has = |key| draft.values.contains_key(&key);
+    note(draft.verbs_opcode, "the opcode in a completion with an error has no meaning in verbs: not read");
+    note(draft.older, "an adapter before mlx5, whose syndromes have the same numbers as far as is known");
+    note(
+        draft.printer == Some("DPDK") && !has(Key::Vendor),
+        "the vendor syndrome is in the bytes of the CQE, which DPDK writes to /var/log or to the folder of --log-path: decode that, it says more",
+    );
+    note(draft.named && !has(Key::Vendor) && !has(Key::Syndrome), "known by the name of its status only");
+}
+
+/// Adds queue, index and opcode of the request. Returns `true` if a send queue reports the error, where that is known.
+///
+/// Some programs print numbers in the order of the CQE, others swap them.
+fn request(draft: &Draft, finding: &mut Finding) -> Option<bool> {
+    const BOTH: &str = "the program may print numbers in the byte order of the CQE or in that of the machine, and these numbers fit both";
+    let counter = draft.get(Key::Counter).and_then(|counter| u16::try_from(counter).ok());
+    let both = |value: [String; 2]| value.join(" or ");
+    let mut ambiguous = |name, value: String| finding.field(None, name, value).means("both are possible");
+    let (qpn, counter, opcode) = match draft.get(Key::Packed) {
+        None => {
+            // libgdsync prints the counter without swapping it, others swap it.
+            let swapped = counter.map(u16::swap_bytes).filter(|&swapped| {
+                draft.printer == Some("DOCA") && !draft.values.contains_key(&Key::Qp) && Some(swapped) != counter
+            });
+            let opcode = draft.get(Key::Opcode).and_then(|opcode| u8::try_from(opcode).ok());
+            match (counter, swapped) {
+                (Some(counter), Some(swapped)) => {
+                    ambiguous("wqe_counter", both([counter, swapped].map(|counter| format!("{counter:#06x}"))));
+                    finding.notes.push(BOTH.into());
+                    (draft.get(Key::Qp), None, opcode)
+                }
+                _ => (draft.get(Key::Qp), counter, opcode),
+            }
+        }
+        Some(word) => {
+            let words = [word, word.swap_bytes()];
+            match words.map(likely) {
+                [printed, swapped] if printed == swapped && words[0] != words[1] => {
+                    ambiguous("QP number", both(words.map(|word| format!("{:#x}", word & 0xff_ffff))));
+                    if let Some(counter) = counter {
+                        let counters = [counter, counter.swap_bytes()];
+                        ambiguous("wqe_counter", both(counters.map(|counter| format!("{counter:#06x}"))));
+                    }
+                    ambiguous("opcode of the WQE", both(words.map(|word| format!("{:#04x}", word >> 24))));
+                    finding.notes.push(BOTH.into());
+                    return draft.requester;
+                }
+                [printed, swapped] if printed < swapped => {
+                    finding.notes.push(format!(
+                        "printed without swapping the bytes: {:#010x} is {:#010x} in the order of the CQE, whose first byte is the opcode",
+                        words[0], words[1]
+                    ));
+                    (Some(words[1] & 0xff_ffff), counter.map(u16::swap_bytes), Some((words[1] >> 24) as u8))
+                }
+                _ => (Some(word & 0xff_ffff), counter, Some((word >> 24) as u8)),
+            }
+        }
+    };
+    let opcode = opcode.filter(|&opcode| opcode != 0);
+    if let Some(qpn) = qpn {
         finding.field(None, "QP number", format!("{qpn:#x}"));
     }
-    if let Some(counter) = facts.wqe_counter {
+    if let Some(counter) = counter {
         finding.field(None, "wqe_counter", format!("{counter:#06x}"));
     }
-    if let Some(opcode) = facts.opcode {
+    if let Some(opcode) = opcode {
         let field = finding.field(None, "opcode of the WQE", format!("{opcode:#04x}"));
         field.means(WqeOpcode::new(opcode).name().unwrap_or("no name in mlx5dv.h"));
     }
-    match syndrome {
-        Some(syndrome) => {
-            finding.explanation = Some(explain(cause::Error {
-                syndrome,
-                vendor: facts.vendor,
-                requester: logged.requester,
-                opcode: facts.opcode,
-                printed: logged.printed,
-            }));
-        }
-        None => finding.notes.push("no mlx5 adapter reports this status: unknown".into()),
+    (finding.facts.qpn, finding.facts.wqe_counter, finding.facts.opcode) = (qpn, counter, opcode);
+    let packed = draft.values.contains_key(&Key::Packed);
+    draft.requester.or(opcode.filter(|_| packed).map(|_| true))
+}
+
+/// Returns how likely a word is opcode and queue in this order: by the place of the opcode.
+fn likely(word: u32) -> u8 {
+    let opcode = WqeOpcode::new((word >> 24) as u8);
+    match opcode.get() {
+        _ if word & 0xff_ffff < 2 || opcode.name().is_none() => 0,
+        // Operations of queue pairs on which programs of this kind send; 0 is that of a receive.
+        0x08..=0x0b | 0x10..=0x15 => 2,
+        _ => 1,
     }
-    finding.facts = facts;
-    finding
 }

@@ -7,6 +7,7 @@ mod cqe;
 mod event;
 mod fields;
 mod hex;
+mod keys;
 mod known;
 mod lines;
 mod literals;
@@ -200,12 +201,7 @@ pub fn decode(input: &[u8]) -> Report {
         findings.extend(decode_block(block, &logs));
     }
     findings.sort_by_key(|finding| finding.line);
-    let dumped: Vec<log::Dumped> = findings
-        .iter()
-        .filter(|finding| finding.is_error())
-        .map(|finding| (finding.line, finding.caller.clone(), finding.facts.clone()))
-        .collect();
-    let mut read: HashSet<usize> = logs.iter().map(|log| log.line).collect();
+    let mut read: HashSet<usize> = logs.iter().map(|log| log.finding.line).collect();
     let mut events = event::events(&lines, |line| read.contains(&line) || is_taken(line));
     read.extend(events.iter().map(|event| event.finding.line));
     events.extend(ours::errors(&lines, |line| read.contains(&line) || is_taken(line)));
@@ -213,7 +209,8 @@ pub fn decode(input: &[u8]) -> Report {
     let told: HashSet<usize> = events.iter().map(|event| event.finding.line).collect();
     findings.retain(|finding| finding.kind != Kind::Unknown || !told.contains(&finding.line));
     events.sort_by_key(|event| event.finding.line);
-    findings.extend(log::findings(logs, events, &dumped));
+    let logged = log::findings(logs, events, &findings);
+    findings.extend(logged);
     findings.sort_by_key(|finding| finding.line);
     wqe::relate(&mut findings);
     if findings.is_empty() {
@@ -227,7 +224,7 @@ pub fn decode(input: &[u8]) -> Report {
 }
 
 /// Returns the findings in the bytes of a block.
-fn decode_block(block: &hex::Block, logs: &[report::Logged]) -> Vec<Finding> {
+fn decode_block(block: &hex::Block, logs: &[event::Event]) -> Vec<Finding> {
     let mut found = Vec::new();
     let entries = match block.context {
         hex::Context::ReceiveRing => return vec![receive_ring(block)],

@@ -82,12 +82,12 @@ pub struct Names<T: 'static> {
 
 impl<T> Names<T> {
     /// Sorts a table.
-    pub fn new(table: &'static [T], names: fn(&'static T) -> &'static [&'static str]) -> Self {
+    pub fn new(table: &'static [T], names: fn(&'static T) -> &'static str) -> Self {
         let mut by_first: HashMap<_, Vec<_>> = HashMap::new();
         for row in table {
-            for name in names(row) {
+            for name in names(row).split(", ").filter(|name| !name.is_empty()) {
                 let first = name.split(' ').next().unwrap_or_default();
-                by_first.entry(first).or_default().push((*name, row));
+                by_first.entry(first).or_default().push((name, row));
             }
         }
         Self { by_first }
@@ -113,66 +113,53 @@ pub struct Status {
     pub number: u32,
     /// Its names: without the prefix of the header, in `ibv_wc_status_str`, and in other programs. A name of which
     /// other texts are full is none.
-    pub names: &'static [&'static str],
+    pub names: &'static str,
 }
 
-const fn status(number: u32, names: &'static [&'static str]) -> Status {
+const fn status(number: u32, names: &'static str) -> Status {
     Status { number, names }
 }
 
 /// The statuses: `ibv_wc_status_str` of rdma-core, `ib_wc_status_msg` of Linux, `MLX5_CQE_SYNDROME_*` of `mlx5dv.h`,
 /// `btl_openib_component.c` of Open MPI 4, `ib_mlx5_log.c` of UCX.
-pub const STATUSES: &[Status] = &[
-    status(1, &["loc len err", "local length err", "local length error"]),
-    status(2, &["loc qp op err", "local qp op err", "local qp operation error", "local qp operation err"]),
-    status(3, &["loc eec op err", "local ee context operation error", "local eec operation error"]),
-    status(4, &["loc prot err", "local prot err", "local protection error", "local protocol error"]),
-    status(5, &["wr flush err", "work request flushed error", "wr flushed", "work request flushed"]),
-    status(
-        6,
-        &[
-            "mw bind err",
-            "memory bind operation error",
-            "memory management operation error",
-            "memory window bind error",
-        ],
-    ),
-    status(7, &["bad resp err", "bad response error"]),
-    status(8, &["loc access err", "local access err", "local access error"]),
-    status(9, &["rem inv req err", "remote inval req err", "remote invalid request error", "remote invalid request"]),
-    status(10, &["rem access err", "remote access err", "remote access error"]),
-    status(11, &["rem op err", "remote op err", "remote operation error", "remote operation err"]),
+const STATUSES: &[Status] = &[
+    status(1, "loc len err, local length err, local length error"),
+    status(2, "loc qp op err, local qp op err, local qp operation error, local qp operation err"),
+    status(3, "loc eec op err, local ee context operation error, local eec operation error"),
+    status(4, "loc prot err, local prot err, local protection error, local protocol error"),
+    status(5, "wr flush err, flush err, work request flushed error, wr flushed, work request flushed, wr flush error"),
+    status(6, "mw bind err, memory bind operation error, memory management operation error, memory window bind error"),
+    status(7, "bad resp err, bad response error"),
+    status(8, "loc access err, local access err, local access error"),
+    status(9, "rem inv req err, remote inval req err, remote invalid request error, remote invalid request"),
+    status(10, "rem access err, remote access err, remote access error"),
+    status(11, "rem op err, remote op err, remote operation error, remote operation err"),
     status(
         12,
-        &[
-            "retry exc err",
-            "transport retry exc err",
-            "transport retry counter exceeded",
-            "transport retry count exceeded",
-            "retry exceeded error",
-        ],
+        "retry exc err, transport retry exc err, transport retry counter exceeded, transport retry count exceeded, retry exceeded error",
     ),
     status(
         13,
-        &[
-            "rnr retry exc err",
-            "rnr retry counter exceeded",
-            "rnr retry count exceeded",
-            "receiver not ready retry exceeded error",
-            "rnr retry exceeded",
-        ],
+        "rnr retry exc err, rnr retry counter exceeded, rnr retry count exceeded, receiver not ready retry exceeded error, rnr retry exceeded",
     ),
-    status(14, &["loc rdd viol err", "local rdd violation error"]),
-    status(15, &["rem inv rd req err", "remote invalid rd request"]),
-    status(16, &["rem abort err", "remote aborted err", "remote abort error"]),
-    status(17, &["inv eecn err", "invalid ee context number"]),
-    status(18, &["inv eec state err", "invalid ee context state"]),
-    status(19, &["wc fatal err"]),
-    status(20, &["resp timeout err", "response timeout error"]),
-    status(21, &["wc general err"]),
-    status(22, &["wc tm err"]),
-    status(23, &["tm rndv incomplete", "tm software rendezvous"]),
+    status(14, "loc rdd viol err, local rdd violation error"),
+    status(15, "rem inv rd req err, remote invalid rd request"),
+    status(16, "rem abort err, remote aborted err, remote abort error"),
+    status(17, "inv eecn err, invalid ee context number"),
+    status(18, "inv eec state err, invalid ee context state"),
+    status(19, "wc fatal err"),
+    status(20, "resp timeout err, response timeout error"),
+    status(21, "wc general err"),
+    status(22, "wc tm err"),
+    status(23, "tm rndv incomplete, tm software rendezvous"),
 ];
+
+/// Returns the name of a status in `verbs.h`.
+pub fn status_name(number: u32) -> Option<String> {
+    let row = STATUSES.iter().find(|row| row.number == number)?;
+    let name = row.names.split(',').next()?.trim_start_matches("wc ");
+    Some(format!("IBV_WC_{}", name.replace(' ', "_").to_uppercase()))
+}
 
 /// Returns the status whose name the words begin with, and the number of its words.
 pub fn status_at(words: &[Word]) -> Option<(usize, &'static Status)> {

@@ -231,7 +231,10 @@ pub const KNOWN: &[VendorSyndrome] = &[
         Requester,
         Reports,
         "no acknowledgement came back; what sets it apart from 0x81 is not known",
-        &["a report from a ConnectX-7 with UCX; no public link is known"],
+        &[
+            "github.com/NVIDIA/nccl/issues/2383 (ConnectX-7, RoCE v2)",
+            "a report from a ConnectX-7 with UCX without a link",
+        ],
     ),
     row(
         Syndrome::RNR_RETRY_EXC,
