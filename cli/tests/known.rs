@@ -174,6 +174,25 @@ fn current_versions() {
     }
 }
 
+/// Text in all spellings, with what is told of it.
+#[test]
+fn printed_text() {
+    let cases = include_str!("printed.txt").split("\n\n").filter(|case| case.contains("=> "));
+    let mut tried = 0;
+    for case in cases {
+        let (told_of, text): (Vec<&str>, Vec<&str>) =
+            case.lines().filter(|line| !line.starts_with("# ")).partition(|line| line.starts_with("=> "));
+        let expected: Vec<&str> = told_of.iter().map(|line| &line[3..]).filter(|line| *line != "nothing").collect();
+        let report = decode((text.join("\n") + "\n").as_bytes());
+        assert_eq!(told(&report), expected, "{text:#?}");
+        assert!(
+            report.findings.iter().filter(|finding| finding.is_error()).all(|finding| finding.explanation.is_some())
+        );
+        tried += 1;
+    }
+    assert!(tried > 200, "{tried}");
+}
+
 #[test]
 fn the_queue_of_one_error_is_never_that_of_another() {
     // Two processes of UCX in turns.
@@ -210,6 +229,15 @@ fn the_queue_of_one_error_is_never_that_of_another() {
         let notes = report.findings.iter().flat_map(|finding| &finding.notes);
         assert!(notes.into_iter().any(|note| note.contains("mixed")), "{report:?}");
     }
+    // Reports whose lines go on, in turns.
+    let text = "[0] got completion with err:\n[1] got completion with err:\n   syndrome=0x13, vendor_err_synd=0x88,\n   \
+                syndrome=0x15, vendor_err_synd=0x81,\n   wqe_counter=0x747, s_wqe_opcode_qpn=0x8000113,\n";
+    let report = decode(text.as_bytes());
+    assert!(told(&report).iter().all(|told| !told.contains("QP number")), "{report:?}");
+    assert!(
+        report.findings.iter().all(|finding| finding.notes.iter().any(|note| note.contains("mixed"))),
+        "{report:?}"
+    );
     // One after the other they are whole.
     let report = decode((a.concat() + &b.concat()).as_bytes());
     assert!(told(&report)[1].contains("srqn_uidx=0x00002a"), "{report:?}");

@@ -17,6 +17,6 @@ pub fn run(bytes: &[u8]) {
 
 /// Returns `true` if the error names its cause. The end of a CQE may be missing, or mlx5 may not have a status.
 fn explained(finding: &decode::Finding) -> bool {
-    const CAUSES: [&str; 6] = ["syndrome", "syndrome of the CQ", "event", "command", "call", "error"];
+    const CAUSES: [&str; 7] = ["status", "syndrome", "syndrome of the CQ", "event", "command", "call", "error"];
     finding.fields.iter().any(|field| CAUSES.contains(&field.name))
 }

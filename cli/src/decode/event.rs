@@ -196,31 +196,41 @@ fn call(line: &Line, words: &[Word]) -> Option<Event> {
     // The connection manager may name the call of verbs that failed.
     let all = (0..words.len()).filter(own).filter_map(called);
     let (name, after) = all.min_by_key(|(name, _)| name.starts_with("rdma"))?;
-    let error = errno_of(&line.text, words, after)?;
+    let modifies = name.ends_with("modify_qp") || name.ends_with("qp_modify");
+    let state = state(words).filter(|_| modifies);
+    let failed = ["fail", "failed", "failure", "unable", "couldn", "cannot", "error"];
+    let failed = words.iter().any(|word| failed.iter().any(|known| word.is(known)));
+    let error = errno_of(&line.text, words, after);
+    // A state without an errno says what failed, not why.
+    let error = error.map(Some).or((failed && state.is_some()).then_some(None))?;
     let known = rows("call").iter().find(|row| {
-        row.name.split_once(' ').is_some_and(|(end, number)| name.ends_with(end) && number.parse() == Ok(error))
+        let number = |number: &str| number.parse().ok() == error;
+        row.name.split_once(' ').is_some_and(|(end, errno)| name.ends_with(end) && error.is_some() && number(errno))
     });
-    let failed = || {
-        let text = errno(error).map_or("", |row| row.words);
-        let failed = format!("{name} failed: {text} (errno {error})");
-        unknown(&failed, "dmesg of the same second: mlx5_cmd_out_err, if the firmware refused it")
+    let other = || {
+        let text = error.and_then(errno).map_or("", |row| row.words);
+        let number = error.map_or("no errno was printed".into(), |number| format!("errno {number}"));
+        let check = "dmesg of the same second: mlx5_cmd_out_err, if the firmware refused it; the errno of the call: 22 is an attribute, 101 the route, 110 the neighbour";
+        unknown(&format!("{name} failed: {text} ({number})").replace(":  ", " "), check)
     };
     let mut event = event_of(
-        known.map_or_else(failed, Row::explain),
-        match known {
-            Some(_) => "the errno is certain",
-            None => "the errno is certain, what it means for this call is not known",
+        known.map_or_else(other, Row::explain),
+        match (known, error) {
+            (Some(_), _) => "the errno is certain",
+            (None, Some(_)) => "the errno is certain, what it means for this call is not known",
+            (None, None) => "that the call failed is certain; its errno was not printed",
         },
         "errno of the call",
         "rdma-core, man page of the call; Linux drivers/infiniband/core",
     );
-    let modifies = name.ends_with("modify_qp") || name.ends_with("qp_modify");
     event.finding.field(None, "call", name);
-    errno_field(&mut event.finding, error);
+    if let Some(error) = error {
+        errno_field(&mut event.finding, error);
+    }
     if let Some(syndrome) = keyed(words, &["syndrome"]).filter(|&syndrome| syndrome > 0xff) {
         event.finding.field(None, SYNDROME, format!("{syndrome:#x}"));
     }
-    if let Some(state) = state(words).filter(|_| modifies) {
+    if let Some(state) = state {
         event.finding.field(None, "to state", state.into());
         if let Some(explanation) = &mut event.finding.explanation {
             explanation.checks.sort_by_key(|check| !check.starts_with(&format!("to {state}")));
@@ -236,16 +246,20 @@ fn called(words: &[Word]) -> Option<(String, usize)> {
     if ["ibv", "mlx5dv", "rdma"].iter().any(|known| first.is(known)) {
         let len = 1 + words[1..].iter().take_while(|word| word.gap == "_").count();
         let name = words[..len].iter().map(|word| word.text).collect::<Vec<_>>().join("_").to_lowercase();
-        // Names of constants, and `ib_mlx5dv_md.c`.
-        let other =
-            ["ibv_wc", "ibv_event", "ibv_qps", "ibv_async", "rdma_cm"].iter().any(|other| name.starts_with(other));
+        // Names of constants and programs, and `ib_mlx5dv_md.c`.
+        let constants = ["ibv_wc", "ibv_event", "ibv_qps", "ibv_async", "ibv_dev", "rdma_cm"];
+        let other = constants.iter().any(|other| name.starts_with(other)) || name.ends_with("pingpong");
         let is_file =
             words.get(len).is_some_and(|word| word.gap == "." && ["c", "cc", "cpp", "h"].contains(&word.text));
         return (len > 1 && !other && !is_file).then_some((name, len));
     }
     // "Failed to modify QP", "modify the QP state".
     let verbs = ["modify", "modifying", "change", "changing", "move", "moving", "transition", "bring"];
-    let qp = words.iter().take(3).position(|word| word.is("qp") || word.is("qps"))?;
+    let is_qp = |word: &Word| word.text.get(..2).is_some_and(|qp| qp.eq_ignore_ascii_case("qp")) && word.text.len() < 6;
+    if is_qp(first) && words.get(1).is_some_and(|word| word.is("modify") || word.is("transition")) {
+        return Some(("ibv_modify_qp".into(), 2));
+    }
+    let qp = words.iter().take(3).position(is_qp)?;
     let modifies = verbs.iter().any(|verb| first.is(verb));
     let follows = words[1..=qp].iter().all(|word| matches!(word.gap.trim(), "" | "_"));
     Some(qp).filter(|_| modifies && follows).map(|qp| ("ibv_modify_qp".into(), qp + 1))
@@ -282,8 +296,12 @@ fn errno_of(text: &str, words: &[Word], after: usize) -> Option<u64> {
         let (number, _) = value.number()?;
         errno(number).map(|_| number).filter(|&number| number != 1 || !value.gap.ends_with('-'))
     };
+    let last = || words.last().filter(|word| word.gap == ": ").and_then(|_| number(words.len() - 1));
     let keyed = |keys: &[&str], range: std::ops::Range<usize>| {
-        range.into_iter().find_map(|at| keys.iter().any(|key| words[at].is(key)).then(|| number(at + 1)).flatten())
+        range.into_iter().find_map(|at| {
+            let with_status = words[at].is("status") && at > 0 && words[at - 1].is("with");
+            (with_status || keys.iter().any(|key| words[at].is(key))).then(|| number(at + 1)).flatten()
+        })
     };
     let by_text = || {
         let lower = text.to_ascii_lowercase();
@@ -301,6 +319,7 @@ fn errno_of(text: &str, words: &[Word], after: usize) -> Option<u64> {
         .or_else(|| keyed(&keys, after..words.len()))
         .or_else(arrow)
         .or_else(|| keyed(&["status", "ret", "rc", "error"], 0..after))
+        .or_else(last)
 }
 
 /// Returns the row of an errno, whose name is its number and its name in the header.

@@ -31,7 +31,7 @@ pub enum Key {
 
 /// The names of each key, in small letters, as sequences of words.
 const KEYS: &[(Key, &str)] = &[
-    (Key::Syndrome, "syndrome, syndrom, synd, syn, cqe err, err synd"),
+    (Key::Syndrome, "syndrome, syndrom, synd, syn, cqe err, err synd, ibgda poll cq failed with error"),
     (
         Key::Vendor,
         "vendor err synd, vendor error syndrome, vendor err syndrome, vendor syndrome, vendor synd, vendor error",
@@ -42,7 +42,10 @@ const KEYS: &[(Key, &str)] = &[
     ),
     (Key::Vendor, "vend synd, vend, ves"),
     (Key::Status, "status, status number, status code, wc status, wc error, wc err, cqe with error, completion status"),
-    (Key::Status, "completion error, completion with error, completion with error code, completion with status"),
+    (
+        Key::Status,
+        "completion error, completion with error, completion with error code, completion with status, with error, with status",
+    ),
     (Key::Qp, "qp, qp num, qpnum, qp number, qp no, qp id, qpn, sqn, qn, local qpn, local qp, local qp num"),
     (Key::Packed, "wqe qpn, s wqe opcode qpn"),
     (Key::Counter, "wqe counter, wqe cnt, wqe index, wqe idx, wqe, indx"),
@@ -54,7 +57,7 @@ const KEYS: &[(Key, &str)] = &[
     (Key::Ci, "ci"),
     (Key::Head, "error cqe on cqn"),
     (Key::Other, "qp state, qp idx, qp index, qp type, vendor id, vendor part id, op mod, op own, cq ci, wq ci"),
-    (Key::Other, "exit status, non zero status, port status, link status, http status"),
+    (Key::Other, "exit status, failed with error, non zero status, port status, link status, http status"),
 ];
 
 /// Returns the longest key with which the words begin, and the number of its words.

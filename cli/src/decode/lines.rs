@@ -54,7 +54,8 @@ fn caller(line: &str) -> Option<&str> {
         return first.split_inclusive(']').nth(1).map(|_| first.split("][").next().unwrap_or(first));
     }
     // NCCL: `node:2411:2520 [3]`.
-    if first.matches(':').count() == 2 && start[first.len()..].trim_start().starts_with('[') {
+    let is_time = first.bytes().all(|byte| byte.is_ascii_digit() || byte == b':');
+    if first.matches(':').count() == 2 && !is_time && start[first.len()..].trim_start().starts_with('[') {
         return Some(first);
     }
     // glog: `W0419 23:51:51.067479 114309 file.cpp:373]`.
@@ -193,6 +194,7 @@ mod tests {
             ("W0419 23:51:51.067479 114309 worker_pool.cpp:373] Worker", "114309"),
             ("Sun Oct  1 17:01:10 2017[1,30]<stdout>:[1506866470.7] UCX", "[1,30]"),
             ("[1,0]<stderr>:00000000 00000000", "[1,0]"),
+            ("17:30:11 [     INFO ] < DCI QP 0x29fc8", ""),
             ("[  408.380187] 00000000: 00 00", ""),
             ("00000000: 00 01", ""),
         ] {

@@ -152,6 +152,10 @@ fn notes(draft: &Draft, finding: &mut Finding) {
         draft.printer == Some("DPDK") && !has(Key::Vendor),
         "the vendor syndrome is in the bytes of the CQE, which DPDK writes to /var/log or to the folder of --log-path: decode that, it says more",
     );
+    note(
+        draft.mixed,
+        "lines of several reports are mixed, and no prefix says which belong together: only this line was read",
+    );
     note(draft.named && !has(Key::Vendor) && !has(Key::Syndrome), "known by the name of its status only");
 }
 

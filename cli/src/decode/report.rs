@@ -39,6 +39,8 @@ pub struct Draft {
     place: Option<String>,
     /// The text goes on in the next line.
     goes_on: bool,
+    /// Lines of another report stand where the text should go on.
+    pub mixed: bool,
     /// It speaks of a completion.
     completion: bool,
     first_key: bool,
@@ -66,14 +68,14 @@ impl Draft {
             || has(Key::Syndrome) && error && (has(Key::HwError) || has(Key::Packed))
     }
 
-    /// Returns `true` if both have a number of one key. The numbers after the counter only complete a report.
+    /// Returns `true` if both have a number of one key. The numbers after the head only complete a report.
     fn contradicts(&self, more: &Self) -> bool {
-        more.values.keys().any(|key| *key <= Key::Counter && self.values.contains_key(key))
+        more.values.keys().any(|key| *key <= Key::Head && self.values.contains_key(key))
     }
 
     /// Returns `true` if `more` is the rest of this report.
     fn continues(&self, more: &Self) -> bool {
-        if self.contradicts(more) {
+        if self.mixed || self.contradicts(more) {
             return false;
         }
         let adjacent = more.line - self.last <= 2;
@@ -85,6 +87,12 @@ impl Draft {
         (adjacent || same_caller) && same_place && self.caller == more.caller
             || adjacent && wrapped && (self.goes_on || more.first_key && more.place.is_none())
             || same_caller && (vendor || self.completion && !self.has_error() && more.has_error())
+    }
+
+    /// Returns `true` if `more` says only the syndrome of this report again.
+    fn repeats(&self, more: &Self) -> bool {
+        let (mine, theirs) = (self.get(Key::Syndrome), more.get(Key::Syndrome));
+        theirs.is_some() && mine == theirs && more.values.len() == 1 && more.line - self.last <= 2
     }
 
     fn join(&mut self, more: Self) {
@@ -108,13 +116,21 @@ pub fn reports(lines: &[Line]) -> Vec<Event> {
     let mut open: HashMap<&str, Draft> = HashMap::new();
     let mut last_caller = "";
     for line in lines.iter().filter(|line| !line.text.is_empty()) {
-        for draft in scan(line) {
+        for mut draft in scan(line) {
             // A line without a prefix goes on with the line before it.
             let caller =
                 if draft.caller.is_empty() && !open.contains_key("") { last_caller } else { line.caller.as_str() };
             match open.get_mut(caller) {
                 Some(before) if before.continues(&draft) => before.join(draft),
-                _ => found.extend(open.insert(&line.caller, draft)),
+                Some(before) if before.repeats(&draft) => {}
+                before => {
+                    // Two reports began before the first was complete: whose lines follow is not known.
+                    let torn = before.filter(|before| before.goes_on && draft.line - before.last <= 1);
+                    if let Some(before) = torn.filter(|before| before.contradicts(&draft)) {
+                        (before.mixed, draft.mixed) = (true, true);
+                    }
+                    found.extend(open.insert(&line.caller, draft));
+                }
             }
         }
         last_caller = &line.caller;
