@@ -24,6 +24,11 @@ pub fn looks_like_error(bytes: &[u8]) -> bool {
     (whole || part) && entries.any(|entry| is_error(entry) || turned(entry, 4) || turned(entry, 8))
 }
 
+/// Returns `true` if these bytes are CQEs, or the end of one, and one of them is of an error.
+pub fn ends_like_error(bytes: &[u8]) -> bool {
+    (bytes.len() % SIZE == 0 || bytes.len() < SIZE) && bytes.chunks(SIZE).any(is_error)
+}
+
 /// Returns `true` if these bytes end like a CQE of an error.
 pub fn is_error(entry: &[u8]) -> bool {
     let Some(tail) = entry.last_chunk::<12>() else { return false };

@@ -195,8 +195,7 @@ fn row(line: &str) -> Option<Row> {
     let mut run: Option<Row> = None;
     let mut offset = None;
     let mut start = 0;
-    let words =
-        line.split(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | '"' | '\'' | '`' | '{' | '}' | '(' | ')'));
+    let words = line.split(|c: char| c.is_whitespace() || ",;=\"'`{}()".contains(c));
     let at = |word: &str| word.as_ptr() as usize - line.as_ptr() as usize;
     for word in words.filter(|word| !word.is_empty()) {
         if let Some(number) = word.strip_suffix(':').and_then(as_offset) {
@@ -204,6 +203,9 @@ fn row(line: &str) -> Option<Row> {
             (offset, start) = (Some(number), at(word));
             continue;
         }
+        let place = at(word);
+        let joined = without_signs(word);
+        let word = joined.as_deref().unwrap_or(word);
         let digits = word.strip_prefix("0x").or_else(|| word.strip_prefix("\\x")).unwrap_or(word);
         let hex = digits.bytes().take_while(u8::is_ascii_hexdigit).count();
         let whole = hex == digits.len() && hex % 2 == 0 && hex > 0;
@@ -216,7 +218,7 @@ fn row(line: &str) -> Option<Row> {
         }
         if !goes_on {
             keep(&mut best, run.take());
-            let at = if offset.is_some() { start } else { at(word) };
+            let at = if offset.is_some() { start } else { place };
             run = Some(Row { at, offset: offset.take(), bytes: Vec::new(), group: hex / 2, cut: false });
         }
         let current = run.as_mut().expect("begun");
@@ -228,6 +230,14 @@ fn row(line: &str) -> Option<Row> {
     }
     keep(&mut best, run);
     best.filter(|row| row.bytes.len() >= if row.offset.is_some() { 1 } else { LEAST_BARE })
+}
+
+/// Returns the digits of bytes with a sign between them: `00:01:...` and `\x00\x01...`, if it is a row of them.
+fn without_signs(word: &str) -> Option<String> {
+    let bytes = word.as_bytes();
+    let between = bytes.len() >= 47 && bytes.iter().skip(2).step_by(3).all(|sign| b":-".contains(sign));
+    let escaped = bytes.len() >= 64 && bytes.chunks(4).all(|byte| byte.starts_with(b"\\x"));
+    (between || escaped).then(|| word.replace([':', '-'], "").replace("\\x", ""))
 }
 
 fn keep(best: &mut Option<Row>, run: Option<Row>) {

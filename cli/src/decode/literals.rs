@@ -34,7 +34,7 @@ pub fn literals(lines: &[Line]) -> Vec<Literal> {
     let line_at = |at: usize| starts.partition_point(|&start| start <= at).saturating_sub(1);
     let mut found = Vec::new();
     let mut at = 0;
-    while let Some(next) = text[at..].find(['[', '{', '"', '\'']) {
+    while let Some(next) = text[at..].find(['[', '{', '(', '"', '\'']) {
         at += next;
         let mut cursor = Cursor { text: &text, at };
         let (bytes, note) = match cursor.literal() {
@@ -69,33 +69,46 @@ fn is_known(bytes: &[u8]) -> bool {
 
 /// Returns the bytes of a list: hexadecimal if any of its numbers can only be that.
 fn bytes(items: &[Item]) -> (Option<Vec<u8>>, Option<&'static str>) {
-    let digits = || {
-        items.iter().filter_map(|item| match item {
-            Item::Number(digits) => Some(*digits),
-            Item::Byte(_) => None,
-        })
-    };
-    let in_base = |base: u32| -> Option<Vec<u8>> {
-        let byte = |item: &Item| match item {
-            Item::Byte(byte) => Some(*byte),
+    let numbers = |base: u32| -> Option<Vec<u32>> {
+        let number = |item: &Item| match item {
+            Item::Byte(byte) => Some(u32::from(*byte)),
             Item::Number(digits) => match digits.strip_prefix("0x") {
-                Some(digits) => u8::from_str_radix(digits, 16).ok(),
-                None => u8::from_str_radix(digits, base).ok(),
+                Some(digits) => u32::from_str_radix(digits, 16).ok(),
+                None => u32::from_str_radix(digits, base).ok(),
             },
         };
-        items.iter().map(byte).collect()
+        items.iter().map(number).collect()
     };
-    let only_hex = digits().filter(|digits| !digits.starts_with("0x")).any(|digits| {
-        digits.bytes().any(|byte| byte.is_ascii_alphabetic()) || digits.len() == 2 && digits.starts_with('0')
+    let only_hex = items.iter().any(|item| match item {
+        Item::Number(digits) if !digits.starts_with("0x") => {
+            digits.bytes().any(|byte| byte.is_ascii_alphabetic()) || digits.len() == 2 && digits.starts_with('0')
+        }
+        _ => false,
     });
-    if only_hex {
-        return (in_base(16), None);
+    let decimal = numbers(10).filter(|_| !only_hex);
+    if let Some((bytes, note)) = decimal.and_then(|numbers| known(&numbers)) {
+        return (Some(bytes), note);
     }
-    let decimal = in_base(10);
-    if decimal.as_ref().is_some_and(|bytes| is_known(bytes)) {
-        return (decimal, None);
+    let found = numbers(16).and_then(|numbers| known(&numbers));
+    let guess = "the numbers are taken for hexadecimal: so they are a CQE or WQE";
+    found.map_or((None, None), |(bytes, note)| (Some(bytes), note.or((!only_hex).then_some(guess))))
+}
+
+/// Returns the bytes if they are a CQE or WQE: a list of bytes, or of words in either order, whose first is reserved.
+fn known(numbers: &[u32]) -> Option<(Vec<u8>, Option<&'static str>)> {
+    if let Ok(bytes) = numbers.iter().map(|&number| u8::try_from(number)).collect::<Result<Vec<_>, _>>() {
+        return (bytes.len() >= 16 && is_known(&bytes)).then_some((bytes, None));
     }
-    (in_base(16), Some("the numbers are taken for hexadecimal: so they are a CQE or WQE"))
+    if numbers[0] != 0 || numbers.len() % 4 != 0 {
+        return None;
+    }
+    let bytes = |of: fn(u32) -> [u8; 4]| numbers.iter().flat_map(|&number| of(number)).collect::<Vec<u8>>();
+    let orders = [
+        (bytes(u32::to_be_bytes), "a list of words in the order of the CQE"),
+        (bytes(u32::to_le_bytes), "a list of words in the byte order of this machine: swapped"),
+    ];
+    let (bytes, note) = orders.into_iter().find(|order| cqe::ends_like_error(&order.0))?;
+    Some((bytes, Some(note)))
 }
 
 struct Cursor<'a> {
@@ -125,6 +138,7 @@ impl<'a> Cursor<'a> {
         let close = match self.rest().chars().next()? {
             '[' => Some(']'),
             '{' => Some('}'),
+            '(' => Some(')'),
             _ => None,
         };
         if close.is_some() {
@@ -157,7 +171,7 @@ impl<'a> Cursor<'a> {
                 return None;
             }
         }
-        (items.len() >= 16).then_some(items)
+        (items.len() >= 4).then_some(items)
     }
 
     /// Reads a number, a number with its character (gdb), a string or a character, and how often it repeats.
@@ -169,11 +183,23 @@ impl<'a> Cursor<'a> {
                     return false;
                 }
             }
+            // A signed byte.
+            Some('-') => {
+                let rest = &self.rest()[1..];
+                let digits = &rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(0)];
+                let Some(byte) = digits.parse().ok().filter(|&byte: &u8| byte <= 128) else { return false };
+                items.push(Item::Byte(byte.wrapping_neg()));
+                self.at += 1 + digits.len();
+            }
             Some(c) if c.is_ascii_hexdigit() => {
                 let rest = self.rest();
                 let prefix = if rest.starts_with("0x") { 2 } else { 0 };
                 let end = rest[prefix..].find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(0) + prefix;
-                if end == prefix || end > prefix + 3 {
+                if end == prefix || end > prefix + 10 {
+                    return false;
+                }
+                // `b'...'` of Python inside of a call.
+                if rest[end..].starts_with(['"', '\'']) {
                     return false;
                 }
                 items.push(Item::Number(&rest[..end]));
@@ -243,6 +269,16 @@ impl<'a> Cursor<'a> {
                     let value = u32::from_str_radix(&self.text[self.at..self.at + len], 8).unwrap_or(256);
                     self.at += len;
                     let Ok(byte) = u8::try_from(value) else { break };
+                    byte
+                }
+                // A character of JSON.
+                b'u' => {
+                    let digits = self.text.get(self.at..self.at + 4);
+                    let Some(byte) = digits.and_then(|four| u8::from_str_radix(four.strip_prefix("00")?, 16).ok())
+                    else {
+                        break;
+                    };
+                    self.at += 4;
                     byte
                 }
                 b'n' => b'\n',

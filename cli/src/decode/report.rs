@@ -163,7 +163,8 @@ fn scan(line: &Line) -> Vec<Draft> {
         // A line about another queue may begin with its number.
         let value = words.get(at + used - 1);
         let assigned = value.is_some_and(|value| value.gap.contains(['=', ':']));
-        piece.first_key = at == 0 && words[0].gap.is_empty() && (!piece.values.contains_key(&Key::Qp) || assigned);
+        let first = words[0].gap.is_empty() && words[1..=at].iter().all(|word| [".", "->", "_"].contains(&word.gap));
+        piece.first_key = first && (!piece.values.contains_key(&Key::Qp) || assigned);
         at += used;
         // The number and the name of one status.
         if piece.get(Key::Status).is_some() && piece.get(Key::Status) == draft.get(Key::Status) {
@@ -208,6 +209,12 @@ fn read(words: &[Word], at: usize, draft: &mut Draft) -> usize {
     let before = at.checked_sub(1).map_or("", |before| words[before].text);
     let Some((used, number)) = value_at(rest) else {
         let named = rest.first().is_some_and(|word| separates(word.gap));
+        if let Some((more, status)) = status_at(rest).filter(|_| named && key == Key::Syndrome) {
+            let syndrome = Syndrome::from_status(status.number).map_or(0, Syndrome::get);
+            draft.values.insert(Key::Syndrome, Number { value: syndrome.into(), bare: false });
+            draft.named = true;
+            return len + more;
+        }
         if named && matches!(key, Key::Opcode | Key::AnyOpcode) {
             match rest[0].is("ibv") {
                 true => draft.verbs_opcode = true,
