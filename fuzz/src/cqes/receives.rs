@@ -2,7 +2,6 @@
 //! does not panic, and no buffer has two owners.
 
 use std::collections::HashSet;
-use std::ptr;
 
 use doorbell::{
     Buffer, BufferPool, Compression, Context, CqConfig, Path, PoolConfig, QpConfig, QueueId, QueuePair, ReceiveFrom,
