@@ -1,4 +1,4 @@
-//! What a test binary needs. Its package says it, or a line `//! Needs: WORD` at the head of its first file.
+//! The needs of a test binary. Its package says them, or a line `//! Needs: WORD` at the head of its first file.
 
 use std::fs;
 use std::path::Path;
