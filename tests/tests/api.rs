@@ -1,7 +1,9 @@
 //! The public interface of the library is the one that `src/api.txt` lists, so that a review sees each change of it.
 //!
 //! The listing is made from the sources, as rustfmt formats them: it needs no toolchain but cargo's. Items that a macro
-//! writes are not in it, except the names of `bitflags`, nor are the fields of variants.
+//! writes are not in it, except the names of `bitflags`, nor are the fields of variants. cargo-public-api would list
+//! them, but reads the JSON of rustdoc, which stable compilers refuse to write, and whose format changes with the
+//! compiler: each version of the tool reads the output of a few nightlies.
 //!
 //! Needs: nothing
 
