@@ -2,7 +2,7 @@
 
 use mlx5_wire::cqe::{Cqe64, ErrorCqe};
 use mlx5_wire::opcode::CqeOpcode;
-use mlx5_wire::text::{CqeText, Meaning, WqeText};
+use mlx5_wire::text::{CqeText, Meaning, Value, WqeText};
 
 use super::{Field, Finding, Kind, KnownFields};
 
@@ -30,6 +30,11 @@ fn field(field: mlx5_wire::text::Field<'_>) -> Field {
         value: field.value.to_string(),
         meaning: (!meaning.is_empty()).then_some(meaning),
     }
+}
+
+/// Returns a field of a CQE that was read from words.
+pub fn of_words(name: &'static str, value: Value<'_>) -> Field {
+    Field { offset: None, ..field(mlx5_wire::text::Field { offset: 0, name, value, note: "" }) }
 }
 
 /// Adds the fields of a CQE, of which `first_byte` is the first that is known.

@@ -4,10 +4,12 @@ use std::collections::HashMap;
 
 use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::syndrome::Syndrome;
+use mlx5_wire::text::Value;
 use mlx5_wire::vendor;
 
 use super::cause::{self, explain};
 use super::event::Event;
+use super::fields::of_words;
 use super::keys::{Key, Number};
 use super::report::Draft;
 use super::words::status_name;
@@ -74,29 +76,18 @@ pub fn finding(draft: Draft) -> Event {
     }
     let syndrome = finding.facts.syndrome.map(Syndrome::new);
     if let Some(syndrome) = syndrome {
-        let field = finding.field(None, "syndrome", format!("{:#04x}", syndrome.get()));
-        field.means(match (syndrome.names(), printed) {
-            (Some(names), true) => {
-                format!("{}: {} (status {} of verbs)", names.mlx5, names.verbs, names.status)
-            }
-            (Some(names), false) => {
-                format!("not printed: an mlx5 adapter has {} where verbs say this status", names.mlx5)
-            }
-            (None, _) => "no name in mlx5dv.h".into(),
-        });
-    }
-    if let Some(vendor) = vendor {
-        let field = finding.field(None, "vendor_err_synd", format!("{vendor:#04x}"));
-        let known = syndrome.and_then(|syndrome| vendor::find(syndrome, vendor));
-        field.means(known.map_or("unknown with this syndrome", |known| known.meaning));
-    }
-    // SPDK prints the first of the two only.
-    if let Some(error) = draft.get(Key::HwError) {
-        finding.field(None, "hw_err_synd", format!("{error:#04x}"));
-        if let Some(kind) = draft.get(Key::HwType) {
-            finding.field(None, "hw_synd_type", format!("{kind:#04x}"));
+        let mut field = of_words("syndrome", Value::Syndrome(syndrome.get()));
+        if let (Some(names), false) = (syndrome.names(), printed) {
+            field.means(format!("not printed: an mlx5 adapter has {} where verbs say this status", names.mlx5));
         }
+        finding.fields.push(field);
     }
+    let hex = |key| draft.get(key).map(|number| Value::Hex(number.into(), 2));
+    let vendor_value = vendor.map(|vendor| Value::Vendor(vendor, syndrome.unwrap_or(Syndrome::new(0))));
+    // SPDK prints the first of the two only.
+    let kind = hex(Key::HwType).filter(|_| draft.values.contains_key(&Key::HwError));
+    let more = [("vendor_err_synd", vendor_value), ("hw_err_synd", hex(Key::HwError)), ("hw_synd_type", kind)];
+    finding.fields.extend(more.into_iter().filter_map(|(name, value)| value.map(|value| of_words(name, value))));
     let requester = request(&draft, &mut finding);
     let opcode = finding.facts.opcode;
     finding.explanation = Some(match syndrome {
@@ -208,16 +199,10 @@ fn request(draft: &Draft, finding: &mut Finding) -> Option<bool> {
         }
     };
     let opcode = opcode.filter(|&opcode| opcode != 0);
-    if let Some(qpn) = qpn {
-        finding.field(None, "QP number", format!("{qpn:#x}"));
-    }
-    if let Some(counter) = counter {
-        finding.field(None, "wqe_counter", format!("{counter:#06x}"));
-    }
-    if let Some(opcode) = opcode {
-        let field = finding.field(None, "opcode of the WQE", format!("{opcode:#04x}"));
-        field.means(WqeOpcode::new(opcode).name().unwrap_or("no name in mlx5dv.h"));
-    }
+    let qp = qpn.map(|qpn| ("qp", Value::Hex(qpn.into(), 0)));
+    let known =
+        [qp, counter.map(|at| ("wqe_counter", Value::Index(at))), opcode.map(|op| ("wqe_opcode", Value::Opcode(op)))];
+    finding.fields.extend(known.into_iter().flatten().map(|(name, value)| of_words(name, value)));
     (finding.facts.qpn, finding.facts.wqe_counter, finding.facts.opcode) = (qpn, counter, opcode);
     let packed = draft.values.contains_key(&Key::Packed);
     draft.requester.or(opcode.filter(|_| packed).map(|_| true))
