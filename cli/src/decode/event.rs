@@ -201,8 +201,9 @@ fn call(line: &Line, words: &[Word]) -> Option<Event> {
     let failed = ["fail", "failed", "failure", "unable", "couldn", "cannot", "error"];
     let failed = words.iter().any(|word| failed.iter().any(|known| word.is(known)));
     let error = errno_of(&line.text, words, after);
-    // A state without an errno says what failed, not why.
-    let error = error.map(Some).or((failed && state.is_some()).then_some(None))?;
+    // Without an errno the line says what failed, not why.
+    let clear = modifies && failed && (state.is_some() || words.iter().any(|word| word.is("ibv")));
+    let error = error.map(Some).or(clear.then_some(None))?;
     let known = rows("call").iter().find(|row| {
         let number = |number: &str| number.parse().ok() == error;
         row.name.split_once(' ').is_some_and(|(end, errno)| name.ends_with(end) && error.is_some() && number(errno))

@@ -182,6 +182,14 @@ fn scan(line: &Line) -> Vec<Draft> {
         draft.first_key |= piece.first_key;
         draft.join(piece);
     }
+    if !draft.has_error() && done.is_empty() && speaks_of_completion(&words) {
+        // Statuses whose names other texts have, too.
+        let weak = [(16, "aborted error"), (21, "general error"), (22, "tm error")];
+        let found = weak.into_iter().find(|weak| (0..words.len()).any(|at| begins(&words[at..], weak.1)));
+        let status = found.map(|(value, _)| (Key::Status, Number { value, bare: false }));
+        draft.named |= status.is_some();
+        draft.values.extend(status);
+    }
     done.push(draft);
     // The others say something only together with these.
     if done.iter().all(|draft| draft.values.keys().all(|key| *key > Key::Head)) {
@@ -348,12 +356,8 @@ fn opcode(words: &[Word], draft: &mut Draft) {
 
 /// Adds what the words around the numbers say.
 fn about_line(line: &Line, words: &[Word], drafts: &mut [Draft]) {
-    const COMPLETION: [&str; 8] = ["completion", "completions", "cqe", "wqe", "wc", "polling", "slice", "srpt"];
-    // The words stand near the beginning of a line.
-    let head = &words[..words.len().min(400)];
     let text = line.text.get(..line.text.len().min(2000)).unwrap_or_default();
-    let completion = head.iter().any(|word| COMPLETION.iter().any(|known| word.is(known)))
-        || (0..head.len()).any(|at| begins(&head[at..], "poll cq"));
+    let completion = speaks_of_completion(words);
     let printer = printer(text);
     let place = text.split_whitespace().map(|word| word.trim_end_matches(']')).find(|word| is_place(word));
     // UCX prints the number of the line as a word of its own.
@@ -385,6 +389,14 @@ fn about_line(line: &Line, words: &[Word], drafts: &mut [Draft]) {
     if let Some(last) = drafts.last_mut() {
         last.goes_on = goes_on;
     }
+}
+
+fn speaks_of_completion(words: &[Word]) -> bool {
+    const COMPLETION: [&str; 8] = ["completion", "completions", "cqe", "wqe", "wc", "polling", "slice", "srpt"];
+    // The words stand near the beginning of a line.
+    let head = &words[..words.len().min(400)];
+    head.iter().any(|word| COMPLETION.iter().any(|known| word.is(known)))
+        || (0..head.len()).any(|at| begins(&head[at..], "poll cq"))
 }
 
 /// Returns `true` for `file.c:123`.
