@@ -40,6 +40,12 @@ fn dumps_that_are_cut_anywhere() {
 }
 
 #[test]
+fn backslashes_before_a_refused_command() {
+    let line = "\\".repeat(40) + "X(0x1) op_mod(0x0) failed, status bad parameter(0x3)";
+    assert_eq!(decode(line.as_bytes()).findings.len(), 1);
+}
+
+#[test]
 fn two_programs_that_print_at_once() {
     let text = libmlx5(&cqes().next().unwrap().bytes);
     let mixed = text.replace("\n00000002", "\nanother program says something\n00000002");

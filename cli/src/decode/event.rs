@@ -113,8 +113,8 @@ fn command(lines: &[Line]) -> Option<Event> {
         return Some(event);
     }
     let text: String = lines.iter().take(WRAPPED).map(|line| line.text.clone() + " ").collect();
-    let text = text.replace('\\', "");
-    let text = &text[at..];
+    // A message that was wrapped by hand ends its lines with a backslash.
+    let text = text[at..].replace('\\', "");
     let status = &text[text.find("status ")? + 7..];
     let status = &status[..status.find(')')? + 1];
     let number = status[status.rfind('(')? + 1..].trim_end_matches(')');

@@ -154,7 +154,7 @@ fn scan(line: &Line) -> Vec<Draft> {
     let words = words::words(&line.text);
     let (mut done, mut draft, mut at) = (Vec::new(), Draft::new(line), 0);
     while at < words.len() {
-        let mut piece = Draft::new(line);
+        let mut piece = Draft { last: line.number, ..Draft::default() };
         let used = read(&words, at, &mut piece);
         if used == 0 {
             at += 1;
