@@ -136,40 +136,33 @@ struct Closed {
 /// Takes apart what two dumps without prefixes left when their rows came in turns: a row with the end of a CQE stands
 /// for itself, and the other rows are dropped, because nothing says which dump they are of.
 fn separate(found: &mut [Closed]) {
-    let ends = |block: &Block| (block.base.unwrap_or_default() as usize + block.bytes.len()) % BLOCK == 0;
-    let starts = |block: &Block| block.base.unwrap_or_default() as usize % BLOCK == 0;
-    let mut at = 0;
-    while at < found.len() {
-        let is_row = |closed: &Closed| {
-            closed.block.base.is_some()
-                && !matches!(closed.block.context, Context::SendRing | Context::ReceiveRing | Context::SendWqe)
-        };
-        let mut end = at + 1;
-        while end < found.len()
-            && is_row(&found[at])
-            && is_row(&found[end])
-            && found[end].block.caller == found[at].block.caller
-            && found[end].block.line <= found[end - 1].last + MOST_BETWEEN
-        {
-            end += 1;
-        }
-        let cluster = &mut found[at..end];
+    let place = |block: &Block| block.base.unwrap_or_default() as usize;
+    let ends = |block: &Block| (place(block) + block.bytes.len()) % BLOCK == 0;
+    let is_cqe = |block: &Block| matches!(block.context, Context::None | Context::Cqe(_)) && block.base.is_some();
+    let follows = |one: &Closed, next: &Closed| {
+        let near = next.block.line <= one.last + MOST_BETWEEN && next.block.caller == one.block.caller;
+        near && is_cqe(&one.block) && is_cqe(&next.block)
+    };
+    for cluster in found.chunk_by_mut(follows) {
         let cut = cluster.iter().position(|closed| !ends(&closed.block));
-        let torn = cut.is_some_and(|cut| cluster[cut + 1..].iter().any(|closed| !starts(&closed.block)));
-        let rows = cluster.iter().filter(|closed| ends(&closed.block)).count();
-        if torn && rows > 0 {
-            for Closed { block, .. } in cluster {
-                if !ends(block) || block.bytes.len() < 16 {
-                    block.bytes.clear();
-                    continue;
-                }
-                let tail = block.bytes.split_off(block.bytes.len() - 16);
-                (block.bytes, block.base) = (tail, Some(0x30));
-                block.notes.push(MIXED.into());
+        let torn = cut.is_some_and(|cut| cluster[cut + 1..].iter().any(|row| place(&row.block) % BLOCK != 0));
+        if !torn || !cluster.iter().any(|closed| ends(&closed.block)) {
+            continue;
+        }
+        for closed in cluster {
+            match closed.block.bytes.last_chunk::<16>().filter(|_| ends(&closed.block)) {
+                Some(end) => *closed = alone(&closed.block, closed.last, end),
+                None => closed.block.bytes.clear(),
             }
         }
-        at = end;
     }
+}
+
+/// Returns the end of a CQE as a block of its own.
+fn alone(block: &Block, line: usize, end: &[u8]) -> Closed {
+    let mut block = Block { line, bytes: end.to_vec(), base: Some(0x30), ..block.clone() };
+    block.notes.push(MIXED.into());
+    Closed { block, last: line }
 }
 
 fn head(line: &str) -> Option<(Context, &'static str)> {
@@ -375,15 +368,8 @@ impl Open {
         let ends: Vec<usize> = (0..self.rows.len()).filter(|&row| is_end(&self.rows[row])).collect();
         let torn = ends.len() > 1 && ends.iter().any(|end| end % 4 != 3);
         let rows = matches!(self.block.context, Context::None | Context::Cqe(_)) && self.last.is_none();
-        (torn && rows).then(|| {
-            let end = |row: usize| {
-                let mut block = self.block.clone();
-                (block.line, block.bytes, block.base) = (self.lines[row], self.rows[row].clone(), Some(0x30));
-                block.notes.push(MIXED.into());
-                Closed { block, last: self.lines[row] }
-            };
-            ends.into_iter().map(end).collect()
-        })
+        let end = |row: usize| alone(&self.block, self.lines[row], &self.rows[row]);
+        (torn && rows).then(|| ends.into_iter().map(end).collect())
     }
 }
 
