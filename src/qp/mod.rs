@@ -92,7 +92,8 @@ pub struct QueuePair {
     max_msg_size: u32,
     /// Where it receives: an SRQ, or its own receive queue.
     receives: Option<QueueId>,
-    send_queue: Option<SqId>,
+    /// Where it sends; [`SqId::NONE`] without a sender.
+    send_queue: SqId,
 }
 
 impl QueuePair {
@@ -180,7 +181,7 @@ impl QueuePair {
             (sys::IBV_QPT_UD, Some(mtu)) => mtu.bytes(),
             _ => port.max_msg_sz,
         };
-        Ok(Self { qp: Arc::new(qp), config, psn, max_msg_size, receives: None, send_queue: None })
+        Ok(Self { qp: Arc::new(qp), config, psn, max_msg_size, receives: None, send_queue: SqId::NONE })
     }
 
     /// Returns the number of the queue pair.
@@ -204,11 +205,11 @@ impl QueuePair {
 
     /// Returns its send queue, or `None` if it does not send.
     pub fn send_queue(&self) -> Option<SqId> {
-        self.send_queue
+        Some(self.send_queue).filter(|&queue| queue != SqId::NONE)
     }
 
     pub(crate) fn set_send_queue(&mut self, queue: SqId) {
-        self.send_queue = Some(queue);
+        self.send_queue = queue;
     }
 
     /// Returns how many bytes a request can copy into its WQE.
@@ -431,7 +432,7 @@ impl QueuePair {
 impl From<&QueuePair> for SqId {
     #[inline(always)]
     fn from(qp: &QueuePair) -> Self {
-        qp.send_queue.unwrap_or(Self::NONE)
+        qp.send_queue
     }
 }
 

@@ -245,7 +245,14 @@ impl Sender {
     #[inline(always)]
     fn next_run(&mut self) -> bool {
         self.free_returned();
-        self.next_success().is_some() || self.next_other()
+        self.next_success().is_some() || !self.is_idle() && self.next_other()
+    }
+
+    /// Returns `true` if nothing has arrived, and no queue pair has ended.
+    #[inline(always)]
+    fn is_idle(&self) -> bool {
+        let Poller::Direct(direct) = &self.cq.poller else { return false };
+        direct.cq.is_empty() && self.cq.object.ended() == self.ended && !self.has_departing
     }
 
     /// Returns the `more` buffers after the first of the oldest request of `queue` that was retired.

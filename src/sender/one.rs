@@ -48,7 +48,7 @@ impl Sender {
     /// pair is not connected, or has failed.
     #[inline(always)]
     pub fn post(&mut self, queue: impl Into<SqId>) -> Result<Request<'_>, NotSent> {
-        self.post_many(queue).map(Request)
+        self.posting(queue.into(), true).map(Request)
     }
 }
 

@@ -39,7 +39,12 @@ impl Sender {
     /// pair is not connected, or has failed.
     #[inline(always)]
     pub fn post_many(&mut self, queue: impl Into<SqId>) -> Result<Posting<'_>, NotSent> {
-        let queue = queue.into();
+        self.posting(queue.into(), false)
+    }
+
+    /// Starts posting to a queue, requests that have one doorbell together or each its own.
+    #[inline(always)]
+    pub(super) fn posting(&mut self, queue: SqId, is_single: bool) -> Result<Posting<'_>, NotSent> {
         let entry = self.queues.get_mut(queue.index as usize).and_then(Option::as_deref_mut);
         let Some(entry) = entry.filter(|entry| entry.id.number == queue.number) else {
             return Err(NotSent::NoQueue);
@@ -51,7 +56,7 @@ impl Sender {
         let ring = match ring {
             SendRing::Direct(direct) => {
                 self.half = direct.ring.select_half(self.half);
-                Ring::Direct(direct.ring.posting())
+                Ring::Direct(if is_single { direct.ring.posting_singly() } else { direct.ring.posting() })
             }
             SendRing::Verbs(verbs) => Ring::Verbs(verbs),
         };
@@ -369,8 +374,7 @@ impl Posting<'_> {
             }
             _ => {}
         }
-        let inline = payload.inline().is_some();
-        let max = if inline { self.limits.inline.min(self.limits.bytes) } else { self.limits.bytes };
+        let max = if payload.inline().is_some() { self.limits.inline } else { self.limits.bytes };
         if len > max {
             return Err(NotSent::TooLong { len, max });
         }

@@ -38,7 +38,7 @@ impl Entry {
 pub(super) struct Limits {
     /// Bytes of the longest message.
     pub(super) bytes: usize,
-    /// Bytes of the longest that is copied.
+    /// Bytes of the longest message that is copied, which is no longer than `bytes`.
     pub(super) inline: usize,
     /// Most buffers.
     pub(super) buffers: usize,

@@ -78,9 +78,10 @@ impl Sender {
         self.cq.check_room(self.committed + capacity, setting)?;
         self.committed += capacity;
         let id = SqId { index: free as u32, number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed) };
+        let bytes = qp.max_msg_size() as usize;
         let limits = Limits {
-            bytes: qp.max_msg_size() as usize,
-            inline: cap.max_inline_data as usize,
+            bytes,
+            inline: bytes.min(cap.max_inline_data as usize),
             buffers: config.max_send_sge as usize,
             transport: match object.qp_type() {
                 sys::IBV_QPT_UD => Transport::Datagrams,

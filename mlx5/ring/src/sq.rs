@@ -258,7 +258,14 @@ impl<T: Copy> SendQueue<T> {
     /// Starts a batch of requests; the doorbell rings once when it is dropped.
     #[inline(always)]
     pub fn posting(&mut self) -> Posting<'_, T> {
-        Posting::new(self)
+        Posting::new(self, false)
+    }
+
+    /// As [`posting`](Self::posting), for requests of which each has a doorbell of its own: the request is with the
+    /// device when the call that posts it returns.
+    #[inline(always)]
+    pub fn posting_singly(&mut self) -> Posting<'_, T> {
+        Posting::new(self, true)
     }
 
     /// Starts the queue again, as `ibv_modify_qp` to RESET does. `each` gets back what is outstanding, in order.

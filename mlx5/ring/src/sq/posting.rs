@@ -1,4 +1,6 @@
-//! Posting requests, many with one doorbell.
+//! Posting requests, many with one doorbell or each with its own.
+
+use core::ptr::NonNull;
 
 use mlx5_wire::be::Be64;
 use mlx5_wire::ctrl::{ControlSegment, UNIT, UNITS_PER_BB};
@@ -14,13 +16,24 @@ use super::{BlueFlame, COPIED_BLOCKS, SendQueue};
 use crate::prefetch;
 use crate::sge::Sge;
 
-/// Posts to a send queue; dropping it rings the doorbell once for all WQEs written.
+/// Posts to a send queue; dropping it rings the doorbell once for all WQEs written, unless each has a doorbell of its
+/// own ([`SendQueue::posting_singly`]).
 ///
 /// Each request takes the value that its completion gives back. A request that is refused writes nothing and ends
 /// nothing: those before it are posted.
 #[derive(Debug)]
 pub struct Posting<'a, T: Copy> {
     queue: &'a mut SendQueue<T>,
+    /// Each request has a doorbell of its own.
+    is_single: bool,
+}
+
+/// A WQE that was begun: its first block, its first word, and the number of its blocks.
+#[derive(Clone, Copy)]
+struct Begun {
+    block: NonNull<u8>,
+    first_word: Be64,
+    blocks: u32,
 }
 
 /// Opcode of a request, and the last word of its control segment.
@@ -48,8 +61,8 @@ impl What {
 
 impl<'a, T: Copy> Posting<'a, T> {
     #[inline(always)]
-    pub(super) fn new(queue: &'a mut SendQueue<T>) -> Self {
-        Self { queue }
+    pub(super) fn new(queue: &'a mut SendQueue<T>, is_single: bool) -> Self {
+        Self { queue, is_single }
     }
 
     /// Returns the number of basic blocks that can be written now.
@@ -243,10 +256,16 @@ impl<'a, T: Copy> Posting<'a, T> {
             // The compiler knows the size of these WQEs.
             let units = 1 + size_of::<H>() / UNIT;
             match *payload.sges {
-                [] => return self.start(what, head, units, flags, data).map(|_| ()),
+                [] => {
+                    let (_, begun) = self.start(what, head, units, flags, data)?;
+                    self.finish(begun, false);
+                    return Ok(());
+                }
                 [sge] if (1..INLINE_SEG).contains(&sge.length) => {
+                    let (mut wqe, begun) = self.start(what, head, units + 1, flags, data)?;
                     // SAFETY: the segment is the unit that is left.
-                    unsafe { self.start(what, head, units + 1, flags, data)?.sge(&sge) }
+                    unsafe { wqe.sge(&sge) }
+                    self.finish(begun, false);
                     return Ok(());
                 }
                 _ => {}
@@ -254,15 +273,14 @@ impl<'a, T: Copy> Posting<'a, T> {
         }
         let (inline, units) = payload.measure()?;
         let started = self.start(what, head, 1 + size_of::<H>() / UNIT + units, flags, data);
+        let (mut wqe, begun) = started.map_err(|error| match error {
+            PostError::TooLong if inline > 0 => PostError::InlineTooLong,
+            error => error,
+        })?;
+        let has_inline = payload.has_inline();
         // SAFETY: what is written are the units that were measured.
-        unsafe {
-            let mut wqe = started.map_err(|error| match error {
-                PostError::TooLong if inline > 0 => PostError::InlineTooLong,
-                error => error,
-            })?;
-            self.queue.has_inline |= payload.has_inline();
-            wqe.payload(payload, inline, units);
-        }
+        unsafe { wqe.payload(payload, inline, units) }
+        self.finish(begun, has_inline);
         Ok(())
     }
 
@@ -276,8 +294,11 @@ impl<'a, T: Copy> Posting<'a, T> {
         units: usize,
         flags: Flags,
         data: T,
-    ) -> Result<Writer, PostError> {
+    ) -> Result<(Writer, Begun), PostError> {
         let queue = &mut *self.queue;
+        // The last WQE before a doorbell is this one.
+        let is_last = self.is_single && queue.signals_last;
+        let flags = if is_last { flags.with(Flags::SIGNALED) } else { flags };
         // A queue has at least one block.
         if units > UNITS_PER_BB as usize && units > queue.max_units as usize {
             return Err(PostError::TooLong);
@@ -289,38 +310,71 @@ impl<'a, T: Copy> Posting<'a, T> {
             return Err(PostError::Full);
         }
         let first = ControlSegment::first_word(opcode.get(), start as u16, 0, units as u8);
-        let first = Be64::new(first | queue.blocks.qpn);
+        let first_word = Be64::new(first | queue.blocks.qpn);
         let second = Be64::new(ControlSegment::second_word(flags.bits(), imm));
         let block = queue.blocks.block(start);
         queue.note(start, blocks, data);
         // SAFETY: [exclusive] free blocks, of which the device reads none before the doorbell.
         unsafe {
             queue.blocks.advance(start, end);
-            let writer = Writer::new(&queue.blocks, start, block, [first, second], head);
+            let writer = Writer::new(&queue.blocks, start, block, [first_word, second], head);
             queue.note_last(end, flags.contains(Flags::SIGNALED));
             prefetch::ahead(block, blocks);
-            Ok(writer)
+            Ok((writer, Begun { block, first_word, blocks }))
+        }
+    }
+
+    /// Rings for the request that was written just now, if it has a doorbell of its own. The doorbell also covers what
+    /// a forgotten posting has left.
+    #[inline(always)]
+    fn finish(&mut self, Begun { block, first_word, blocks }: Begun, has_inline: bool) {
+        if self.is_single {
+            // SAFETY: the WQE was written just now.
+            unsafe { self.queue.ring(block, first_word, blocks, has_inline) }
+        } else {
+            self.queue.has_inline |= has_inline;
         }
     }
 }
 
 impl<T: Copy> SendQueue<T> {
-    /// Returns `true` if the doorbell copies the last WQE, which begins with `first_word` and ends `unrung` blocks
-    /// after those that a doorbell has covered: if it is a single one, and libmlx5 would copy it.
+    /// Rings for all WQEs that no doorbell has covered. The last of them is at `last` and begins with `first_word`. If
+    /// it is the only one, it has `blocks` blocks, and says `has_inline` whether it was given inline pieces.
+    ///
+    /// # Safety
+    /// Such a WQE was posted.
     #[inline(always)]
-    fn is_copied(&self, first_word: Be64, unrung: u32) -> bool {
+    unsafe fn ring(&mut self, last: NonNull<u8>, first_word: Be64, blocks: u32, has_inline: bool) {
+        if self.is_copied(first_word, blocks, has_inline) {
+            // SAFETY: [register] the register is this queue's alone, and a half of it has room for the WQE, which is
+            // the only one.
+            unsafe { self.blocks.ring_blue_flame(last, blocks) }
+        } else {
+            self.blocks.ring_with(first_word);
+        }
+        self.has_inline = false;
+    }
+
+    /// Returns `true` if the doorbell copies the last WQE, of which the rest is true if it is a single one: if it is
+    /// one, and libmlx5 would copy it.
+    #[inline(always)]
+    fn is_copied(&self, first_word: Be64, blocks: u32, has_inline: bool) -> bool {
         let wanted = match self.blue_flame {
             BlueFlame::Never => false,
-            BlueFlame::Inline => self.has_inline,
+            BlueFlame::Inline => has_inline,
             BlueFlame::Always => true,
         };
-        wanted && self.blocks.is_single() && unrung <= COPIED_BLOCKS && ControlSegment::units_of(first_word.get()) > 1
+        wanted && self.blocks.is_single() && blocks <= COPIED_BLOCKS && ControlSegment::units_of(first_word.get()) > 1
     }
 }
 
 impl<T: Copy> Drop for Posting<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
+        // A doorbell has covered each request.
+        if self.is_single {
+            return;
+        }
         let queue = &mut *self.queue;
         let unrung = queue.blocks.unrung();
         if unrung == 0 {
@@ -331,13 +385,7 @@ impl<T: Copy> Drop for Posting<'_, T> {
             queue.note_asked(queue.posted());
             queue.blocks.add_to_last(ControlSegment::CQ_UPDATE);
         }
-        if queue.is_copied(first_word, unrung) {
-            // SAFETY: [register] the register is this queue's alone, and a half of it has room for the WQE, which is
-            // the only one.
-            unsafe { queue.blocks.ring_blue_flame(last, unrung) }
-        } else {
-            queue.blocks.ring_with(first_word);
-        }
-        queue.has_inline = false;
+        // SAFETY: a WQE that no doorbell has covered.
+        unsafe { queue.ring(last, first_word, unrung, queue.has_inline) }
     }
 }

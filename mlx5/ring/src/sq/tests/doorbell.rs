@@ -1,6 +1,6 @@
 //! Doorbells: what is written, where, and in which order.
 
-use super::super::{BlueFlame, Config, Flags, Immediate, LayoutError, Payload};
+use super::super::{BlueFlame, Config, Flags, Immediate, LayoutError, Payload, Posting};
 use super::rig::{HALF, Rig};
 use crate::testing::trace::{self, Event};
 
@@ -48,6 +48,33 @@ fn one_doorbell_for_a_batch_and_none_for_an_empty_one() {
     register[0][..8].copy_from_slice(&[0, 0, 4, 0x0a, 0x12, 0x34, 0x56, 5]);
     assert_eq!(rig.device.register(), register, "eight bytes of the last WQE");
     assert_eq!(trace::of(|| drop(rig.queue.posting())), []);
+}
+
+/// Each request of a posting has a doorbell, and the CQE of the last request before a doorbell.
+#[test]
+fn a_doorbell_for_each_request() {
+    for blue_flame in [BlueFlame::Never, BlueFlame::Always] {
+        let mut rig = rig(blue_flame);
+        rig.queue.signals_last = true;
+        let mut posting = rig.queue.posting_singly();
+        for ring in 0..2 {
+            let events = trace::of(|| {
+                // SAFETY: inline bytes alone.
+                unsafe { posting.send(Payload::inline(&[&[1; 50]]), Immediate::None, Flags::NONE, ring) }.unwrap();
+            });
+            let expected = [
+                Event::RecordFence,
+                Event::Record(2 * ring + 2),
+                Event::RegisterFence,
+                Event::Register(rig.device.half(ring as usize)),
+                Event::RegisterFence,
+            ];
+            assert_eq!(events, expected, "{blue_flame:?}");
+            assert_eq!(rig.device.block(2 * ring)[11], Flags::SIGNALED.bits());
+        }
+        assert_eq!(trace::of(|| drop(posting)), []);
+        assert_eq!(rig.complete(2).unwrap(), [0, 1]);
+    }
 }
 
 /// All blocks of the WQE, what is stale in them included, and no more; around the end of the ring.
@@ -118,6 +145,23 @@ fn a_forgotten_batch_costs_a_late_doorbell() {
     core::mem::forget(posting);
     assert_eq!((rig.device.look(), rig.queue.free_blocks()), (0, 7));
     rig.send(1, Flags::SIGNALED, 8).unwrap();
+    assert_eq!(rig.device.look(), 2);
+    assert!(rig.device.register()[0][8..].iter().all(|byte| *byte == 0));
+    assert_eq!(rig.complete(1).unwrap(), [7, 8]);
+}
+
+/// Nor does a doorbell for one request forget what was posted before it, or copy it.
+#[test]
+fn a_forgotten_batch_is_rung_with_a_single_request() {
+    let mut rig = rig(BlueFlame::Always);
+    let post = |posting: &mut Posting<'_, u32>, data| {
+        // SAFETY: inline bytes alone.
+        unsafe { posting.send(Payload::inline(&[&[1; 20]]), Immediate::None, Flags::SIGNALED, data) }.unwrap();
+    };
+    let mut forgotten = rig.queue.posting();
+    post(&mut forgotten, 7);
+    core::mem::forget(forgotten);
+    post(&mut rig.queue.posting_singly(), 8);
     assert_eq!(rig.device.look(), 2);
     assert!(rig.device.register()[0][8..].iter().all(|byte| *byte == 0));
     assert_eq!(rig.complete(1).unwrap(), [7, 8]);
