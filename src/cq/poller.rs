@@ -73,6 +73,15 @@ impl Poller {
         }
     }
 
+    /// Returns `true` if completions were taken whose room on the CQ is not the device's again.
+    #[inline(always)]
+    pub(crate) const fn has_unpublished(&self) -> bool {
+        match self {
+            Self::Direct(direct) => direct.cq.unpublished() > 0,
+            Self::Verbs(_) => false,
+        }
+    }
+
     /// Returns the number of completions that were taken, modulo 2^32.
     pub(crate) const fn taken(&self) -> u32 {
         match self {

@@ -332,6 +332,8 @@ impl Receiver {
 
     pub(super) fn maintenance_mut(&mut self) -> &mut Maintenance {
         let seen = self.cq.poller.taken();
+        // Each call of `next` does this work.
+        self.upkeep_after = 0;
         self.maintenance.get_or_insert_with(|| {
             let mut work = Box::<Maintenance>::default();
             work.seen = seen;

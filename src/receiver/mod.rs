@@ -88,8 +88,12 @@ pub struct Receiver {
     cq: CqCore,
     /// By index; a closed one is used again.
     queues: Vec<QueueEntry>,
-    /// Indices of the queues of which a batch has taken messages, and not rung for since.
+    /// Indices of the queues of which a batch has taken messages, and not rung for since. The only queue may be
+    /// missing while CQEs are not published.
     unrung: Vec<u32>,
+    /// CQEs that [`next`](Self::next) takes before it publishes the consumer index, see
+    /// [`plan_upkeep`](Self::plan_upkeep).
+    upkeep_after: u32,
     qps: QpTable,
     pd: ProtectionDomain,
     id: u32,
@@ -108,7 +112,7 @@ struct QueueEntry {
     /// Number that no other queue with the same index has had.
     number: u32,
     /// The slot of the message that was lent last, until it is given back. `[lent-held]`: it is held, and the queue is
-    /// among those to ring for.
+    /// among those to ring for, or the only one while its CQE is not published.
     lent: Option<u32>,
     /// It is among those to ring for.
     unrung: bool,
@@ -142,6 +146,7 @@ impl Receiver {
             cq,
             queues: Vec::new(),
             unrung: Vec::new(),
+            upkeep_after: 0,
             qps: QpTable::default(),
             pd: pd.clone(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -240,6 +245,7 @@ impl Receiver {
     /// Arms the CQ, of which `events` were taken from the channel that it shares. Returns `true` if something has
     /// arrived already.
     pub(crate) fn arm_after(&mut self, events: u32) -> Result<bool> {
+        self.end_batch();
         self.park_until_quiet();
         self.cq.arm_after(events, false)?;
         Ok(self.cq.poller.has_arrived())

@@ -111,6 +111,12 @@ impl CompletionQueue {
         self.consumer_index
     }
 
+    /// Returns the number of CQEs that were taken and not [published](Self::publish).
+    #[inline(always)]
+    pub const fn unpublished(&self) -> u32 {
+        self.consumer_index.wrapping_sub(self.published)
+    }
+
     /// Returns `true` if nothing has arrived that was not taken.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {

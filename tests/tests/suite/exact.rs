@@ -82,3 +82,18 @@ fn a_post_after_a_forgotten_batch_of_two_queues_does_not_overrun_their_cq() {
     receiving::let_the_device_work();
     finish(world, seen);
 }
+
+/// Messages of the two SRQs are taken one at a time. All the while the device delivers as much as it may.
+#[test]
+fn messages_of_two_queues_one_at_a_time_do_not_overrun_their_cq() {
+    let mut world = full();
+    let (numbers, mut seen) = (numbers(&world), [0; 2]);
+    for taken in 1..=RECEIVES {
+        let message = world.receiver.next().expect("it has arrived").unwrap();
+        count(numbers, &mut seen, &message);
+        if taken % 8 == 0 {
+            receiving::let_the_device_work();
+        }
+    }
+    finish(world, seen);
+}
