@@ -2,8 +2,8 @@
 //!
 //! A peer that gets no processor answers as little as a peer that does not exist, and an adapter's timer cannot
 //! tell them apart, because an adapter always has its own processor. So a device whose timer expires asks first: the
-//! peer returns the echo after it has taken all packets that came before it, and has sent the answers to them. No fault
-//! touches an echo, no capture contains it, and it passes a port that is down.
+//! peer returns the echo after it has taken all packets that came before it, and owes the queue pair no answer. No
+//! fault touches an echo, no capture contains it, and it passes a port that is down.
 
 use super::packet::{Frame, MIN_FRAME};
 
@@ -21,6 +21,8 @@ pub struct Echo {
     pub returned: bool,
     /// Queue pair that asks.
     pub queue_pair: u32,
+    /// Its peer.
+    pub peer: u32,
     /// Number that its sender gave it.
     pub token: u32,
 }
@@ -38,7 +40,7 @@ impl Echo {
         bytes[2..4].copy_from_slice(&self.dlid.to_be_bytes());
         bytes[4..6].copy_from_slice(&((MIN_FRAME / 4) as u16).to_be_bytes());
         bytes[6..8].copy_from_slice(&self.slid.to_be_bytes());
-        bytes[8] = self.returned.into();
+        bytes[8..12].copy_from_slice(&(u32::from(self.returned) << 24 | self.peer & 0xff_ffff).to_be_bytes());
         bytes[12..16].copy_from_slice(&self.queue_pair.to_be_bytes());
         bytes[16..20].copy_from_slice(&self.token.to_be_bytes());
         frame.fill(&bytes).expect("the smallest frame fits");
@@ -53,6 +55,7 @@ impl Echo {
             dlid: u16::from_be_bytes([bytes[2], bytes[3]]),
             returned: bytes[8] != 0,
             queue_pair: word(12),
+            peer: word(8) & 0xff_ffff,
             token: word(16),
         })
     }
@@ -65,7 +68,8 @@ mod tests {
 
     #[test]
     fn an_echo_is_a_frame_and_no_packet() {
-        let echo = Echo { slid: 0x102, dlid: 3, returned: false, queue_pair: 0x41, token: 0xffff_ff01 };
+        let echo =
+            Echo { slid: 0x102, dlid: 3, returned: false, queue_pair: 0x41, peer: 0xff_ff42, token: 0xffff_ff01 };
         let mut frame = Frame::default();
         echo.write(&mut frame);
         frame.seal();

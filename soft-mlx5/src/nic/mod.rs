@@ -96,8 +96,9 @@ pub struct Nic {
     schedule: Schedule,
     tally: Tally,
     small_steps: bool,
-    // Queue pairs that wait for the link, and queue pairs in error.
+    // Queue pairs that wait for the link, that have more to do, and that are in error.
     blocked: Vec<u32>,
+    unfinished: Vec<u32>,
     failed: Vec<u32>,
     rings: Vec<Ring>,
     copies: Copies,
@@ -128,6 +129,7 @@ impl Nic {
             tally: config.tally,
             small_steps: config.small_steps,
             blocked: Vec::new(),
+            unfinished: Vec::new(),
             failed: Vec::new(),
             rings: Vec::new(),
             copies: Copies::new(config.blue_flame),

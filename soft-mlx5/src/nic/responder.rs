@@ -125,6 +125,11 @@ impl Responder {
         self.expected_psn
     }
 
+    /// Returns `true` if an answer to the peer was not sent yet.
+    pub fn owes_answer(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
     /// Returns the number of READs and atomics that were not answered yet. Repeated answers do not count against the
     /// limit of the peer: it may have got the first answer, and asked for more.
     fn reads_pending(&self) -> usize {

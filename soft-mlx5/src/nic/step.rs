@@ -139,6 +139,7 @@ impl Nic {
 
     fn run_active(&mut self) {
         let turns = self.core.active.len().min(self.at_most(TURNS_PER_STEP));
+        let mut unfinished = std::mem::take(&mut self.unfinished);
         for _ in 0..turns {
             let Some(number) = self.core.active.pop_front() else { break };
             let Some(qp) = self.qps.get_mut(number) else { continue };
@@ -146,18 +147,21 @@ impl Nic {
             self.core.turns += 1;
             match qp.turn(&mut self.core) {
                 Turn::Idle => {}
-                Turn::More => self.core.activate(qp),
+                Turn::More => unfinished.push(number),
                 Turn::Blocked => self.blocked.push(number),
             }
             if qp.state == QpState::Err && !self.failed.contains(&number) {
                 self.failed.push(number);
             }
         }
-        for number in self.blocked.drain(..) {
+        // The queue pairs for which the link had no room get the next room before those that have just sent.
+        for number in self.blocked.drain(..).chain(unfinished.drain(..)) {
             if let Some(qp) = self.qps.get_mut(number) {
                 self.core.activate(qp);
             }
         }
+        // The vector goes back with its capacity.
+        self.unfinished = unfinished;
     }
 
     fn receive_packets(&mut self) {
@@ -190,11 +194,17 @@ impl Nic {
     }
 
     fn return_echoes(&mut self) {
-        let core = &mut self.core;
-        while core.echoes.front().is_some_and(|(due, _)| *due <= core.turns) {
-            let Some((_, echo)) = core.echoes.pop_front() else { break };
-            core.link.send_echo(&echo.back());
-            core.progress = true;
+        let (qps, core) = (&self.qps, &mut self.core);
+        for _ in 0..core.echoes.len() {
+            let Some((due, echo)) = core.echoes.pop_front() else { break };
+            // An answer waits as long as the link has no room: a peer that owes one is not silent.
+            let owes_answer = qps.get(echo.peer).is_some_and(|qp| qp.responder.owes_answer());
+            if due > core.turns || owes_answer {
+                core.echoes.push_back((due, echo));
+            } else {
+                core.link.send_echo(&echo.back());
+                core.progress = true;
+            }
         }
     }
 

@@ -81,7 +81,8 @@ pub fn expire(qp: &mut Qp, core: &mut Core) {
         qp.requester.backing_off = false;
         core.activate(qp);
     } else if qp.requester.has_unacked() {
-        if is_peer_behind(qp, core) {
+        // What has not left again since the last retry cannot be answered.
+        if qp.requester.is_at_oldest() || is_peer_behind(qp, core) {
             restart_timer(qp, core);
         } else {
             core.counters.local_ack_timeout_err += 1;
@@ -107,13 +108,13 @@ fn is_peer_behind(qp: &mut Qp, core: &mut Core) -> bool {
     let again_at = now + (now - since).max(ASK_AGAIN_NS);
     qp.requester.inquiry = Some(Inquiry { token, since, again_at });
     let slid = core.link.lid();
-    core.link.send_echo(&Echo { slid, dlid, returned: false, queue_pair: qp.number, token })
+    core.link.send_echo(&Echo { slid, dlid, returned: false, queue_pair: qp.number, peer: qp.dest_qpn, token })
 }
 
 /// Counts the time-out, because the peer's device has taken all packets and has answered none.
 pub fn echo_returned(qp: &mut Qp, core: &mut Core, token: u32) {
     let asked = qp.requester.inquiry.is_some_and(|inquiry| inquiry.token == token);
-    if asked && qp.requester.has_unacked() {
+    if asked && qp.requester.has_unacked() && !qp.requester.is_at_oldest() {
         core.progress = true;
         core.counters.local_ack_timeout_err += 1;
         retry(qp, core);

@@ -17,6 +17,7 @@ mod send;
 mod silicon;
 mod soak;
 mod sockets;
+mod starved;
 mod tags;
 mod unmapped;
 mod unreliable;
