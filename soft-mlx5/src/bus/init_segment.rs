@@ -1,6 +1,6 @@
 //! The first pages of BAR 0: version, command queue, health and clock.
 
-use crate::kernel::limits::FW_VERSION;
+use crate::firmware::Function;
 
 /// Bytes of the init segment.
 #[cfg(test)]
@@ -50,7 +50,7 @@ impl InitSegment {
     }
 
     fn word(&self, offset: u64, now: u64) -> u32 {
-        let [major, minor, subminor] = FW_VERSION.map(u32::from);
+        let [major, minor, subminor] = Function::VERSION.map(u32::from);
         match offset {
             0 => minor << 16 | major,
             4 => COMMAND_INTERFACE << 16 | subminor,

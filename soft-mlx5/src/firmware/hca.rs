@@ -9,19 +9,9 @@ use mlx5_wire::firmware::fields::Value;
 use super::Function;
 use super::opcodes::{Command, Result, answer};
 use super::refusal::Refusal;
+use super::stage::Stage;
 use crate::capabilities;
 use crate::fabric::LinkLayer;
-
-/// State of the function; the later ones can do what the earlier ones can.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
-    /// After reset.
-    Disabled,
-    /// After ENABLE_HCA.
-    Enabled,
-    /// After INIT_HCA.
-    Initialized,
-}
 
 /// The function as a whole.
 #[derive(Debug)]

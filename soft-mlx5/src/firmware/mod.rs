@@ -23,6 +23,7 @@ mod qp;
 pub mod refusal;
 mod register;
 mod srq;
+mod stage;
 mod vport;
 
 #[cfg(test)]

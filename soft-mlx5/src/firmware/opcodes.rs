@@ -21,9 +21,9 @@ use mlx5_wire::firmware::vport::{
 };
 
 use super::Function;
-use super::hca::Stage;
 use super::objects::Kind;
 use super::refusal::Refusal;
+use super::stage::Stage;
 
 /// Result of a command.
 pub type Result<T = ()> = std::result::Result<T, Refusal>;

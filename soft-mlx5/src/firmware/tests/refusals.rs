@@ -4,9 +4,9 @@ use mlx5_wire::firmware::command::{Opcode, Request};
 
 use super::Driver;
 use crate::fabric::LinkLayer;
-use crate::firmware::hca::Stage;
 use crate::firmware::opcodes::ENTRIES;
 use crate::firmware::refusal::Refusal;
+use crate::firmware::stage::Stage;
 
 fn bare(opcode: Opcode, len: usize) -> Vec<u8> {
     let mut input = vec![0; len];

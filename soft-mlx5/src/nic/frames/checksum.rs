@@ -1,7 +1,5 @@
 //! The one's complement sum of the Internet.
 
-use super::header::Ip;
-
 /// Returns the sum of 16-bit words, not folded; an odd byte at the end counts as if a zero followed.
 pub fn words(bytes: &[u8]) -> u32 {
     let low = |pair: &[u8]| pair.get(1).map_or(0, |low| u32::from(*low));
@@ -19,11 +17,6 @@ pub fn folded(mut sum: u32) -> u16 {
 /// Returns the sum of 16-bit words: all ones over bytes that hold their own checksum.
 pub fn sum(bytes: &[u8]) -> u16 {
     folded(words(bytes))
-}
-
-/// Returns the sum that TCP and UDP add for the addresses, the protocol and their length.
-pub fn pseudo(ip: &Ip, length: usize) -> u32 {
-    words(&ip.source) + words(&ip.destination) + u32::from(ip.protocol) + length as u32
 }
 
 #[cfg(test)]

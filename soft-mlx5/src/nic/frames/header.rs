@@ -95,6 +95,13 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]))
 }
 
+impl Ip {
+    /// Returns the sum that TCP and UDP add for the addresses, the protocol and their length.
+    pub fn pseudo_sum(&self, length: usize) -> u32 {
+        checksum::words(&self.source) + checksum::words(&self.destination) + u32::from(self.protocol) + length as u32
+    }
+}
+
 impl Headers {
     /// Reads a frame without its check sequence; returns `None` if it has no Ethernet header.
     pub fn parse(frame: &[u8]) -> Option<Self> {
@@ -217,7 +224,7 @@ fn transport(frame: &[u8], ip: &Ip, fits: bool) -> Option<Transport> {
     let whole = fits && header >= 8 && (header..=body.len()).contains(&length);
     // A UDP datagram over IPv4 may have no checksum.
     let none = ip.protocol == UDP && word(body, 6)? == 0;
-    let sum = || checksum::pseudo(ip, length) + checksum::words(&body[..length]);
+    let sum = || ip.pseudo_sum(length) + checksum::words(&body[..length]);
     let sound = whole && if none { ip.version == 4 } else { checksum::folded(sum()) == 0xffff };
     Some(Transport {
         source: word(body, 0)?,

@@ -96,7 +96,7 @@ impl Sample {
         frame.extend(body);
         let length = frame.len() - body_at;
         let ip = Headers::parse(&frame).and_then(|headers| headers.ip).unwrap();
-        let sum = checksum::pseudo(&ip, length) + checksum::words(&frame[body_at..]);
+        let sum = ip.pseudo_sum(length) + checksum::words(&frame[body_at..]);
         let sum = !checksum::folded(sum);
         frame[body_at + sum_at..][..2].copy_from_slice(&sum.to_be_bytes());
         frame.resize(frame.len().max(60), 0);

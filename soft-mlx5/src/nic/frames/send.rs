@@ -164,7 +164,7 @@ pub fn fill_transport(frame: &mut [u8], ip: &Ip) {
     if ip.fragment || length < at + 2 {
         return;
     }
-    let sum = set(frame, ip.body..ip.end, ip.body + at, checksum::pseudo(ip, length));
+    let sum = set(frame, ip.body..ip.end, ip.body + at, ip.pseudo_sum(length));
     if sum == 0 && ip.protocol == UDP {
         frame[ip.body + at..ip.body + at + 2].fill(0xff);
     }

@@ -4,13 +4,13 @@ use mlx5_wire::cqe::CqeFormat;
 use mlx5_wire::tm::AppOp;
 use mlx5_wire::tmh::{Rvh, Tmh, TmhOpcode};
 
-use super::super::completion::{Arrival, Failure};
+use super::super::completion::Failure;
 use super::super::core::Core;
 use super::super::qp::Qp;
 use super::super::receive;
 use super::super::responder::Refusal;
 use super::super::scatter::ScatterError;
-use super::{Delivery, Role, list_of, rendezvous, report, target};
+use super::{Delivery, Role, cancel_entry, list_of, rendezvous, report, target};
 use crate::fabric::headers::NakCode;
 use crate::fabric::packet::Packet;
 
@@ -149,11 +149,4 @@ pub fn cancel(qp: &mut Qp, core: &mut Core) {
     if let Role::Matched(entry, _) = std::mem::take(&mut qp.responder.receive.role) {
         cancel_entry(qp, core, entry);
     }
-}
-
-/// Ends an entry whose message will not arrive.
-pub fn cancel_entry(qp: &Qp, core: &mut Core, entry: u16) {
-    list_of(qp, core).into_iter().for_each(|list| list.release(entry));
-    let arrival = Arrival::nothing(qp.dest_qpn);
-    report(qp, core, &arrival, (AppOp::MSG_COMPLETION_CANCELED, entry), None, None);
 }

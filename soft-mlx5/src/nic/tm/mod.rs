@@ -81,6 +81,13 @@ pub fn mark(completion: &mut Completion, op: AppOp, entry: u16) {
     completion.cqe[APP_INFO..][..2].copy_from_slice(&entry.to_be_bytes());
 }
 
+/// Ends an entry whose message will not arrive.
+fn cancel_entry(qp: &Qp, core: &mut Core, entry: u16) {
+    list_of(qp, core).into_iter().for_each(|list| list.release(entry));
+    let arrival = Arrival::nothing(qp.dest_qpn);
+    report(qp, core, &arrival, (AppOp::MSG_COMPLETION_CANCELED, entry), None, None);
+}
+
 /// Reports the result of a matched message.
 fn report(
     qp: &Qp,

@@ -19,8 +19,7 @@ use super::super::objects::{Result, WqAttr};
 use super::super::qp::Qp;
 use super::super::requester::Request;
 use super::super::sq::SendQueue;
-use super::message::cancel_entry;
-use super::{list_of, report};
+use super::{cancel_entry, list_of, report};
 
 // Basic blocks of the queue; a rendezvous needs one to read and one to notify.
 const BLOCKS: u16 = 64;
