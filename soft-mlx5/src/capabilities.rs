@@ -49,6 +49,7 @@ pub const GENERAL: General = General {
     // Memory keys of programs come with their pages.
     umr_modify_entity_size_disabled: true,
     atomic: true,
+    cq_resize: true,
     // The driver of Linux makes an XRC SRQ for its own use and fails without.
     xrc: true,
     ud: true,

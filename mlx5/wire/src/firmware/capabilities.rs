@@ -76,6 +76,8 @@ fields! {
         roce: bool = 0x40[2],
         /// Atomics.
         atomic: bool = 0x40[1],
+        /// CQs change their size.
+        cq_resize: bool = 0x44[30],
         /// CQ moderation.
         cq_moderation: bool = 0x44[29],
         /// XRC.
