@@ -19,8 +19,16 @@ programs+=(rping ucmatose ib_write_lat ib_send_bw ib_write_bw ib_read_lat ib_ato
 for program in "${programs[@]}"; do
     add_program "$program"
 done
+# What soft-mlx5 answers as a kernel, to be compared with the answers of this kernel.
+answers=$here/../../soft-mlx5/tests/programs/answers
+cc -O1 "$answers.c" -libverbs -o "$out/usr/bin/answers"
+add_libraries "$out/usr/bin/answers"
+cp "$answers.txt" "$out/suite/"
 # Loaded at run time.
-for library in "/usr/lib/*/libibverbs/libmlx5-rdmav*.so" "/usr/lib/*/librdmacm.so.1" "/usr/lib/*/libmlx5.so.1"; do
+libraries=("/usr/lib/*/libibverbs/libmlx5-rdmav*.so" "/usr/lib/*/librdmacm.so.1" "/usr/lib/*/libmlx5.so.1")
+# pthread_exit needs it.
+libraries+=("/usr/lib/*/libgcc_s.so.1")
+for library in "${libraries[@]}"; do
     library=$(find_file "$library")
     add "$library"
     add_libraries "$library"
