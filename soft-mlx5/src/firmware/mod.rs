@@ -176,6 +176,11 @@ impl Function {
         self.nic.wait_fd()
     }
 
+    /// Returns the number of objects that the driver has made and not destroyed.
+    pub fn objects(&self) -> usize {
+        self.objects.len()
+    }
+
     /// Returns `true` if there are queue pairs, so that doorbells may come without a command.
     pub fn has_queue_pairs(&self) -> bool {
         self.nic.has_queue_pairs()

@@ -142,7 +142,6 @@ impl Objects {
     }
 
     /// Returns the number of objects.
-    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.entries.len()
     }

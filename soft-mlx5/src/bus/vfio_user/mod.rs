@@ -66,12 +66,18 @@ impl Server {
         loop {
             let (stream, _) = listener.accept()?;
             let device = Device::new(self.config.clone())?;
-            match serve(stream, device) {
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
-                Err(error) => eprintln!("soft-mlx5: connection ended: {error}"),
-                Ok(()) => {}
+            if let Err(error) = serve(stream, device) {
+                eprintln!("soft-mlx5: connection ended: {error}");
             }
         }
+    }
+
+    /// Serves a client that is connected already, with a device that was just powered up, until the client is gone.
+    ///
+    /// # Errors
+    /// The client broke the protocol, or the socket failed.
+    pub fn serve(&self, stream: UnixStream) -> io::Result<()> {
+        serve(stream, Device::new(self.config.clone())?)
     }
 }
 
@@ -93,7 +99,14 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Serves a client until it is gone.
-fn serve(stream: UnixStream, mut device: Device) -> io::Result<()> {
+fn serve(stream: UnixStream, device: Device) -> io::Result<()> {
+    match answer_all(stream, device) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+        other => other,
+    }
+}
+
+fn answer_all(stream: UnixStream, mut device: Device) -> io::Result<()> {
     let (mut channel, mut pace) = (Channel::new(stream), Pace::new());
     loop {
         let mut busy = false;

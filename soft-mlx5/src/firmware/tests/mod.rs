@@ -6,6 +6,7 @@ mod lifecycle;
 mod objects;
 mod random;
 mod refusals;
+mod templates;
 mod traffic;
 
 use std::sync::{Arc, Mutex};
@@ -18,13 +19,14 @@ use mlx5_wire::firmware::qp::{AddressPath, CreateQp, ModifyQp, QpContext, option
 use mlx5_wire::firmware::srq::{CreateRmp, RmpContext};
 use mlx5_wire::firmware::wq::WorkQueue;
 
+use self::templates::PAGE;
+pub use self::templates::with_pages;
 use super::refusal::Refusal;
 use super::{Access, Dma, Function, Interrupts, Piece};
 use crate::fabric::LinkLayer;
 use crate::nic::{NicConfig, Space};
 use crate::test_memory::Pages;
 
-const PAGE: u64 = 4096;
 /// A prime number, so that multiples of a step meet every page.
 const PAGES: u64 = 1021;
 
@@ -111,11 +113,6 @@ pub struct Driver {
     pub host: Arc<Host>,
     pub raised: Raised,
     pub now: u64,
-}
-
-/// Bytes of a head followed by a page list.
-pub fn with_pages(head: &[u8], pages: &[u64]) -> Vec<u8> {
-    head.iter().copied().chain(pages.iter().flat_map(|page| page.to_be_bytes())).collect()
 }
 
 /// An event queue of the driver.
