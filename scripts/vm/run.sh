@@ -3,11 +3,13 @@
 # PCI function `soft-mlx5 serve` plays.
 #
 #   scripts/vm/run.sh                  KERNEL=bookworm, LINK=ib; FILTER=name runs only what the name contains
+#   scripts/vm/run.sh short            the part of it that `make proof` runs, on an Ethernet port
 #   scripts/vm/run.sh shell            a shell in the machine
 #
 # KERNEL is a suite of Debian, or SUITE/FLAVOUR as in trixie/amd64; the flavour is cloud-amd64 by default. OPTIONS are
-# more options of `soft-mlx5 serve`, MODULES more modules, FILES more files for /root of the machine. Needs no root: what is not installed is unpacked under target/vm/. Ends with 3 when
-# it cannot run here, which under CI=true is a failure. docs/vm.md has the rest.
+# more options of `soft-mlx5 serve`, MODULES more modules, FILES more files for /root of the machine. Needs no root:
+# what is not installed is unpacked under target/vm/. Ends with 3 when it cannot run here, which under CI=true is a
+# failure. docs/vm.md has the rest.
 set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/../.."
@@ -20,7 +22,13 @@ suite=${KERNEL%%/*}
 flavour=${KERNEL#"$suite"}
 flavour=${flavour#/}
 : "${flavour:=cloud-amd64}"
-export LINK=${LINK:-ib}
+mode=${1-}
+if [ "$mode" = short ]; then
+    # The connection manager needs an Ethernet port.
+    LINK=roce
+    FILTER='basics:: cases::devinfo cases::rc_pingpong cases::rping cases::doorbell_selftest cases::warnings'
+fi
+export LINK=${LINK:-ib} FILTER=${FILTER-}
 
 target=$(target_directory)
 cache=$target/vm
@@ -48,7 +56,11 @@ begin
 trap finish EXIT
 $here/unpack.sh "$cache" "$suite" "$flavour" 9>&- || not_unpacked
 build_files
-[ "${1-}" != shell ] || export SHELL_IN_MACHINE=1
+case $mode in
+    shell) export SHELL_IN_MACHINE=1 ;;
+    # One binary of tests.
+    short) files=$(grep -e '^program ' -e '^test .*/suite-[^/]*$' <<<"$files") ;;
+esac
 $here/image.sh "$cache/programs" "$kernel" "$cache/image" <<<"$files"
 say "ready after $((SECONDS - began)) s, starting a machine with Linux $(cat "$kernel/version"), $LINK"
 
@@ -74,7 +86,7 @@ run=(
     -append "console=ttyS0 no_timer_check tsc=reliable oops=panic panic=-1 mitigations=off rdinit=/init"
     -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"'"$socket"'"}}'
 )
-if [ "${1-}" = shell ]; then
+if [ "$mode" = shell ]; then
     "${run[@]}" -serial mon:stdio -serial null
     exit
 fi

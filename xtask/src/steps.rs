@@ -66,6 +66,7 @@ const STEPS: &[Step] = &[
     step("counts", Ring::Proof, counts),
     step("soak", Ring::Proof, soak::run),
     step("rxe", Ring::Proof, rxe),
+    step("vm-short", Ring::Proof, vm_short),
     step("vm", Ring::Network, vm),
     step("newer-libmlx5", Ring::Network, conformance::newer),
 ];
@@ -381,6 +382,11 @@ fn rxe(session: &Session) -> Result<Totals> {
 fn vm(session: &Session) -> Result<Totals> {
     let mut command = session.script("vm/run.sh");
     counted(command.env("FILTER", session.filter.clone().unwrap_or_default()))
+}
+
+/// A part of it: one kernel, a few tests of the direct path, the connection manager, no warning of the driver.
+fn vm_short(session: &Session) -> Result<Totals> {
+    counted(&mut session.script("vm/run.sh short"))
 }
 
 /// The packages whose programs and examples the tests in the virtual machine start.
