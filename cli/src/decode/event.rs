@@ -176,7 +176,7 @@ fn event(line: &Line, words: &[Word]) -> Option<Event> {
         (own || speaks || !last && len > 2).then_some(row)
     });
     // The table is in the order of `ibv_event_type`.
-    let number = || keyed(words, &["async event", "async event type", "event type"]);
+    let number = || speaks.then(|| keyed(words, &["async event", "async event type", "event type"])).flatten();
     let found = named.or_else(|| number().and_then(|number| rows("event").get(usize::try_from(number).ok()?)))?;
     let mut event = event_of(
         found.explain(),
@@ -198,8 +198,8 @@ fn call(line: &Line, words: &[Word]) -> Option<Event> {
     let (name, after) = all.min_by_key(|(name, _)| name.starts_with("rdma"))?;
     let modifies = name.ends_with("modify_qp") || name.ends_with("qp_modify");
     let state = state(words).filter(|_| modifies);
-    let failed = ["fail", "failed", "failure", "unable", "couldn", "cannot", "error"];
-    let failed = words.iter().any(|word| failed.iter().any(|known| word.is(known)));
+    let failed = ["fail", "failed", "failure", "unable", "cannot", "error"];
+    let failed = line.text.contains("n't ") || words.iter().any(|word| failed.iter().any(|known| word.is(known)));
     let error = errno_of(&line.text, words, after);
     // Without an errno the line says what failed, not why.
     let clear = modifies && failed && (state.is_some() || words.iter().any(|word| word.is("ibv")));
@@ -260,10 +260,12 @@ fn called(words: &[Word]) -> Option<(String, usize)> {
     if is_qp(first) && words.get(1).is_some_and(|word| word.is("modify") || word.is("transition")) {
         return Some(("ibv_modify_qp".into(), 2));
     }
+    if !verbs.iter().any(|verb| first.is(verb)) {
+        return None;
+    }
     let qp = words.iter().take(3).position(is_qp)?;
-    let modifies = verbs.iter().any(|verb| first.is(verb));
     let follows = words[1..=qp].iter().all(|word| matches!(word.gap.trim(), "" | "_"));
-    Some(qp).filter(|_| modifies && follows).map(|qp| ("ibv_modify_qp".into(), qp + 1))
+    follows.then(|| ("ibv_modify_qp".into(), qp + 1))
 }
 
 /// Returns the state that a queue pair was to be moved to: `to RTR`, `next state RTR`, `init2rtr`, `INIT->RTR`, `(RTR)`.

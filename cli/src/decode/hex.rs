@@ -79,7 +79,11 @@ struct Printed {
 /// Returns all blocks of a text; rows are joined with rows of the same processor, thread or prefix. Lines of which
 /// `skip` is true are left out.
 pub fn blocks(lines: &[Line], skip: impl Fn(usize) -> bool) -> Vec<Block> {
-    let read: Vec<_> = lines.iter().filter(|line| !skip(line.number)).map(|line| (line, row(&line.text))).collect();
+    let read: Vec<_> = lines
+        .iter()
+        .filter(|line| !line.text.is_empty() && !skip(line.number))
+        .map(|line| (line, row(&line.text)))
+        .collect();
     let in_front = read.iter().filter_map(|(line, row)| Some((*line, row.as_ref()?.at)));
     let prefixes = Prefixes::new(in_front.filter(|(line, _)| line.caller.is_empty()));
     let mut found = Vec::new();
@@ -110,7 +114,7 @@ pub fn blocks(lines: &[Line], skip: impl Fn(usize) -> bool) -> Vec<Block> {
             printed.open.get_or_insert_with(|| Open::new(line, printed.context)).add(row, line.number);
             continue;
         }
-        if line.text.is_empty() || head.is_some() {
+        if head.is_some() {
             continue;
         }
         let Some(current) = &mut printed.open else { continue };

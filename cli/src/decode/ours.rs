@@ -1,6 +1,6 @@
 //! doorbell's own errors: by the words of their `Display`, and by the name that `Debug` prints.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
 use super::Finding;
@@ -157,15 +157,17 @@ pub fn nearest(lines: &[Line], vocabulary: impl Iterator<Item = &'static str>) -
     const ALIKE: f64 = 0.5;
     let lower = |text: &str| -> Vec<String> { normal(&text.to_ascii_lowercase()).map(str::to_owned).collect() };
     let phrases: Vec<(&str, Vec<String>)> = vocabulary.map(|phrase| (phrase, lower(phrase))).collect();
+    let known: HashSet<&String> = phrases.iter().flat_map(|phrase| &phrase.1).collect();
     let mut best: Option<(f64, usize, &'static str)> = None;
     for line in lines.iter().take(10_000).filter(|line| line.text.len() < 4096) {
-        let words = lower(&line.text);
+        let mut words = lower(&line.text);
+        words.retain(|word| known.contains(word));
         let mut keep = |share: f64, text| {
             if share >= ALIKE && best.is_none_or(|best| share > best.0) {
                 best = Some((share, line.number, text));
             }
         };
-        for (phrase, wanted) in &phrases {
+        for (phrase, wanted) in phrases.iter().filter(|_| words.len() > 1) {
             let found = wanted.iter().filter(|word| words.contains(word)).count();
             if found > 1 {
                 keep(found as f64 / wanted.len() as f64, *phrase);
