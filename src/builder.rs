@@ -3,6 +3,7 @@
 use rdma_core_sys as sys;
 
 use crate::error::{Error, Result};
+use crate::opaque::OpaqueReceiver;
 use crate::pd::ProtectionDomain;
 use crate::qp::{QpConfig, QueuePair, ReceiveSide, SendSide};
 use crate::receive_from::{ReceiveFrom, RqConfig};
@@ -15,6 +16,8 @@ use crate::trace::trace_event;
 pub struct QueuePairBuilder<'a> {
     config: QpConfig,
     receive: Option<(&'a mut Receiver, ReceiveFrom)>,
+    /// It receives into opaque buffers.
+    is_opaque: bool,
     send: Option<&'a mut Sender>,
 }
 
@@ -44,7 +47,7 @@ impl QueuePair {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn builder<'a>(config: &QpConfig) -> QueuePairBuilder<'a> {
-        QueuePairBuilder { config: config.clone(), receive: None, send: None }
+        QueuePairBuilder { config: config.clone(), receive: None, is_opaque: false, send: None }
     }
 }
 
@@ -52,6 +55,16 @@ impl<'a> QueuePairBuilder<'a> {
     /// Makes the queue pair receive through `receiver`, from its SRQ or into a queue of its own.
     pub fn receive(mut self, receiver: &'a mut Receiver, from: impl Into<ReceiveFrom>) -> Self {
         self.receive = Some((receiver, from.into()));
+        self.is_opaque = false;
+        self
+    }
+
+    /// Makes the queue pair receive into [opaque buffers](crate::opaque) through `receiver`. The device then puts no
+    /// payload into CQEs on either path. [`attach`](Self::attach) refuses it, because nothing tells how the program
+    /// created its queue pair.
+    pub fn receive_opaque(mut self, receiver: &'a mut OpaqueReceiver, from: impl Into<ReceiveFrom>) -> Self {
+        self.receive = Some((&mut receiver.0, from.into()));
+        self.is_opaque = true;
         self
     }
 
@@ -125,7 +138,8 @@ impl<'a> QueuePairBuilder<'a> {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for transports that [`QpConfig`] does not have, such as raw packets, for another CQ or
-    /// SRQ, and for a queue pair that sends on the CQ that it receives on; the errors of [`build`](Self::build).
+    /// SRQ, for a queue pair that sends on the CQ that it receives on, and for an [`OpaqueReceiver`]; the errors of
+    /// [`build`](Self::build).
     ///
     /// # Safety
     /// - `qp` belongs to the domain, receives on the CQ of the receiver and from that SRQ, sends on another CQ, that of
@@ -136,6 +150,12 @@ impl<'a> QueuePairBuilder<'a> {
     ///   `MLX5DV_QP_CREATE_ALLOW_SCATTER_TO_CQE`, or with scatter to CQE disabled
     ///   (`MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`). Its WQEs have no signature.
     pub unsafe fn attach(mut self, qp: *mut sys::ibv_qp) -> Result<QueuePair> {
+        if self.is_opaque {
+            return Err(Error::Unsupported {
+                operation: "QueuePairBuilder::attach",
+                when: "with receive_opaque, because the device may put payload into the CQEs of the queue pair: build it here",
+            });
+        }
         let (pd, receive, send) = self.sides()?;
         // SAFETY: the caller's `qp` receives and sends as these say, and outlives the handle.
         let qp = unsafe { QueuePair::from_raw(&pd, qp, &self.config, receive, send)? };
@@ -166,7 +186,14 @@ impl<'a> QueuePairBuilder<'a> {
             None => None,
         };
         let receive = match &mut self.receive {
-            Some((receiver, from)) => Some(receiver.receive_side(*from)?),
+            Some((receiver, from)) => {
+                let mut side = receiver.receive_side(*from)?;
+                if self.is_opaque {
+                    // On the verbs path, too, libmlx5 is to keep payload out of CQEs, which it would copy.
+                    side.mlx5dv = side.mlx5dv.or(pd.context().mlx5dv());
+                }
+                Some(side)
+            }
             None => None,
         };
         let (receive, send) = match (receive, send) {

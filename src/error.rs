@@ -373,8 +373,8 @@ fn refusal(reason: &i32) -> &'static str {
 fn hint(operation: &str, source: &io::Error) -> String {
     match (operation, source.raw_os_error()) {
         (
-            "ibv_reg_mr" | "ibv_create_cq" | "ibv_create_cq_ex" | "mlx5dv_create_cq" | "ibv_create_srq"
-            | "ibv_create_srq_ex" | "ibv_create_qp" | "mlx5dv_create_qp",
+            "ibv_reg_mr" | "ibv_reg_dmabuf_mr" | "ibv_create_cq" | "ibv_create_cq_ex" | "mlx5dv_create_cq"
+            | "ibv_create_srq" | "ibv_create_srq_ex" | "ibv_create_qp" | "mlx5dv_create_qp",
             Some(libc::ENOMEM),
         ) => memlock_hint(),
         _ => usual_hint(operation, source).to_owned(),
@@ -407,6 +407,19 @@ fn usual_hint(operation: &str, source: &io::Error) -> &'static str {
         }
         ("ibv_create_qp" | "mlx5dv_create_qp", Some(libc::EINVAL)) => {
             ": the device has no queue pair of this size: ask for fewer sends, receives or buffers per receive, or less inline data"
+        }
+        ("ibv_reg_dmabuf_mr", Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT)) => {
+            ": the adapter or the kernel (5.12 is the first) takes no dma-bufs: load the peer-memory module of the GPU, and use OpaqueMemory::unreadable"
+        }
+        ("ibv_reg_dmabuf_mr", Some(libc::EINVAL)) => {
+            ": the descriptor is no dma-buf, or the dma-buf ends before the range: count the offset from the start of what the exporter exported"
+        }
+        ("ibv_reg_mr", Some(libc::EFAULT)) => {
+            ": there is no memory at that address, or the processor may not reach it: for memory of a GPU load its peer-memory module, or use OpaqueMemory::dma_buf"
+        }
+        ("ibv_alloc_dm", Some(libc::EOPNOTSUPP)) => ": the adapter has no memory for programs (max_dm_size is 0)",
+        ("ibv_alloc_dm", Some(libc::EINVAL | libc::ENOMEM)) => {
+            ": the adapter has less free memory (max_dm_size of ibv_devinfo -v): ask for less"
         }
         ("ibv_create_srq_ex", Some(libc::EAGAIN | libc::EINVAL | libc::EOPNOTSUPP)) => {
             ": the device does not match tags on this port (RoCE): use Offload::Auto or Offload::Never"
@@ -468,6 +481,11 @@ mod tests {
         assert!(words("ibv_open_device", libc::ENOENT).contains("ib_uverbs"));
         assert!(words("ibv_create_qp", libc::EINVAL).contains("inline"));
         assert!(words("ibv_reg_mr", libc::ENOMEM).contains("RLIMIT_MEMLOCK"));
+        assert!(words("ibv_reg_dmabuf_mr", libc::EOPNOTSUPP).contains("OpaqueMemory::unreadable"));
+        assert!(words("ibv_reg_dmabuf_mr", libc::EINVAL).contains("offset"));
+        assert!(words("ibv_reg_mr", libc::EFAULT).contains("peer-memory module"));
+        assert!(words("ibv_alloc_dm", libc::EOPNOTSUPP).contains("max_dm_size is 0"));
+        assert!(words("ibv_alloc_dm", libc::ENOMEM).contains("ask for less"));
         assert!(words("ibv_create_srq", libc::ENOMEM).contains("RLIMIT_MEMLOCK"));
         assert!(words("mmap(MAP_HUGETLB)", libc::ENOMEM).contains("nr_hugepages"));
         assert!(words("mmap", libc::ENOMEM).contains("fewer or smaller buffers"));

@@ -17,6 +17,7 @@
 //! | receive and send datagrams, join multicast groups | [`QpConfig::ud`], [`Message::datagram`], [`QueuePair::join`] |
 //! | receive and send Ethernet frames | module [`frames`] |
 //! | match messages by tag, as MPI does | module [`tags`] |
+//! | receive and send memory of a GPU or of the adapter | module [`opaque`] |
 //! | sleep until a completion arrives | trait [`Completions`]; with tokio `Async` |
 //! | return buffers from other threads | [`SharedPoster`] |
 //! | handle events of the device | [`Context::events`], [`Receiver::handle_event`] |
@@ -75,6 +76,7 @@ mod memory;
 mod message_source;
 mod mlx5;
 mod node;
+pub mod opaque;
 mod owner;
 mod path;
 mod pd;
@@ -120,7 +122,9 @@ pub use qp_state::{QpEnd, QpState};
 pub use receive_from::{ReceiveFrom, RqConfig};
 pub use receiver::{Batch, Cause, Datagram, Failure, Message, PostError, Receiver, SharedPoster, Statistics, WrongCqe};
 pub use refused::Refused;
-pub use sender::{BufferPart, NotSent, Payload, Posting, Request, SendBatch, SendCompletion, SendFailure, Sender};
+pub use sender::{
+    BufferPart, NotSent, Payload, Posting, Request, SendBatch, SendCompletion, SendFailure, Sender, Target,
+};
 pub use srq::SrqConfig;
 pub use status::WcStatus;
 #[cfg(feature = "tokio")]
@@ -139,6 +143,7 @@ mod shown {
     pages! {
         Readme = "../README.md",
         FirstProgram = "../docs/first-program.md",
+        GpuMemory = "../docs/gpu-memory.md",
         MarketData = "../docs/market-data.md",
         Porting = "../docs/porting.md",
         ReceiveModels = "../docs/receive-models.md",

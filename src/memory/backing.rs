@@ -3,6 +3,7 @@
 use std::ptr::NonNull;
 
 use super::mapping::Mapping;
+use super::opaque::OpaqueBacking;
 
 /// Memory of the program that [`BufferPool::from_memory`](crate::BufferPool::from_memory) accepts: `Vec<u8>`,
 /// `Box<[u8]>`, `memmap2::MmapMut` (feature `memmap2`), or a type that keeps the contract below.
@@ -66,11 +67,14 @@ pub(super) enum Backing {
     /// On the heap, and reached through the pointer only: moving the value would invalidate pointers to its
     /// memory.
     Program(NonNull<dyn StableMemory>),
+    /// The first address for the device, and what keeps the memory there.
+    Opaque(NonNull<u8>, OpaqueBacking),
 }
 
-// SAFETY: the value is `Send`, and used only when it is dropped.
+// SAFETY: the value is `Send`, and used only when it is dropped; memory of the adapter is `Send`.
 unsafe impl Send for Backing {}
-// SAFETY: nothing can be done through a reference.
+// SAFETY: nothing can be done through a reference, but to store into a part of the adapter's memory that the caller has
+// alone.
 unsafe impl Sync for Backing {}
 
 impl Drop for Backing {

@@ -198,7 +198,16 @@ impl Buffer {
     /// Returns `true` if the memory up to the next cache line is this buffer's. The last buffer of a pool in memory of
     /// the program may end where that memory does.
     pub(crate) fn is_padded(&self) -> bool {
-        matches!(*self.pool().backing, Backing::Pages(_))
+        matches!(self.backing(), Backing::Pages(_))
+    }
+
+    /// Returns `true` if the buffer is inside an [`OpaqueBuffer`](super::OpaqueBuffer), or was and is on its way back.
+    pub(crate) fn is_opaque(&self) -> bool {
+        matches!(self.backing(), Backing::Opaque(..))
+    }
+
+    pub(super) fn backing(&self) -> &Backing {
+        &self.pool().backing
     }
 
     /// Returns the data segment of a receive into the buffer.

@@ -20,12 +20,13 @@ pub struct PoolConfig {
     pub(super) headroom: u32,
     pub(super) pages: HugePages,
     readable: bool,
+    relaxed_ordering: bool,
 }
 
 impl PoolConfig {
     /// Describes `count` buffers of `buffer_size` bytes each.
     pub const fn new(count: u32, buffer_size: u32) -> Self {
-        Self { count, buffer_size, headroom: 0, pages: HugePages::No, readable: false }
+        Self { count, buffer_size, headroom: 0, pages: HugePages::No, readable: false, relaxed_ordering: false }
     }
 
     /// Reserves `bytes` bytes before each buffer, 0 by default. Receives do not write them. A program that forwards a
@@ -50,8 +51,27 @@ impl PoolConfig {
         self
     }
 
+    /// Lets the stores of the device pass each other on their way to the pool (`IBV_ACCESS_RELAXED_ORDERING`), `false`
+    /// by default. Buffers that come back with their completions are complete nevertheless. The page GPU memory of the
+    /// book says when that is faster. A kernel that does not know the flag ignores it.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// use doorbell::{BufferPool, PoolConfig};
+    ///
+    /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// let pool = BufferPool::new(&pd, &PoolConfig::new(1024, 4096).relaxed_ordering(true))?;
+    /// # drop(pool);
+    /// # Ok::<(), doorbell::Error>(())
+    /// ```
+    pub const fn relaxed_ordering(mut self, allowed: bool) -> Self {
+        self.relaxed_ordering = allowed;
+        self
+    }
+
     pub(super) const fn access(&self) -> sys::ibv_access_flags {
         let remote = if self.readable { sys::IBV_ACCESS_REMOTE_READ } else { 0 };
-        sys::IBV_ACCESS_LOCAL_WRITE | remote
+        let ordering = if self.relaxed_ordering { sys::IBV_ACCESS_RELAXED_ORDERING } else { 0 };
+        sys::IBV_ACCESS_LOCAL_WRITE | remote | ordering
     }
 }

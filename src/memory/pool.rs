@@ -44,20 +44,20 @@ use crate::trace::trace_event;
 pub struct BufferPool(pub(crate) Arc<Pool>);
 
 /// A pool without what keeps its memory.
-struct Registered {
-    mr: *mut sys::ibv_mr,
-    slots: Slots,
-    pd: ProtectionDomain,
-    access: sys::ibv_access_flags,
+pub(super) struct Registered {
+    pub(super) mr: *mut sys::ibv_mr,
+    pub(super) slots: Slots,
+    pub(super) pd: ProtectionDomain,
+    /// Peers may read it.
+    pub(super) is_readable: bool,
 }
 
 impl Registered {
-    fn into_pool(self, backing: Backing) -> BufferPool {
-        let Self { mr, slots, pd, access } = self;
+    pub(super) fn into_pool(self, backing: Backing) -> BufferPool {
+        let Self { mr, slots, pd, is_readable } = self;
         let free = ArrayQueue::new(slots.count as usize);
         for index in 0..slots.count as usize {
-            // SAFETY: the memory holds `count` strides.
-            let _ = free.push(Free(unsafe { slots.start.add(index * slots.stride) }));
+            let _ = free.push(Free(slots.at(index)));
         }
         // SAFETY: a region that was just made.
         let (lkey, rkey) = unsafe { ((*mr).lkey, (*mr).rkey) };
@@ -70,7 +70,7 @@ impl Registered {
             start: slots.start,
             mr,
             lkey,
-            rkey: (access & sys::IBV_ACCESS_REMOTE_READ != 0).then_some(rkey),
+            rkey: is_readable.then_some(rkey),
             headroom: slots.headroom,
             stride: slots.stride,
             count: slots.count,
@@ -194,7 +194,8 @@ impl BufferPool {
             bytes = len,
             "pool registered"
         );
-        Ok(Registered { mr, slots, pd: pd.clone(), access })
+        let is_readable = access & sys::IBV_ACCESS_REMOTE_READ != 0;
+        Ok(Registered { mr, slots, pd: pd.clone(), is_readable })
     }
 
     /// Takes a free buffer with length 0, or returns `None` if all buffers are in use.

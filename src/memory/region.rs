@@ -9,7 +9,8 @@ use rdma_core_sys as sys;
 use crate::error::{Error, Result};
 
 bitflags! {
-    /// The operations that peers may perform on [`RemoteMemory`](crate::RemoteMemory).
+    /// The operations that peers may perform on [`RemoteMemory`](crate::RemoteMemory) and
+    /// [`OpaqueMemory`](crate::opaque::OpaqueMemory), and how the device orders its stores to it.
     ///
     /// ```
     /// use doorbell::RemoteAccess;
@@ -26,6 +27,10 @@ bitflags! {
         /// Atomic operations, over queue pairs with [`QpConfig::remote_atomic`](crate::QpConfig::remote_atomic). They
         /// are atomic among requests through one adapter (`IBV_ATOMIC_HCA`).
         const ATOMIC = sys::IBV_ACCESS_REMOTE_ATOMIC;
+        /// The stores of the device may pass each other on their way to the memory. What a peer wrote is complete when
+        /// this side has polled the completion of a later message; a program that polls the memory itself must not set
+        /// it. The page GPU memory of the book says more. A kernel that does not know the flag ignores it.
+        const RELAXED_ORDERING = sys::IBV_ACCESS_RELAXED_ORDERING;
     }
 }
 

@@ -59,8 +59,7 @@ impl Slots {
         // The last buffer needs no bytes after it.
         let after = stride - front - config.buffer_size as usize;
         let count = (len - unaligned + after) / stride;
-        // SAFETY: one buffer with its headroom fits.
-        let start = unsafe { first.add(unaligned + front) };
+        let start = after_start(first, unaligned + front);
         Ok(Self {
             start,
             count: config.count.min(count.min(u32::MAX as usize) as u32),
@@ -69,6 +68,19 @@ impl Slots {
             stride,
         })
     }
+
+    /// Returns the start of a buffer.
+    pub(super) fn at(&self, index: usize) -> NonNull<u8> {
+        debug_assert!(index < self.count as usize);
+        after_start(self.start, index * self.stride)
+    }
+}
+
+/// Returns the address `bytes` bytes after `first`, inside the memory. There may be no allocation of this process: the
+/// memory of another device has addresses, too.
+fn after_start(first: NonNull<u8>, bytes: usize) -> NonNull<u8> {
+    // SAFETY: no memory goes around the end of the address space.
+    unsafe { NonNull::new_unchecked(first.as_ptr().wrapping_add(bytes)) }
 }
 
 #[cfg(test)]

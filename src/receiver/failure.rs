@@ -39,7 +39,7 @@ use crate::status::WcStatus;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 #[error("receive on QP {qp_num:#x}: {cause}")]
-pub struct Failure {
+pub struct Failure<B = Buffer> {
     /// Number of the QP; 0 if the receive belongs to no QP.
     pub qp_num: u32,
     /// The cause.
@@ -47,10 +47,18 @@ pub struct Failure {
     /// The device's own error code; 0 if it reported none.
     pub vendor_err: u32,
     /// The buffers of the receive; empty if the queue keeps them.
-    pub buffers: Vec<Buffer>,
+    pub buffers: Vec<B>,
 }
 
-debug_is_display!(Failure);
+debug_is_display!(<B> Failure<B>);
+
+impl Failure {
+    /// Returns the failure with other buffers.
+    pub(crate) fn map<B>(self, buffer: impl FnMut(Buffer) -> B) -> Failure<B> {
+        let Self { qp_num, cause, vendor_err, buffers } = self;
+        Failure { qp_num, cause, vendor_err, buffers: buffers.into_iter().map(buffer).collect() }
+    }
+}
 
 impl Failure {
     /// Makes a failure without buffers, for which the device has no code of its own.

@@ -24,21 +24,29 @@ use crate::post_failure::PostFailure;
 /// ```
 #[derive(thiserror::Error)]
 #[error("{reason}{}", after(*.posted))]
-pub struct PostError {
+pub struct PostError<B = Buffer> {
     /// Receives posted before the failure. The last one may wait in the spare slot of
     /// [`fill`](crate::Receiver::fill).
     pub posted: usize,
     /// The reason.
     pub reason: PostFailure,
     /// The buffers that were not posted, in order.
-    pub buffers: Vec<Buffer>,
+    pub buffers: Vec<B>,
 }
 
-debug_is_display!(PostError);
+debug_is_display!(<B> PostError<B>);
+
+impl PostError {
+    /// Returns the error with other buffers.
+    pub(crate) fn map<B>(self, buffer: impl FnMut(Buffer) -> B) -> PostError<B> {
+        let Self { posted, reason, buffers } = self;
+        PostError { posted, reason, buffers: buffers.into_iter().map(buffer).collect() }
+    }
+}
 
 /// Returns the buffers to their pools.
-impl From<PostError> for Error {
-    fn from(PostError { posted, reason, .. }: PostError) -> Self {
+impl<B> From<PostError<B>> for Error {
+    fn from(PostError { posted, reason, .. }: PostError<B>) -> Self {
         Self::NotPosted { posted, reason }
     }
 }

@@ -3,7 +3,7 @@
 use super::request::Rest;
 use crate::debug_is_display::debug_is_display;
 use crate::ids::SqId;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, OpaqueBuffer};
 use crate::status::WcStatus;
 
 /// A request that succeeded.
@@ -32,7 +32,8 @@ pub struct SendCompletion<'a> {
     pub queue: SqId,
     /// The number set with [`Request::token`](crate::Request::token), or 0.
     pub token: u64,
-    /// The buffer, or the first of several; `None` if the bytes were copied. A READ or an atomic has set its length.
+    /// The buffer, or the first of several; `None` if the bytes were copied, and for opaque buffers
+    /// ([`opaque_buffer`](Self::opaque_buffer)). A READ or an atomic has set its length.
     pub buffer: Option<Buffer>,
     pub(super) rest: Rest<'a>,
 }
@@ -64,6 +65,34 @@ impl SendCompletion<'_> {
     /// Buffers that are not taken return to their pools with the next completion, or at the end of the batch.
     pub fn next_buffer(&mut self) -> Option<Buffer> {
         self.rest.take()
+    }
+
+    /// Takes the next buffer of a request with opaque buffers, the first one included.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let (pd, queue, remote) = (world.pd.clone(), world.queue(), world.remote());
+    /// # let sender = &mut world.sender;
+    /// # let descriptor = doorbell_doc::dma_buf(4096);
+    /// use doorbell::RemoteAccess;
+    /// use doorbell::opaque::{OpaqueMemory, OpaquePool};
+    ///
+    /// let memory = OpaqueMemory::dma_buf(&pd, descriptor, 0, 4096, RemoteAccess::empty())?;
+    /// let pool = OpaquePool::new(memory, 1, 4096)?;
+    /// sender.post(queue)?.read(pool.take().expect("a new pool is full"), &remote.slice(0, 64)?)?;
+    /// let mut read = None;
+    /// while read.is_none() {
+    ///     if let Some(done) = sender.poll().next() {
+    ///         read = done?.opaque_buffer();
+    ///     }
+    /// }
+    /// assert_eq!(read.map(|buffer| buffer.len()), Some(64));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Buffers that are not taken return to their pools with the next completion, or at the end of the batch.
+    pub fn opaque_buffer(&mut self) -> Option<OpaqueBuffer> {
+        self.rest.take_opaque()
     }
 }
 
@@ -105,6 +134,8 @@ pub struct SendFailure {
     /// The buffers of the request, in order; empty if its bytes were copied. A READ or an atomic has set the length,
     /// and the device may have written some of the bytes or none.
     pub buffers: Vec<Buffer>,
+    /// The same, of a request with opaque buffers.
+    pub opaque_buffers: Vec<OpaqueBuffer>,
 }
 
 debug_is_display!(SendFailure);

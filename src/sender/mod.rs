@@ -5,6 +5,7 @@ mod blue_flame;
 mod completion;
 mod error;
 mod one;
+mod opaque;
 mod operation;
 mod payload;
 mod posting;
@@ -12,6 +13,7 @@ mod queue;
 mod queues;
 mod raw;
 mod request;
+mod target;
 mod teardown;
 mod verbs;
 
@@ -34,6 +36,7 @@ pub use one::Request;
 pub use payload::{BufferPart, Payload};
 pub use posting::Posting;
 pub use request::WorkRequest;
+pub use target::Target;
 
 use batch::Run;
 use queue::Entry;

@@ -4,8 +4,9 @@ use super::Sender;
 use super::error::NotSent;
 use super::payload::Payload;
 use super::posting::Posting;
+use super::target::Target;
 use crate::ids::SqId;
-use crate::memory::{Buffer, RemoteRegion};
+use crate::memory::RemoteRegion;
 use crate::qp::AddressHandle;
 use crate::refused::Refused;
 
@@ -71,13 +72,13 @@ pub struct Request<'a>(Posting<'a>);
 
 /// Declares methods that call those of [`Posting`] of the same name.
 macro_rules! requests {
-    ($($name:ident$(<$generic:ident>)?($payload:ident: $type:ty $(, $argument:ident: $of:ty)*);)*) => {$(
+    ($($name:ident<$generic:ident: $bound:ident>($payload:ident: $type:ty $(, $argument:ident: $of:ty)*);)*) => {$(
         #[doc = concat!("See [`Posting::", stringify!($name), "`].")]
         ///
         /// # Errors
         /// [`Refused`], which returns the payload.
         #[inline(always)]
-        pub fn $name$(<$generic: Payload>)?(
+        pub fn $name<$generic: $bound>(
             mut self,
             $payload: $type,
             $($argument: $of),*
@@ -124,14 +125,14 @@ impl Request<'_> {
     }
 
     requests! {
-        send<P>(payload: P);
-        send_with_imm<P>(payload: P, imm: u32);
-        send_with_invalidate<P>(payload: P, rkey: u32);
-        send_frame<P>(payload: P, checksums: bool);
-        write<P>(payload: P, to: &RemoteRegion);
-        write_with_imm<P>(payload: P, to: &RemoteRegion, imm: u32);
-        read(buffer: Buffer, from: &RemoteRegion);
-        fetch_add(buffer: Buffer, at: &RemoteRegion, add: u64);
-        compare_swap(buffer: Buffer, at: &RemoteRegion, compare: u64, swap: u64);
+        send<P: Payload>(payload: P);
+        send_with_imm<P: Payload>(payload: P, imm: u32);
+        send_with_invalidate<P: Payload>(payload: P, rkey: u32);
+        send_frame<P: Payload>(payload: P, checksums: bool);
+        write<P: Payload>(payload: P, to: &RemoteRegion);
+        write_with_imm<P: Payload>(payload: P, to: &RemoteRegion, imm: u32);
+        read<B: Target>(buffer: B, from: &RemoteRegion);
+        fetch_add<B: Target>(buffer: B, at: &RemoteRegion, add: u64);
+        compare_swap<B: Target>(buffer: B, at: &RemoteRegion, compare: u64, swap: u64);
     }
 }

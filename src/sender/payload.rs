@@ -17,6 +17,7 @@ use crate::pd::DomainId;
 /// | [`Buffer`] | its bytes in use |
 /// | [`BufferPart`] | a part of its bytes |
 /// | `[Buffer; N]`, `[BufferPart; N]` | several, in order ([`QpConfig::send_buffers`](crate::QpConfig::send_buffers)) |
+/// | [`OpaqueBuffer`](crate::opaque::OpaqueBuffer), `[OpaqueBuffer; N]` | the same, in memory that the processor does not read |
 ///
 /// The request owns its buffers until its completion. A buffer of length 0 adds nothing to the message, which may be
 /// empty.
@@ -38,6 +39,8 @@ pub(super) mod sealed {
     use super::{DomainId, Gathered, Sge, WorkRequest};
 
     pub trait Payload {
+        /// The processor can read the bytes.
+        const IS_READABLE: bool = true;
         /// Registered memory.
         type Sges: AsRef<[Sge]>;
         fn sges(&self) -> Self::Sges;
@@ -120,8 +123,8 @@ impl BufferPart {
 }
 
 /// The buffer that an answer of `len` bytes goes into.
-pub(super) struct Answer {
-    pub(super) buffer: Buffer,
+pub struct Answer<B = Buffer> {
+    pub(super) buffer: B,
     pub(super) len: u32,
 }
 

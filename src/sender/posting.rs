@@ -6,12 +6,13 @@ use mlx5_wire::eth::INLINE_L2_HEADER;
 use super::Sender;
 use super::error::NotSent;
 use super::operation::{self, Operation};
-use super::payload::{Answer, Payload};
+use super::payload::Payload;
 use super::queue::{Entry, Limits, SendRing};
 use super::request::{Gathered, WorkRequest};
+use super::target::Target;
 use super::verbs::{self, VerbsSq};
 use crate::ids::SqId;
-use crate::memory::{Buffer, RemoteRegion};
+use crate::memory::RemoteRegion;
 use crate::pd::DomainId;
 use crate::qp::AddressHandle;
 use crate::refused::Refused;
@@ -197,6 +198,7 @@ impl Posting<'_> {
     /// [`Refused`], which returns the payload; [`NotSent::Runt`] for a frame of fewer than 19 bytes.
     #[inline(always)]
     pub fn send_frame<P: Payload>(&mut self, payload: P, checksums: bool) -> Result<(), Refused<P, NotSent>> {
+        const { assert!(P::IS_READABLE, "the header of a frame is copied into the WQE: send a Buffer or bytes") }
         self.gather(Operation::Frame { checksums }, payload)
     }
 
@@ -263,7 +265,7 @@ impl Posting<'_> {
     /// # Errors
     /// [`Refused`] with the buffer.
     #[inline(always)]
-    pub fn read(&mut self, buffer: Buffer, from: &RemoteRegion) -> Result<(), Refused<Buffer, NotSent>> {
+    pub fn read<B: Target>(&mut self, buffer: B, from: &RemoteRegion) -> Result<(), Refused<B, NotSent>> {
         self.fetch(Operation::Read(from.remote()), buffer, from.len())
     }
 
@@ -285,7 +287,7 @@ impl Posting<'_> {
     /// # Errors
     /// [`Refused`] with the buffer.
     #[inline(always)]
-    pub fn fetch_add(&mut self, buffer: Buffer, at: &RemoteRegion, add: u64) -> Result<(), Refused<Buffer, NotSent>> {
+    pub fn fetch_add<B: Target>(&mut self, buffer: B, at: &RemoteRegion, add: u64) -> Result<(), Refused<B, NotSent>> {
         self.atomic(Operation::FetchAdd(at.remote(), add), buffer, at)
     }
 
@@ -295,23 +297,23 @@ impl Posting<'_> {
     /// # Errors
     /// [`Refused`] with the buffer.
     #[inline(always)]
-    pub fn compare_swap(
+    pub fn compare_swap<B: Target>(
         &mut self,
-        buffer: Buffer,
+        buffer: B,
         at: &RemoteRegion,
         compare: u64,
         swap: u64,
-    ) -> Result<(), Refused<Buffer, NotSent>> {
+    ) -> Result<(), Refused<B, NotSent>> {
         self.atomic(Operation::CompareSwap(at.remote(), [compare, swap]), buffer, at)
     }
 
     #[inline(always)]
-    fn atomic(
+    fn atomic<B: Target>(
         &mut self,
         operation: Operation<'_>,
-        buffer: Buffer,
+        buffer: B,
         at: &RemoteRegion,
-    ) -> Result<(), Refused<Buffer, NotSent>> {
+    ) -> Result<(), Refused<B, NotSent>> {
         if !at.is_a_number() {
             return refuse(buffer, NotSent::NotANumber);
         }
@@ -320,13 +322,13 @@ impl Posting<'_> {
 
     /// Posts a request whose answer of `len` bytes goes into `buffer`.
     #[inline(always)]
-    fn fetch(&mut self, operation: Operation<'_>, buffer: Buffer, len: usize) -> Result<(), Refused<Buffer, NotSent>> {
+    fn fetch<B: Target>(&mut self, operation: Operation<'_>, buffer: B, len: usize) -> Result<(), Refused<B, NotSent>> {
         let max = buffer.capacity();
         if len > max {
             return refuse(buffer, NotSent::TooLong { len, max });
         }
-        self.gather(operation, Answer { buffer, len: len as u32 })
-            .map_err(|error| Refused { payload: error.payload.buffer, reason: error.reason })
+        self.gather(operation, buffer.answer(len as u32))
+            .map_err(|error| Refused { payload: B::back(error.payload), reason: error.reason })
     }
 
     /// Posts a request that uses the memory of `payload`.

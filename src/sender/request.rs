@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::ptr::NonNull;
 
-use crate::memory::{Buffer, Pool};
+use crate::memory::{Buffer, OpaqueBuffer, Pool};
 
 /// The token and the first buffer of a posted request, kept in the send queue.
 ///
@@ -43,6 +43,12 @@ impl WorkRequest {
         Self { token, pool: Some(buffer.raw_pool()), start: buffer.addr(), len, more }
     }
 
+    /// Describes a request whose `count` buffers are all in [`Gathered`].
+    #[inline(always)]
+    pub(super) const fn gathered(token: u64, count: u32) -> Self {
+        Self { more: count, ..Self::from_wr_id(token) }
+    }
+
     /// Returns the number of the program: the token of the completion.
     #[inline(always)]
     pub const fn wr_id(&self) -> u64 {
@@ -72,7 +78,8 @@ pub(super) fn own(buffer: Buffer) {
     mem::forget(buffer);
 }
 
-/// The buffers after the first of all requests of a queue, in the order of posting and completion.
+/// The buffers after the first of all requests of a queue, in the order of posting and completion, and all buffers of
+/// requests with opaque buffers.
 #[derive(Default)]
 pub struct Gathered {
     buffers: VecDeque<Buffer>,
@@ -93,6 +100,11 @@ impl Gathered {
         self.drop_unclaimed();
         self.unclaimed = more;
         Rest(Some(self))
+    }
+
+    /// Takes a buffer of the request that is over, if it is opaque or not as asked.
+    fn take_if(&mut self, is_opaque: bool) -> Option<Buffer> {
+        if self.buffers.front()?.is_opaque() == is_opaque { self.take() } else { None }
     }
 
     /// Takes a buffer of the request that is over.
@@ -124,9 +136,14 @@ impl Gathered {
 pub(super) struct Rest<'a>(Option<&'a mut Gathered>);
 
 impl Rest<'_> {
-    /// Takes the next buffer.
+    /// Takes the next buffer, if the request has buffers that are not opaque.
     pub(super) fn take(&mut self) -> Option<Buffer> {
-        self.0.as_mut()?.take()
+        self.0.as_mut()?.take_if(false)
+    }
+
+    /// Takes the next buffer, if the request has opaque ones.
+    pub(super) fn take_opaque(&mut self) -> Option<OpaqueBuffer> {
+        self.0.as_mut()?.take_if(true).map(OpaqueBuffer::of)
     }
 }
 

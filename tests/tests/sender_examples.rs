@@ -1,4 +1,4 @@
-//! The examples of senders: `rpc_server` and `one_sided`, on both paths.
+//! The examples of senders: `rpc_server`, `one_sided` and `gpu_memory`, on both paths.
 //!
 //! Needs: examples
 
@@ -28,5 +28,14 @@ fn every_value_that_is_read_was_written() {
         let ended = run("one_sided", path);
         assert_eq!(ended.last_line(), "ok: every value read was one that was written", "{ended}");
         assert!(ended.printed.contains("1000 writes, "), "{ended}");
+    }
+}
+
+#[test]
+fn every_message_goes_from_opaque_memory_to_opaque_memory() {
+    for path in ["direct", "verbs"] {
+        let ended = run("gpu_memory", path);
+        let line = format!("100 messages of 65536 bytes from memory to memory, path {path}");
+        assert_eq!(ended.last_line(), line, "{ended}");
     }
 }

@@ -167,3 +167,11 @@ fn gid_tables_show_types_and_interfaces() {
     let found = finish(&mut run(&[], &["sh", "-c", on_infiniband])).succeeded();
     assert_eq!(found, "8\n0000:0000:0000:0000:0000:0000:0000:0000\nIB/RoCE v1\n");
 }
+
+/// Firedancer drives a device without libibverbs, and looks at both versions and at the driver first.
+#[test]
+fn the_versions_of_the_interface_and_the_driver_are_those_of_a_kernel() {
+    let script = "cd /sys/class/infiniband_verbs && cat abi_version uverbs0/abi_version && \
+        basename $(readlink uverbs0/device/driver)";
+    assert_eq!(shell(script), "6\n1\nmlx5_core\n");
+}

@@ -1,6 +1,9 @@
 //! The environment of the examples in doorbell's documentation, in lines that readers do not see: a software device
 //! in the same process, named like an adapter, and a peer that sends what they receive.
 
+use std::fs::File;
+use std::os::fd::{FromRawFd, OwnedFd};
+
 use doorbell::tags::{PeerId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer};
 use doorbell::{
     AddressHandle, Buffer, BufferPool, Completions, CqConfig, Payload, PoolConfig, ProtectionDomain, QpConfig,
@@ -11,6 +14,15 @@ use soft_mlx5::Device;
 /// The device of the process, `mlx5_0`, until it is dropped.
 pub fn device() -> Device {
     Device::builder().name("mlx5_0").strict(true).build().expect("a software device")
+}
+
+/// A memfd of so many bytes, which the software device takes for a dma-buf.
+pub fn dma_buf(len: usize) -> OwnedFd {
+    // SAFETY: a name, and a descriptor that no other code owns.
+    let fd = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"buffer".as_ptr(), libc::MFD_CLOEXEC)) };
+    let file = File::from(fd);
+    file.set_len(len as u64).expect("memory");
+    file.into()
 }
 
 /// A queue pair that receives from a filled SRQ and sends, and its peer, which does both, too.

@@ -17,6 +17,7 @@ mod late_receives;
 mod limit;
 mod memory;
 mod numbers;
+mod opaque;
 mod order;
 mod panics;
 mod processes;

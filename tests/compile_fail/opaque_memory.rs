@@ -1,0 +1,50 @@
+//! The processor does not look into opaque buffers.
+
+use doorbell::opaque::{OpaqueBuffer, OpaqueMemory, OpaquePool, OpaqueReceiver};
+use doorbell::tags::TaggedBuffer;
+use doorbell::{QpConfig, QueuePair, Receiver, Sender, SqId, SrqId};
+
+pub fn right(receiver: &mut OpaqueReceiver, sender: &mut Sender, queue: SqId, srq: SrqId, pool: &OpaquePool) {
+    receiver.fill(srq, pool).unwrap();
+    let buffer = receiver.next().unwrap().unwrap().take();
+    sender.send(queue, buffer).unwrap();
+}
+
+pub fn look_into_a_buffer(buffer: &OpaqueBuffer) -> u8 {
+    buffer[0] //~ E0608
+}
+
+pub fn borrow_the_bytes_of_a_buffer(buffer: &OpaqueBuffer) -> &[u8] {
+    buffer //~ E0308
+}
+
+pub fn fill_a_buffer(buffer: &mut OpaqueBuffer) {
+    buffer.copy_from_slice(b"bytes"); //~ E0599
+}
+
+pub fn look_into_a_message(receiver: &mut OpaqueReceiver) -> u8 {
+    let message = receiver.next().unwrap().unwrap();
+    message[0] //~ E0608
+}
+
+pub fn read_the_memory(memory: &OpaqueMemory) {
+    let mut out = [0; 8];
+    memory.read(0, &mut out); //~ E0599
+}
+
+pub fn receive_where_messages_are_read(receiver: &mut Receiver, srq: SrqId, buffer: OpaqueBuffer) {
+    receiver.post(srq, [buffer]).unwrap(); //~ E0271
+}
+
+pub fn read_a_completion(sender: &mut Sender) -> Vec<u8> {
+    let buffer = sender.next().unwrap().unwrap().opaque_buffer().unwrap();
+    buffer.to_vec() //~ E0599
+}
+
+pub fn send_with_a_tag(buffer: OpaqueBuffer) {
+    drop(TaggedBuffer::new(buffer)); //~ E0308
+}
+
+pub fn receive_through_a_queue_pair_with_payload_in_cqes(receiver: &mut OpaqueReceiver, srq: SrqId) {
+    QueuePair::builder(&QpConfig::rc()).receive(receiver, srq).build().unwrap(); //~ E0308
+}
