@@ -25,7 +25,8 @@ const EXPORT: Export = host_memory;
 
 const MESSAGE: usize = 64 << 10;
 const MESSAGES: usize = 100;
-const LEN: usize = 16 * MESSAGE;
+/// Buffers for each slot of the queue, and for what the program has.
+const LEN: usize = 20 * MESSAGE;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::args().nth(1).map_or(Ok(Path::Auto), |path| path.parse())?;

@@ -64,15 +64,16 @@ fn texts() -> Vec<(&'static str, String)> {
         PostFailure::NoRoomForHeader { capacity: 40 },
         PostFailure::Scattered,
         PostFailure::Verbs(errno),
-        PostError { posted: 0, reason: PostFailure::NoBuffer, buffers: Vec::new() },
-        Failure { qp_num: 0x40, cause: Cause::Stray, vendor_err: 0, buffers: Vec::new() },
+        PostError { posted: 0, reason: PostFailure::NoBuffer, buffers: Vec::<Buffer>::new() },
+        Failure { qp_num: 0x40, cause: Cause::Stray, vendor_err: 0, buffers: Vec::<Buffer>::new() },
         SendFailure {
             queue: crate::ids::SqId::NONE,
             qp_num: 0x40,
             token: 7,
             status: WcStatus::REM_ACCESS_ERR,
             vendor_err: 0x88,
-            buffers: Vec::new()
+            buffers: Vec::new(),
+            opaque_buffers: Vec::new()
         },
         Cause::Status(WcStatus::LOC_LEN_ERR),
         Cause::Stray,

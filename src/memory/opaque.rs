@@ -42,7 +42,7 @@ pub struct OpaqueMemory {
     pd: ProtectionDomain,
 }
 
-/// What keeps opaque memory until the device has no access any more.
+/// The owner of opaque memory, kept until the device has no access any more.
 pub(super) enum OpaqueBacking {
     DmaBuf(#[expect(dead_code, reason = "kept for its drop")] OwnedFd),
     Program(#[expect(dead_code, reason = "kept for its drop")] Box<dyn Send>),

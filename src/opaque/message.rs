@@ -12,6 +12,20 @@ use crate::wc_flags::WcFlags;
 
 /// A batch of messages in opaque buffers, from [`OpaqueReceiver::poll`](super::OpaqueReceiver::poll). Dropping it posts
 /// the recycled slots with one doorbell per queue.
+///
+/// ```
+/// use doorbell::opaque::OpaqueReceiver;
+///
+/// /// Returns the bytes of all messages that have arrived.
+/// fn arrived(receiver: &mut OpaqueReceiver) -> Result<usize, doorbell::Failure<doorbell::opaque::OpaqueBuffer>> {
+///     let mut bytes = 0;
+///     let mut batch = receiver.poll();
+///     while let Some(message) = batch.next() {
+///         bytes += message?.len();
+///     }
+///     Ok(bytes)
+/// }
+/// ```
 pub struct OpaqueBatch<'a>(pub(super) Batch<'a>);
 
 impl OpaqueBatch<'_> {
@@ -33,6 +47,24 @@ pub(super) fn failure(failure: Failure) -> Failure<OpaqueBuffer> {
 
 /// A received message in an opaque buffer, lent by its batch. After it is dropped, its buffer is recycled, as that of a
 /// [`Message`]. [`take`](Self::take) moves the buffer out.
+///
+/// ```
+/// use doorbell::opaque::{OpaqueBuffer, OpaqueMessage};
+///
+/// /// Keeps a message that has an immediate, and recycles any other.
+/// fn keep(message: OpaqueMessage<'_>) -> Option<(u32, OpaqueBuffer)> {
+///     let imm = message.imm()?;
+///     Some((imm, message.take()))
+/// }
+/// ```
+///
+/// The processor cannot look into it:
+///
+/// ```compile_fail
+/// fn first(message: &doorbell::opaque::OpaqueMessage<'_>) -> u8 {
+///     message[0]
+/// }
+/// ```
 pub struct OpaqueMessage<'a>(pub(super) Message<'a>);
 
 impl OpaqueMessage<'_> {

@@ -5,6 +5,30 @@ use crate::memory::{Buffer, OpaqueBuffer};
 
 /// A buffer for the answer of a READ or an atomic: a [`Buffer`] or an
 /// [`OpaqueBuffer`](crate::opaque::OpaqueBuffer).
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # let (queue, pool, remote) = (world.queue(), world.pool.clone(), world.remote());
+/// # let sender = &mut world.sender;
+/// use doorbell::{NotSent, Refused, RemoteRegion, Sender, SqId, Target};
+///
+/// /// Reads a record into whatever buffer the caller has.
+/// fn read<B: Target>(
+///     sender: &mut Sender,
+///     queue: SqId,
+///     buffer: B,
+///     record: &RemoteRegion,
+/// ) -> Result<(), Refused<B, NotSent>> {
+///     match sender.post(queue) {
+///         Ok(request) => request.read(buffer, record),
+///         Err(reason) => Err(Refused { payload: buffer, reason }),
+///     }
+/// }
+///
+/// read(sender, queue, pool.take().expect("a free buffer"), &remote.slice(0, 16)?)?;
+/// # doorbell_doc::finish(sender, queue);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Target: sealed::Target {}
 
 impl<B: sealed::Target> Target for B {}

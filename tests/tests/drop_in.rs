@@ -286,3 +286,14 @@ fn a_static_program_is_refused() {
     let mut command = Command::new(built("doorbell"));
     succeed(command.args(["run", "--", loader.trim(), "/bin/true"]));
 }
+
+/// Payload in a CQE would have to be copied to its place, which may be memory of a GPU.
+#[test]
+fn no_payload_is_in_cqes_unless_the_environment_asks_for_it() {
+    for (given, expected) in [(None, "0\n"), (Some("1"), "1\n")] {
+        let mut command = Command::new(built("doorbell"));
+        command.args(["run", "--", "sh", "-c", "echo $MLX5_SCATTER_TO_CQE"]).env_remove("MLX5_SCATTER_TO_CQE");
+        command.envs(given.map(|value| ("MLX5_SCATTER_TO_CQE", value)));
+        assert_eq!(succeed(&mut command).printed, expected);
+    }
+}

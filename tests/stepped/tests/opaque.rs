@@ -114,7 +114,7 @@ fn no_byte_is_touched_by_the_library(path: Path) {
     let answer = far_sender.next().expect("a completion").unwrap().opaque_buffer().expect("its buffer");
     assert_eq!(closed.bytes(&answer), 42u64.to_ne_bytes());
 
-    // What keeps the memory goes last.
+    // The owner of the memory is dropped last.
     drop((buffer, answer, pool));
     drop((near, far, sender, far_sender));
     assert!(!dropped.load(Ordering::Relaxed), "receives are posted");

@@ -376,7 +376,7 @@ fn memory_of_the_adapter_is_stored_to_and_sent() {
         });
     }
     assert_eq!(pool.available(), 8);
-    // What is not the adapter's is not written by the processor.
+    // The processor does not write other memory.
     let Some(other) = register(&pd, memfd(OFFSET + PAGE), OFFSET + PAGE, RemoteAccess::empty()) else { return };
     let mut buffer = OpaquePool::new(other, 1, 64).unwrap().take().unwrap();
     let refused = buffer.store(b"bytes").unwrap_err();
