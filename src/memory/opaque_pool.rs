@@ -41,13 +41,13 @@ impl OpaquePool {
     ///
     /// # Errors
     /// [`Refused`] with [`Error::OutOfRange`], which returns the memory, if the count or the size is 0, or not one
-    /// buffer fits.
-    pub fn new(memory: OpaqueMemory, count: u32, buffer_size: u32) -> Result<Self, Refused<OpaqueMemory, Error>> {
+    /// buffer fits. It is in a `Box` so that the result stays small.
+    pub fn new(memory: OpaqueMemory, count: u32, buffer_size: u32) -> Result<Self, Box<Refused<OpaqueMemory, Error>>> {
         let start = memory.start();
         // SAFETY: the bytes of one memory.
         let slots = match unsafe { Slots::cut(start, memory.len(), &PoolConfig::new(count, buffer_size)) } {
             Ok(slots) => slots,
-            Err(reason) => return Err(Refused { payload: memory, reason }),
+            Err(reason) => return Err(Box::new(Refused { payload: memory, reason })),
         };
         let (mr, is_readable, backing, pd) = memory.into_parts();
         let registered = Registered { mr, slots, pd, is_readable };
