@@ -81,7 +81,7 @@ pub fn expire(qp: &mut Qp, core: &mut Core) {
         qp.requester.backing_off = false;
         core.activate(qp);
     } else if qp.requester.has_unacked() {
-        // What has not left again since the last retry cannot be answered.
+        // The peer cannot answer a packet that has not left again since the last retry.
         if qp.requester.is_at_oldest() || is_peer_behind(qp, core) {
             restart_timer(qp, core);
         } else {
