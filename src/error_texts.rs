@@ -65,12 +65,13 @@ fn texts() -> Vec<(&'static str, String)> {
         PostFailure::Scattered,
         PostFailure::Verbs(errno),
         PostError { posted: 0, reason: PostFailure::NoBuffer, buffers: Vec::<Buffer>::new() },
-        Failure { qp_num: 0x40, cause: Cause::Stray, vendor_err: 0, buffers: Vec::<Buffer>::new() },
+        Failure { qp_num: 0x40, cause: Cause::Stray, first: None, vendor_err: 0, buffers: Vec::<Buffer>::new() },
         SendFailure {
             queue: crate::ids::SqId::NONE,
             qp_num: 0x40,
             token: 7,
             status: WcStatus::REM_ACCESS_ERR,
+            first: None,
             vendor_err: 0x88,
             buffers: Vec::new(),
             opaque_buffers: Vec::new()

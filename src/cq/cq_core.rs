@@ -113,6 +113,8 @@ impl CqCore {
     pub(crate) fn check_room(&self, needed: u64, setting: &'static str) -> Result<()> {
         let capacity = u64::from(self.object.capacity());
         if needed > capacity {
+            let made_elsewhere = "cqe in ibv_create_cq, with which the program created the CQ";
+            let setting = if self.object.is_made_here() { setting } else { made_elsewhere };
             return Err(Error::CqTooSmall { setting, capacity, needed });
         }
         Ok(())

@@ -155,6 +155,11 @@ impl Cq {
         Ok(Self::of(context, cq, form, mlx5dv, channel, false))
     }
 
+    /// Returns `true` if the library created it, and destroys it.
+    pub(super) const fn is_made_here(&self) -> bool {
+        self.destroys
+    }
+
     pub(crate) const fn as_raw(&self) -> *mut sys::ibv_cq {
         self.cq
     }

@@ -198,6 +198,6 @@ impl FrameReceiver {
     }
 
     fn failure(&self, cause: Cause, vendor_err: u32) -> Failure {
-        Failure { qp_num: self.qp_num(), cause, vendor_err, buffers: Vec::new() }
+        Failure { qp_num: self.qp_num(), cause, first: None, vendor_err, buffers: Vec::new() }
     }
 }

@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::cq::CqConfig;
 use crate::error::{Error, Result};
 use crate::memory::HugePages;
-use crate::qp::LINK_LAYER_ETHERNET;
+use crate::qp::{LINK_LAYER_ETHERNET, QpConfig};
 
 /// Bytes of the shortest frame of Ethernet, without FCS.
 const MIN_FRAME: u64 = 60;
@@ -34,8 +34,8 @@ pub struct FrameConfig {
     pub(super) spare: u32,
     pub(super) pages: HugePages,
     pub(super) vlan_stripping: bool,
-    pub(super) sends: u32,
-    pub(super) max_inline: u32,
+    sends: Option<u32>,
+    max_inline: Option<u32>,
 }
 
 impl FrameConfig {
@@ -50,8 +50,8 @@ impl FrameConfig {
             spare: 64,
             pages: HugePages::No,
             vlan_stripping: false,
-            sends: 128,
-            max_inline: 0,
+            sends: None,
+            max_inline: None,
         }
     }
 
@@ -117,16 +117,33 @@ impl FrameConfig {
     }
 
     /// Sets how many requests can be outstanding on the send queue of a receiver [with a
-    /// sender](crate::frames::FrameReceiver::with_sender), 128 by default.
+    /// sender](crate::frames::FrameReceiver::with_sender), 128 by default. A receiver without a sender refuses it.
     pub const fn sends(mut self, max_wr: u32) -> Self {
-        self.sends = max_wr;
+        self.sends = Some(max_wr);
         self
     }
 
-    /// Sets how many bytes of a frame a request can copy into its WQE, 0 by default.
+    /// Sets how many bytes of a frame a request can copy into its WQE, 0 by default. As [`sends`](Self::sends), only
+    /// with a sender.
     pub const fn max_inline(mut self, bytes: u32) -> Self {
-        self.max_inline = bytes;
+        self.max_inline = Some(bytes);
         self
+    }
+
+    /// Returns this configuration of a queue pair with the size of a send queue.
+    pub(super) fn send_side(&self, config: QpConfig) -> QpConfig {
+        config.sends(self.sends.unwrap_or(128)).max_inline(self.max_inline.unwrap_or(0))
+    }
+
+    /// Refuses the size of a send queue.
+    pub(super) fn check_without_sender(&self) -> Result<()> {
+        let refused =
+            |operation| Err(Error::Unsupported { operation, when: "without a sender: use FrameReceiver::with_sender" });
+        match self {
+            Self { sends: Some(_), .. } => refused("FrameConfig::sends"),
+            Self { max_inline: Some(_), .. } => refused("FrameConfig::max_inline"),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the configuration of the CQ.

@@ -49,7 +49,7 @@ pub struct Flow {
     source: Option<Ipv4Addr>,
     vlan: Option<u16>,
     tag: Option<u32>,
-    priority: u16,
+    priority: Option<u16>,
     joins: Option<Ipv4Addr>,
 }
 
@@ -63,9 +63,7 @@ enum Matches {
 impl Flow {
     /// Matches UDP datagrams to a port of an IPv4 multicast group.
     pub const fn udp_multicast(group: Ipv4Addr, port: u16) -> Self {
-        let mut flow = Self::of(Matches::Multicast { group, port });
-        flow.priority = 1;
-        flow
+        Self::of(Matches::Multicast { group, port })
     }
 
     /// Matches frames to this destination MAC address: normally that of the port's network interface
@@ -82,7 +80,7 @@ impl Flow {
     }
 
     const fn of(matches: Matches) -> Self {
-        Self { matches, source: None, vlan: None, tag: None, priority: 0, joins: None }
+        Self { matches, source: None, vlan: None, tag: None, priority: None, joins: None }
     }
 
     /// Restricts [`udp_multicast`](Self::udp_multicast) to datagrams from this address.
@@ -91,7 +89,8 @@ impl Flow {
         self
     }
 
-    /// Restricts the match to frames of this VLAN, below 4,096.
+    /// Restricts the match to frames of this VLAN, below 4,096. Not with [`unclaimed`](Self::unclaimed), which matches
+    /// no field of a frame.
     pub const fn vlan(mut self, id: u16) -> Self {
         self.vlan = Some(id);
         self
@@ -105,10 +104,11 @@ impl Flow {
         self
     }
 
-    /// Sets the priority of a MAC rule, at most 15: the lowest number wins. 0 by default. The kernel ignores that of
-    /// multicast rules (`mlx5/fs.c` puts all of them at `MLX5_IB_FLOW_MCAST_PRIO`).
+    /// Sets the priority of a rule for a unicast [`mac`](Self::mac), at most 15: the lowest number wins. 0 by default.
+    /// Other rules have none: the kernel puts all multicast rules at one priority (`MLX5_IB_FLOW_MCAST_PRIO` of
+    /// `mlx5/fs.c`), and all [`unclaimed`](Self::unclaimed) rules at the last.
     pub const fn priority(mut self, priority: u16) -> Self {
-        self.priority = priority;
+        self.priority = Some(priority);
         self
     }
 
@@ -130,8 +130,17 @@ impl Flow {
         if let Some(vlan) = self.vlan {
             Error::check_range("VLAN of the flow", vlan.into(), 0, 0xfff)?;
         }
-        Error::check_range("priority of the flow", self.priority.into(), 0, MAX_PRIORITY)?;
+        Error::check_range("priority of the flow", self.priority.unwrap_or(0).into(), 0, MAX_PRIORITY)?;
         let refused = |operation, when| Err(Error::Unsupported { operation, when });
+        if self.priority.is_some() && !matches!(self.matches, Matches::Mac([first, ..]) if first & 1 == 0) {
+            return refused("Flow::priority", "without a unicast address: use Flow::mac, or leave the priority out");
+        }
+        if self.vlan.is_some() && self.matches == Matches::Unclaimed {
+            return refused(
+                "Flow::vlan",
+                "on Flow::unclaimed, which matches every frame: use Flow::mac or Flow::udp_multicast",
+            );
+        }
         if !matches!(self.matches, Matches::Multicast { .. }) {
             if self.source.is_some() {
                 return refused("Flow::source", "without a group: use Flow::udp_multicast");
@@ -156,7 +165,8 @@ impl Flow {
             Matches::Unclaimed => sys::IBV_FLOW_ATTR_ALL_DEFAULT,
             _ => sys::IBV_FLOW_ATTR_NORMAL,
         };
-        let mut rule = Rule::new(kind, self.priority, port);
+        let default = if let Matches::Multicast { .. } = self.matches { 1 } else { 0 };
+        let mut rule = Rule::new(kind, self.priority.unwrap_or(default), port);
         let mut eth = Eth::default();
         if let Some(vlan) = self.vlan {
             eth.vlan = (vlan, 0xfff);
@@ -401,13 +411,21 @@ mod tests {
     #[test]
     fn what_the_kernel_would_refuse_is_refused_in_words() {
         let flow = || Flow::udp_multicast(Ipv4Addr::new(239, 1, 2, 3), 1);
-        assert!(flow().vlan(4095).tag(0xff_ffff).priority(15).check(false).is_ok());
+        assert!(flow().vlan(4095).tag(0xff_ffff).check(false).is_ok());
+        let mac = |first| Flow::mac([first, 0, 0, 0, 0, 1]);
+        assert!(mac(2).vlan(4095).tag(0xff_ffff).priority(15).check(false).is_ok());
         let unicast = Flow::udp_multicast(Ipv4Addr::new(192, 0, 2, 1), 1);
         for (flow, word) in [
             (unicast, "192.0.2.1 is not a multicast address"),
             (flow().vlan(4096), "VLAN"),
             (flow().tag(1 << 24), "tag"),
-            (flow().priority(16), "priority"),
+            (mac(2).priority(16), "priority"),
+            (flow().priority(0), "Flow::priority"),
+            (mac(1).priority(1), "Flow::priority"),
+            (Flow::unclaimed().priority(1), "Flow::priority"),
+            (Flow::unclaimed().vlan(5), "Flow::vlan"),
+            (Flow::unclaimed().source(Ipv4Addr::LOCALHOST), "without a group"),
+            (mac(2).source(Ipv4Addr::LOCALHOST), "without a group"),
             (Flow::unclaimed().tag(1), "Flow::unclaimed"),
             (Flow::mac([0; 6]).join_on(Ipv4Addr::LOCALHOST), "without a group"),
         ] {

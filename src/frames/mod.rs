@@ -176,11 +176,11 @@ impl FrameReceiver {
         let qp_config = QpConfig::raw_packet(config.vlan_stripping).port(config.port);
         let object = Arc::clone(&cq.object);
         let (qp_config, send) = match &mut sender {
-            None => (qp_config.idle(), SendSide::idle(Arc::clone(&object))),
-            Some(sender) => {
-                let sends = qp_config.sends(config.sends).max_inline(config.max_inline);
-                (sends, sender.send_side(pd)?)
+            None => {
+                config.check_without_sender()?;
+                (qp_config.idle(), SendSide::idle(Arc::clone(&object)))
             }
+            Some(sender) => (config.send_side(qp_config), sender.send_side(pd)?),
         };
         let receive = ReceiveSide { own: (config.wqes, 1), ..ReceiveSide::idle(object) };
         let mut qp = QueuePair::create(pd, &qp_config, receive, send)?;
@@ -221,6 +221,7 @@ impl FrameReceiver {
     /// The errors of [`new`](Self::new).
     pub fn spread(pd: &ProtectionDomain, config: &FrameConfig, count: u32) -> Result<Vec<Self>> {
         Error::check_power_of_two("number of receivers", count, 1, 1 << 15)?;
+        config.check_without_sender()?;
         let mut made = Vec::new();
         for _ in 0..count {
             let cq = Self::create_cq(pd, config)?;

@@ -48,6 +48,10 @@ pub(super) fn check_qkey(qkey: u32) -> Result<()> {
     Error::check_range("qkey (upper bit reserved)", qkey.into(), 0, MAX_QKEY.into())
 }
 
+/// More than a WQE of any device has room for. The driver refuses what its own WQEs do not hold; libmlx5 counts with 32
+/// bits, and takes the largest numbers for small ones.
+const MAX_INLINE: u64 = 1 << 16;
+
 impl QpConfig {
     /// Describes a reliable connection on port 1 with 128 sends. While the peer has no
     /// receive posted, it retries forever.
@@ -184,7 +188,7 @@ impl QpConfig {
 
     /// Sets the traffic class of packets with a GRH, 0 by default. On RoCE v2 it is the byte of the IP header whose
     /// upper six bits are the DSCP, with which switches choose the priority. With `rdmacm` the connection manager
-    /// sets it.
+    /// sets it, and connecting refuses another one.
     ///
     /// ```
     /// use doorbell::QpConfig;
@@ -199,7 +203,7 @@ impl QpConfig {
     }
 
     /// Sets the entry of the port's partition key table, 0 by default, which most ports use for the default
-    /// partition. With `rdmacm` the connection manager sets it.
+    /// partition. With `rdmacm` the connection manager sets it, and connecting refuses another one.
     pub const fn pkey_index(mut self, index: u16) -> Self {
         self.pkey_index = index;
         self
@@ -272,6 +276,7 @@ impl QpConfig {
         if !self.device_sends {
             Error::check_range("max_wr of sends", self.max_send_wr.into(), 1, max_wr)?;
             Error::check_range("send_buffers", self.max_send_sge.into(), 1, max_sge)?;
+            Error::check_range("max_inline", self.max_inline.into(), 0, MAX_INLINE)?;
         }
         Error::check_range("port", self.port.into(), 1, attr.phys_port_cnt.into())?;
         Error::check_range("service_level", self.service_level.into(), 0, 15)?;
@@ -280,7 +285,36 @@ impl QpConfig {
         Error::check_range("timeout", self.timeout.into(), 0, 31)?;
         Error::check_range("retry_cnt", self.retry_cnt.into(), 0, 7)?;
         Error::check_range("rnr_retry", self.rnr_retry.into(), 0, 7)?;
-        Error::check_range("min_rnr_timer", self.min_rnr_timer.into(), 0, 31)
+        Error::check_range("min_rnr_timer", self.min_rnr_timer.into(), 0, 31)?;
+        self.check_datagrams()
+    }
+
+    /// Refuses what datagrams do not have.
+    fn check_datagrams(&self) -> Result<()> {
+        let refused = |operation| Err(Error::Unsupported { operation, when: "for datagrams: leave it out" });
+        match self {
+            Self { qp_type, .. } if *qp_type != sys::IBV_QPT_UD => Ok(()),
+            Self { remote_write: true, .. } => refused("QpConfig::remote_write"),
+            Self { remote_read: true, .. } => refused("QpConfig::remote_read"),
+            Self { remote_atomic: true, .. } => refused("QpConfig::remote_atomic"),
+            Self { mtu: Some(_), .. } => refused("QpConfig::mtu"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses what a connection manager chooses.
+    #[cfg(feature = "rdmacm")]
+    pub(super) fn check_managed(&self) -> Result<()> {
+        let refused = |operation| {
+            Err(Error::Unsupported { operation, when: "with rdmacm: the connection manager chooses it, leave it out" })
+        };
+        match self {
+            Self { gid_index: Some(_), .. } => refused("QpConfig::gid_index"),
+            Self { service_level: 1.., .. } => refused("QpConfig::service_level"),
+            Self { traffic_class: 1.., .. } => refused("QpConfig::traffic_class"),
+            Self { pkey_index: 1.., .. } => refused("QpConfig::pkey_index"),
+            _ => Ok(()),
+        }
     }
 
     /// Checks the size of a receive queue of its own, of a queue pair without an SRQ.

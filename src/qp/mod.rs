@@ -152,7 +152,9 @@ impl QueuePair {
             return refused("for a queue pair that sends on another CQ than this sender");
         }
         if made.send_cq == made.recv_cq {
-            return refused("for a queue pair with one CQ: create it with another one for its sends");
+            return refused(
+                "for a queue pair that sends and receives on one CQ: create it with two CQs, or give it to doorbell with doorbell_attach_qp of doorbell.h or with `doorbell run`, which take one",
+            );
         }
         if made.srq != receive.srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_raw()) {
             return refused("unless `receive` names the SRQ that it was created with, if any");
@@ -324,6 +326,13 @@ impl QueuePair {
         Err(Error::WrongState { operation, qp_num: self.qp_num(), state, needed })
     }
 
+    /// Refuses a queue pair that a connection manager cannot connect as it is configured, or that was connected before.
+    #[cfg(feature = "rdmacm")]
+    pub(crate) fn check_managed(&self) -> Result<()> {
+        self.check_connectable("connect")?;
+        self.config.check_managed()
+    }
+
     /// Connects with the attributes that a connection manager has for each state. Retries and time-outs are those of
     /// the configuration.
     #[cfg(feature = "rdmacm")]
@@ -331,7 +340,7 @@ impl QueuePair {
         &mut self,
         attributes: impl Fn(QpState) -> Result<(sys::ibv_qp_attr, sys::ibv_qp_attr_mask)>,
     ) -> Result<()> {
-        self.check_connectable("connect")?;
+        self.check_managed()?;
         let (mut attr, _) = attributes(QpState::Init)?;
         self.qp.modify(&mut attr, sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT)?;
         self.config.port = attr.port_num;

@@ -17,6 +17,7 @@ use crate::memory::DeferredFree;
 use crate::pd::ProtectionDomain;
 use crate::qp_state::{QpEnd, QpState};
 use crate::srq::Srq;
+use crate::status::WcStatus;
 use crate::thread_domain::ThreadDomain;
 use crate::trace::trace_event;
 
@@ -33,6 +34,8 @@ pub(crate) struct Qp {
     has_sender: AtomicBool,
     /// A reset ended what its sender had posted, and the sender has not taken that back yet.
     sends_ended: AtomicBool,
+    /// Status of the first completion that was not flushed and failed it (`ibv_wc_status`); 0 if none is known.
+    first_failure: AtomicU32,
     cap: sys::ibv_qp_cap,
     parts: ManuallyDrop<Parts>,
     /// Multicast groups that it has joined.
@@ -156,6 +159,11 @@ impl Qp {
     /// Notes that its [`QueuePair`](super::QueuePair) was dropped.
     pub(super) fn drop_handle(&self) {
         self.has_handle.store(false, Ordering::Relaxed);
+        self.note_ended();
+    }
+
+    /// Has its sender look at what is outstanding.
+    fn note_ended(&self) {
         if self.has_sender.load(Ordering::Acquire) {
             self.parts.send_cq.note_ended();
         }
@@ -194,9 +202,37 @@ impl Qp {
         self.ask(sys::IBV_QP_STATE).map_or(true, |(attr, _)| attr.qp_state == sys::IBV_QPS_ERR)
     }
 
+    /// Returns `true` if its sender posts nothing more, and the device completes only what it was rung for.
+    pub(crate) fn flushes_sends(&self) -> bool {
+        (!self.has_handle() || self.known_state() == QpState::Error) && !self.sends_ended()
+    }
+
+    /// Returns `true` if the device completes nothing more: it was removed, and the handle was dropped since.
+    pub(crate) fn is_lost(&self) -> bool {
+        !self.has_handle() && self.pd().context().is_removed()
+    }
+
     /// A completion or an event reported that the queue pair failed.
     pub(crate) fn mark_failed(&self) {
-        self.state.store(sys::IBV_QPS_ERR, Ordering::Relaxed);
+        if self.state.swap(sys::IBV_QPS_ERR, Ordering::Relaxed) != sys::IBV_QPS_ERR {
+            self.note_ended();
+        }
+    }
+
+    /// Takes note of the status of a failed completion. One that is flushed is a consequence.
+    pub(crate) fn note_failure(&self, status: sys::ibv_wc_status) {
+        if status != sys::IBV_WC_WR_FLUSH_ERR {
+            let (order, none) = (Ordering::Relaxed, sys::IBV_WC_SUCCESS);
+            let _ = self.first_failure.compare_exchange(none, status, order, order);
+        }
+    }
+
+    /// Returns the status of the completion that failed it, if its sender or its receiver has polled that one.
+    pub(crate) fn first_failure(&self) -> Option<WcStatus> {
+        match self.first_failure.load(Ordering::Relaxed) {
+            sys::IBV_WC_SUCCESS => None,
+            status => Some(WcStatus::from_raw(status)),
+        }
     }
 
     /// Has the receives flushed that were posted since the queue pair failed. Other devices do so by
@@ -220,14 +256,18 @@ impl Qp {
                     self.receives.store(false, Ordering::Relaxed);
                     if self.has_sender.load(Ordering::Acquire) {
                         self.sends_ended.store(true, Ordering::Release);
-                        self.parts.send_cq.note_ended();
+                        self.note_ended();
                     }
                     if self.has_srq() {
                         let context = self.pd().context();
                         context.event_file().forget_last_wqe(context, self.qp_num())?;
                     }
                 }
-                sys::IBV_QPS_RTR => self.receives.store(true, Ordering::Relaxed),
+                sys::IBV_QPS_RTR => {
+                    self.receives.store(true, Ordering::Relaxed);
+                    self.first_failure.store(sys::IBV_WC_SUCCESS, Ordering::Relaxed);
+                }
+                sys::IBV_QPS_ERR => self.note_ended(),
                 _ => {}
             }
             trace_event!(qp_num = self.qp_num(), state = %self.known_state(), "state of a queue pair changed");

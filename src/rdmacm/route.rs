@@ -87,7 +87,7 @@ impl Route {
     /// [`QueuePair::connect`]; [`Error::Verbs`](crate::Error::Verbs).
     pub fn connect(mut self, qp: &mut QueuePair, private_data: &[u8], timeout: Duration) -> Result<Connection> {
         self.id.check_device(qp)?;
-        qp.check_connectable("connect")?;
+        qp.check_managed()?;
         let mut param = Id::conn_param(qp, private_data, MAX_PRIVATE_DATA)?;
         // SAFETY: a live identifier; the parameters refer to bytes that outlive the call.
         let result = unsafe { (self.id.cm.connect)(self.id.as_raw(), &mut param) };

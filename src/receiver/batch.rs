@@ -11,6 +11,7 @@ use super::message::Message;
 use super::slot_context::SlotContext;
 use super::{QpTable, QueueEntry, Receiver, RecvQueue};
 use crate::cq::Poller;
+use crate::status::WcStatus;
 
 /// Completions that one batch takes at most, unless asked otherwise.
 const BUDGET: u32 = 64;
@@ -319,8 +320,9 @@ impl Receiver {
         // SAFETY: the slot is held.
         let context = unsafe { queue.context(slot) };
         let faulted = failure.cause == Cause::PageFault;
-        if !faulted {
-            self.qps.mark_failed(failure.qp_num);
+        if let Cause::Status(status) = failure.cause {
+            let first = self.qps.fail(failure.qp_num, status);
+            failure.first = first.filter(|_| status == WcStatus::WR_FLUSH_ERR);
         }
         // An SRQ lives on when a QP fails; a QP that failed takes no more receives. Memory that is not ours may have
         // failed the QP, and would fail the next one, too. So would memory that the device did not find.

@@ -34,16 +34,19 @@ use crate::status::WcStatus;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// [`WcStatus::WR_FLUSH_ERR`] is a consequence: the first failed completion of the queue pair has the cause, which may
-/// be one of its [`Sender`](crate::Sender).
+/// [`WcStatus::WR_FLUSH_ERR`] is a consequence: [`first`](Self::first), the first failed completion of the queue pair,
+/// has the cause. It may be one of its [`Sender`](crate::Sender).
 #[derive(thiserror::Error)]
 #[non_exhaustive]
-#[error("receive on QP {qp_num:#x}: {cause}")]
+#[error("receive on QP {qp_num:#x}: {}", WcStatus::explained(.cause, *.first))]
 pub struct Failure<B = Buffer> {
     /// Number of the QP; 0 if the receive belongs to no QP.
     pub qp_num: u32,
     /// The cause.
     pub cause: Cause,
+    /// Of a flushed receive: the status of the completion that failed the queue pair, if that completion was polled,
+    /// from the receiver or from the sender. `None` after [`QueuePair::to_error`](crate::QueuePair::to_error).
+    pub first: Option<WcStatus>,
     /// The device's own error code; 0 if it reported none.
     pub vendor_err: u32,
     /// The buffers of the receive; empty if the queue keeps them.
@@ -55,15 +58,15 @@ debug_is_display!(<B> Failure<B>);
 impl Failure {
     /// Returns the failure with other buffers.
     pub(crate) fn map<B>(self, buffer: impl FnMut(Buffer) -> B) -> Failure<B> {
-        let Self { qp_num, cause, vendor_err, buffers } = self;
-        Failure { qp_num, cause, vendor_err, buffers: buffers.into_iter().map(buffer).collect() }
+        let Self { qp_num, cause, first, vendor_err, buffers } = self;
+        Failure { qp_num, cause, first, vendor_err, buffers: buffers.into_iter().map(buffer).collect() }
     }
 }
 
 impl Failure {
     /// Makes a failure without buffers, for which the device has no code of its own.
     pub(super) const fn of(qp_num: u32, cause: Cause) -> Self {
-        Self { qp_num, cause, vendor_err: 0, buffers: Vec::new() }
+        Self { qp_num, cause, first: None, vendor_err: 0, buffers: Vec::new() }
     }
 }
 

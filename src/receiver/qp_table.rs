@@ -6,6 +6,7 @@ use rdma_core_sys as sys;
 
 use crate::qp::Qp;
 use crate::routes::Routes;
+use crate::status::WcStatus;
 
 /// The queue that a completion belongs to, by the number of its queue pair. Also answers two rare questions about the
 /// queue pair: whether its messages are datagrams, and which object it is, to mark it as failed.
@@ -73,11 +74,13 @@ impl QpTable {
         self.find(number).and_then(|entry| entry.qp.upgrade())
     }
 
-    /// Marks this queue pair as failed, after a completion reported it.
-    pub(crate) fn mark_failed(&self, number: u32) {
-        if let Some(qp) = self.qp_of(number) {
-            qp.mark_failed();
-        }
+    /// Marks this queue pair as failed, after a completion with this status. Returns the status of its first failure,
+    /// if that is known.
+    pub(crate) fn fail(&self, number: u32, status: WcStatus) -> Option<WcStatus> {
+        let qp = self.qp_of(number)?;
+        qp.note_failure(status.as_raw());
+        qp.mark_failed();
+        qp.first_failure()
     }
 
     /// Returns `true` if the messages of this queue pair are datagrams.

@@ -45,12 +45,12 @@ impl Run {
         let Err(failure) = completion.result else {
             return Some((Self::success(entry.id, requests), true));
         };
-        entry.fail();
+        let (status, vendor_err) = (failure.syndrome.status(), failure.vendor.into());
+        entry.fail(status);
         let earlier = sq.ring.run_before(completion.wqe_counter)?;
         if !earlier.is_over() {
             return Some((Self::success(entry.id, earlier), false));
         }
-        let (status, vendor_err) = (failure.syndrome.status(), failure.vendor.into());
         Some((Self { queue: entry.id, requests, status, vendor_err }, true))
     }
 
@@ -59,7 +59,7 @@ impl Run {
         let SendRing::Verbs(sq) = &entry.ring else { return None };
         let requests = sq.run_to(wc.wr_id)?;
         if wc.status != sys::IBV_WC_SUCCESS {
-            entry.fail();
+            entry.fail(wc.status);
         }
         Some(Self { queue: entry.id, requests, status: wc.status, vendor_err: wc.vendor_err })
     }
@@ -199,6 +199,8 @@ impl Sender {
         let Run { queue, status, vendor_err, .. } = self.run;
         let entry = self.queues.get(queue.index as usize).and_then(Option::as_deref);
         let qp_num = entry.map_or(0, |entry| entry.qp.qp_num());
+        let is_flushed = status == sys::IBV_WC_WR_FLUSH_ERR;
+        let first = entry.filter(|_| is_flushed).and_then(|entry| entry.qp.first_failure());
         let (more, token) = (request.more(), request.wr_id());
         // SAFETY: it was taken from its queue just now, and no other code has it.
         let mut buffers = Vec::from_iter(unsafe { request.into_buffer() });
@@ -209,7 +211,7 @@ impl Sender {
             opaque_buffers.extend(std::iter::from_fn(|| rest.take_opaque()));
         }
         let status = WcStatus::from_raw(status);
-        SendFailure { queue, qp_num, token, status, vendor_err, buffers, opaque_buffers }
+        SendFailure { queue, qp_num, token, status, first, vendor_err, buffers, opaque_buffers }
     }
 
     /// Has the queue of the run free the blocks of the requests that were returned, and drops buffers that were not

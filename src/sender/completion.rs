@@ -98,8 +98,8 @@ impl SendCompletion<'_> {
 
 /// A request that failed, with its buffers.
 ///
-/// [`WcStatus::WR_FLUSH_ERR`] is a consequence: the first failed completion of the queue pair has the cause, which may
-/// be one of its [`Receiver`](crate::Receiver). The queue pair is in state ERROR: see [`QueuePair`](crate::QueuePair).
+/// [`WcStatus::WR_FLUSH_ERR`] is a consequence: [`first`](Self::first), the first failed completion of the queue pair,
+/// has the cause. It may be one of its [`Receiver`](crate::Receiver). The queue pair is in state ERROR: see [`QueuePair`](crate::QueuePair).
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -119,7 +119,7 @@ impl SendCompletion<'_> {
 /// ```
 #[derive(thiserror::Error)]
 #[non_exhaustive]
-#[error("request {token} on QP {qp_num:#x}: {status}{}", vendor(*.vendor_err))]
+#[error("request {token} on QP {qp_num:#x}: {}{}", WcStatus::explained(.status, *.first), vendor(*.vendor_err))]
 pub struct SendFailure {
     /// The queue of the request.
     pub queue: SqId,
@@ -129,6 +129,10 @@ pub struct SendFailure {
     pub token: u64,
     /// The status of the request.
     pub status: WcStatus,
+    /// Of a flushed request: the status of the completion that failed the queue pair, if that completion was polled,
+    /// from the sender or from the receiver. `None` after [`QueuePair::to_error`](crate::QueuePair::to_error), a reset
+    /// or the end of the queue pair.
+    pub first: Option<WcStatus>,
     /// The device's own error code; 0 for a reset.
     pub vendor_err: u32,
     /// The buffers of the request, in order; empty if its bytes were copied. A READ or an atomic has set the length,

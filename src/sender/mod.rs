@@ -62,7 +62,9 @@ use queue::Entry;
 /// [end](crate::Receiver::destroy_qp) of a queue pair, its requests that had not completed do so with
 /// [`WcStatus::WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR), and the others with their own status. Poll until
 /// [`is_busy`](Self::is_busy) returns `false` before connecting it again; [`QueuePair`](crate::QueuePair) lists all
-/// steps. Dropping the sender returns outstanding buffers to their pools once their queue pair is destroyed.
+/// steps. Dropping the sender returns outstanding buffers to their pools once their queue pair is destroyed. When the
+/// device was removed ([`Context::events`](crate::Context::events) have ended), drop its queue pairs, and poll: their
+/// requests come flushed.
 ///
 /// In a loop poll the sender first, then post: if the queue was full or the pool empty, a completion ends the sleep.
 /// The program `rpc_server` in `examples` replies to many clients that way.
@@ -130,7 +132,7 @@ impl Sender {
     /// lacks what `config` requests; [`Error::OutOfRange`](crate::Error::OutOfRange);
     /// [`Error::Verbs`](crate::Error::Verbs).
     pub fn new(pd: &ProtectionDomain, config: &CqConfig) -> Result<Self> {
-        config.uncompressed("for a Sender")?;
+        config.check_sends()?;
         Ok(Self::on(pd, CqCore::create(pd.context(), config)?))
     }
 

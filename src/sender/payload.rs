@@ -88,11 +88,12 @@ impl Buffer {
     pub fn part(self, range: impl RangeBounds<usize>) -> BufferPart {
         let start = match range.start_bound() {
             Bound::Included(&start) => start,
-            Bound::Excluded(&start) => start + 1,
+            // No buffer has so many bytes that saturating makes a range valid.
+            Bound::Excluded(&start) => start.saturating_add(1),
             Bound::Unbounded => 0,
         };
         let end = match range.end_bound() {
-            Bound::Included(&end) => end + 1,
+            Bound::Included(&end) => end.saturating_add(1),
             Bound::Excluded(&end) => end,
             Bound::Unbounded => self.len(),
         };

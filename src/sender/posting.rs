@@ -71,7 +71,8 @@ impl Sender {
 /// [`token`](Self::token), [`solicited`](Self::solicited), [`fence`](Self::fence) and [`signaled`](Self::signaled)
 /// apply to the next request only, also if it is refused: set them again before another attempt.
 ///
-/// After `mem::forget` of a posting, the next posting of the queue rings the doorbell for its requests, too.
+/// After `mem::forget` of a posting, the next posting of the queue rings the doorbell for its requests, too. If the
+/// queue pair fails or is dropped before, they are flushed.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mlx5_ring::sq::{self, PostError, Record, SendQueue};
-use rdma_core_sys::Mlx5dv;
+use rdma_core_sys::{self as sys, Mlx5dv};
 
 use super::error::NotSent;
 use super::operation::Transport;
@@ -26,10 +26,16 @@ pub(super) struct Entry {
 impl Entry {
     /// Takes note that a request failed, and with it the queue pair. A request from before a reset says nothing of the
     /// state after it.
-    pub(super) fn fail(&self) {
+    pub(super) fn fail(&self, status: sys::ibv_wc_status) {
+        self.qp.note_failure(status);
         if !self.qp.sends_ended() {
             self.qp.mark_failed();
         }
+    }
+
+    /// Returns `true` if the device completes nothing more of what is outstanding.
+    pub(super) fn is_over(&self) -> bool {
+        self.qp.sends_ended() || self.qp.is_lost()
     }
 }
 
@@ -82,6 +88,11 @@ impl DirectSq {
         let (ring, _records) = unsafe { mlx5::send_ring(mlx5dv, qp.as_raw(), qp.qp_num(), config, max_unsignaled) }?;
         Ok(Self { ring, _records, _object: qp })
     }
+
+    /// Returns this queue with at most `blocks` blocks outstanding.
+    pub(super) fn with_max_outstanding(self, blocks: u32) -> Self {
+        Self { ring: self.ring.with_max_outstanding(blocks), ..self }
+    }
 }
 
 /// Who posts.
@@ -124,6 +135,14 @@ impl SendRing {
             // SAFETY: the caller's run is of this queue, and no newer one has made room.
             Self::Direct(direct) => unsafe { direct.ring.free_returned(run) },
             Self::Verbs(verbs) => verbs.free(run.returned()),
+        }
+    }
+
+    /// Rings for the requests of a posting that was forgotten.
+    #[cold]
+    pub(super) fn ring(&mut self) {
+        if let Self::Direct(direct) = self {
+            drop(direct.ring.posting());
         }
     }
 

@@ -66,7 +66,12 @@ impl Sender {
                 // SAFETY: nothing was posted to the caller's queue, and no other code posts to it; a register that is
                 // copied to is the sender's alone, which rings one queue at a time.
                 let direct = unsafe { DirectSq::new(mlx5dv, Arc::clone(&object), sq, config.max_unsignaled) };
-                SendRing::Direct(direct.map_err(|error| self.pd.context().not_direct(error))?)
+                let direct = direct.map_err(|error| self.pd.context().not_direct(error))?;
+                // The CQ of the program has room for the requests that it asked for, and libmlx5 makes a larger ring.
+                SendRing::Direct(match object.is_made_here() {
+                    true => direct,
+                    false => direct.with_max_outstanding(config.max_send_wr),
+                })
             }
             None => {
                 let limit = config.max_send_wr;

@@ -17,8 +17,9 @@ impl Sender {
     /// destroys the CQ after the sender. [`QueuePairBuilder::attach`](crate::QueuePairBuilder::attach) adds queue
     /// pairs.
     ///
-    /// The CQ needs as many entries as the send queues have [capacity](Self::capacity). On the direct path this
-    /// counts basic blocks of 64 bytes, and libmlx5 allocates several for each requested WQE.
+    /// The CQ needs as many entries as the send queues have [capacity](Self::capacity): the `max_send_wr` that
+    /// `ibv_create_qp` returned. On the direct path this counts basic blocks of 64 bytes, of which a request with long
+    /// inline data or several buffers takes more than one.
     ///
     /// # Errors
     /// The errors of [`new`](Self::new).
@@ -32,7 +33,7 @@ impl Sender {
     /// - Only sends of queue pairs of this sender complete on it.
     /// - Its completion channel, if any, lives as long, belongs to no other CQ, and no other code reads from it.
     pub unsafe fn from_raw_cq(pd: &ProtectionDomain, cq: *mut sys::ibv_cq, config: &CqConfig) -> Result<Self> {
-        config.uncompressed("for a Sender")?;
+        config.check_sends()?;
         // SAFETY: nothing was polled from the caller's `cq`, which outlives the sender; no other code polls or arms it.
         Ok(Self::on(pd, unsafe { CqCore::from_raw(pd.context(), cq, config) }?))
     }

@@ -5,14 +5,14 @@ use super::batch::Run;
 use super::queue::Entry;
 
 impl Sender {
-    /// Goes on with the requests that a reset ended; returns `false` when there are none. Call it when the last run is
-    /// over and the CQ is empty.
+    /// Goes on with the requests that a reset ended, or the removal of the device; returns `false` when there are none.
+    /// Call it when the last run is over and the CQ is empty.
     pub(super) fn next_ended(&mut self) -> bool {
         let has_ended = self.cq.object.ended() != self.ended || self.has_departing;
         if !has_ended || self.cq.poller.has_arrived() {
             return false;
         }
-        for entry in self.queues.iter_mut().flatten().filter(|entry| entry.qp.sends_ended()) {
+        for entry in self.queues.iter_mut().flatten().filter(|entry| entry.is_over()) {
             if !entry.ring.is_empty() {
                 let requests = entry.ring.run_of_all();
                 self.run = Run::flushed(entry.id, requests);
@@ -31,6 +31,8 @@ impl Sender {
         if !self.run.is_over() || self.cq.poller.has_arrived() {
             return;
         }
+        // The device flushes what it was rung for. It was not for a posting that was forgotten, and no other follows.
+        self.queues.iter_mut().flatten().filter(|entry| entry.qp.flushes_sends()).for_each(|entry| entry.ring.ring());
         let mut are_taken_back = true;
         for entry in self.queues.iter_mut().flatten().filter(|entry| entry.qp.sends_ended()) {
             if !entry.ring.is_empty() {

@@ -202,6 +202,17 @@ impl<T: Copy> SendQueue<T> {
         self
     }
 
+    /// Returns this queue with at most `blocks` blocks outstanding, but at least those of the largest WQE.
+    #[must_use]
+    pub fn with_max_outstanding(mut self, blocks: u32) -> Self {
+        let largest = self.max_units.div_ceil(UNITS_PER_BB);
+        let room = blocks.clamp(largest, self.blocks.count());
+        let retired = self.retired();
+        self.blocks.room = room;
+        self.blocks.retire(retired);
+        self.with_max_silent((room - largest).min(room / 4))
+    }
+
     /// Returns this queue such that a WQE asks for a CQE only if its flags say so. The caller must notice when no CQE
     /// would retire the WQEs.
     #[must_use]
@@ -227,9 +238,9 @@ impl<T: Copy> SendQueue<T> {
         self.blocks.select_half(offset)
     }
 
-    /// Returns the number of basic blocks.
+    /// Returns the number of basic blocks that can be outstanding.
     pub const fn capacity(&self) -> u32 {
-        self.blocks.count()
+        self.blocks.room
     }
 
     /// Returns the number of basic blocks that can be written now.

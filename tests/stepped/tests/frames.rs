@@ -276,3 +276,26 @@ fn the_missing_capability_is_named() {
         assert!(refused.to_string().contains("CAP_NET_RAW"), "{refused}");
     }
 }
+
+/// A frame is taken from a buffer that has strides left, and the others are lent and given back. The buffer is posted
+/// again when the frame was dropped, and not before.
+#[test]
+fn a_frame_taken_from_a_buffer_that_is_not_full_stays_when_the_queue_goes_round() {
+    let mut world = World::new(&STRIDING, Path::Direct);
+    let _rule = world.attach();
+    // The first, a middle and the last frame of a buffer.
+    for (before, number) in [(0, 0xa0), (10, 0xa1), (22, 0xa2)] {
+        let lend = |world: &mut World, count: u32| {
+            for number in 0..count {
+                world.send(1400, number as u8);
+                world.expect(1400, number as u8);
+            }
+        };
+        lend(&mut world, before);
+        world.send(1400, number);
+        let taken = world.receiver.poll().next().expect("a frame").unwrap().take();
+        // More than all buffers hold, to the start of one.
+        lend(&mut world, 6 * 23 - before - 1);
+        assert!(is_datagram(&taken, 1400, number), "the frame after {before} others of its buffer is overwritten");
+    }
+}

@@ -225,9 +225,9 @@ fn everything_can_be_dropped_in_any_order() {
         for number in 0..(1..=PARTS).product() {
             let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
             let mut sender = Sender::new(&pd, &CqConfig::new(4096).path(path)).unwrap();
-            let config = config.clone().cq(cq(path)).max_inline(64);
+            let config = config.clone().cq(cq(path));
             let receiver = match each {
-                1 => FrameReceiver::with_sender(&pd, &config, &mut sender),
+                1 => FrameReceiver::with_sender(&pd, &config.max_inline(64), &mut sender),
                 _ => FrameReceiver::new(&pd, &config),
             };
             let mut receiver = receiver.unwrap();

@@ -259,3 +259,28 @@ fn joining_an_invalid_group_is_refused() {
         assert_matches!(refused, Err(Error::OutOfRange { value: 7, .. }));
     }
 }
+
+/// The address handle of another domain is refused, each time, and the queue goes on.
+#[test]
+fn an_address_handle_of_another_domain_is_refused() {
+    let pd = device::pd();
+    let other = pd.context().alloc_pd().unwrap();
+    let mut near = End::new(&pd, QpConfig::ud(QKEY), false);
+    let mut far = End::new(&pd, QpConfig::ud(QKEY), false);
+    let stranger = End::new(&other, QpConfig::ud(QKEY), false);
+    let address = far.qp.address().unwrap();
+    let own = near.qp.address_handle(&address, QKEY).unwrap();
+    let foreign = stranger.qp.address_handle(&address, QKEY).unwrap();
+    let global = is_global(&near.qp);
+    for _ in 0..2 {
+        let refused = near.qp.send_to(b"bytes", &foreign, None).unwrap_err();
+        assert_matches!(refused.reason, NotSent::WrongDomain);
+        let mut buffer = near.pool.take().unwrap();
+        buffer.extend_from_slice(b"buffer");
+        let refused = near.qp.send_to(buffer, &foreign, Some(1)).unwrap_err();
+        assert_matches!(refused.reason, NotSent::WrongDomain);
+        near.qp.send_to(refused.payload, &own, None).unwrap();
+        near.sent();
+        far.take(b"buffer", &near.qp, global);
+    }
+}

@@ -178,3 +178,17 @@ fn the_verbs_path_has_no_rings() {
     // SAFETY: nothing is done with them.
     assert_eq!(unsafe { receiver.as_direct() }.is_some(), direct);
 }
+
+/// Memory of the program failed the queue pair. It may be gone when the next message comes.
+#[test]
+fn a_receive_of_the_program_that_failed_is_not_posted_again() {
+    direct_only!(&device::open());
+    let mut w = Shared::new(15, 2, 64);
+    let memory = Memory::new(&w.pd);
+    for (at, peer) in [(PAGE, 0), (PAGE - 8, 1)] {
+        post(&mut w.receiver, w.queue, 9, &[memory.sge(at, 64)]);
+        w.peers.send(peer, 64);
+        assert_eq!(completed(&mut w.receiver), Cause::Status(WcStatus::LOC_PROT_ERR));
+        assert_eq!(w.free_slots(), w.capacity(), "the slot is free");
+    }
+}

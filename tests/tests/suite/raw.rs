@@ -236,7 +236,7 @@ fn a_queue_pair_of_other_objects_is_refused() {
         assert!(!made.qp.is_null());
         let mut receiver = Receiver::from_raw_cq(&pd, made.recv_cq, &config()).unwrap();
         let refused = attach(&mut receiver, OWN, made.qp).unwrap_err().to_string();
-        assert!(refused.contains("with one CQ"), "{refused}");
+        assert!(refused.contains("on one CQ") && refused.contains("doorbell_attach_qp"), "{refused}");
     }
 }
 
@@ -301,4 +301,71 @@ fn a_queue_pair_for_raw_packets_is_not_attached() {
     // SAFETY: as above.
     drop(unsafe { attach(&mut receiver, OWN, made.qp) }.unwrap());
     drop((receiver, made));
+}
+
+/// A CQ as large as the program needs for what it asked for, although libmlx5 makes larger rings; not one entry more.
+#[test]
+fn a_cq_made_by_hand_holds_what_was_asked_for() {
+    const SENDS: u32 = 32;
+    let pd = device::pd();
+    let context = pd.context().as_raw();
+    let cq = |entries| {
+        // SAFETY: an open context; destroyed below.
+        let cq = unsafe { sys::ibv_create_cq(context, entries, ptr::null_mut(), ptr::null_mut(), 0) };
+        assert!(!cq.is_null());
+        cq
+    };
+    let (send_cq, recv_cq, few) = (cq(63), cq(63), cq(15));
+    let make = |send_cq| {
+        let mut init = sys::ibv_qp_init_attr { send_cq, recv_cq, qp_type: sys::IBV_QPT_RC, ..Default::default() };
+        (init.cap.max_send_wr, init.cap.max_send_sge) = (SENDS, 1);
+        (init.cap.max_recv_wr, init.cap.max_recv_sge) = (SENDS, 1);
+        // SAFETY: a domain and CQs of its context; destroyed below.
+        let qp = unsafe { sys::ibv_create_qp(pd.as_raw(), &mut init) };
+        assert!(!qp.is_null());
+        qp
+    };
+    let (qp, other) = (make(send_cq), make(few));
+    // SAFETY: no other code uses the objects, and they are destroyed last.
+    unsafe {
+        let mut receiver = Receiver::from_raw_cq(&pd, recv_cq, &config()).unwrap();
+        let mut sender = Sender::from_raw_cq(&pd, send_cq, &config()).unwrap();
+        let builder = QueuePair::builder(&QpConfig::rc());
+        let mut near = builder.receive(&mut receiver, OWN).send(&mut sender).attach(qp).unwrap();
+        let queue = near.send_queue().unwrap();
+        assert!((SENDS..=64).contains(&sender.capacity(queue)), "{}", sender.capacity(queue));
+
+        // A peer without receives: all that the queue takes is outstanding, and then flushed, twice.
+        let mut far_receiver = device::receiver(&pd, 64);
+        let mut far = QueuePair::builder(&QpConfig::rc()).receive(&mut far_receiver, OWN).build().unwrap();
+        let pool = BufferPool::new(&pd, &PoolConfig::new(256, 64)).unwrap();
+        for _ in 0..2 {
+            doorbell_tests::peers::join(&mut near, &mut far);
+            let mut posted = 0;
+            while sender.send(queue, pool.take().unwrap()).is_ok() {
+                posted += 1;
+            }
+            assert_eq!(posted, sender.capacity(queue));
+            near.to_error().unwrap();
+            let flushed = sending::completions(&mut sender, posted as usize, |done| done.status);
+            assert!(flushed.iter().all(|status| *status == WcStatus::WR_FLUSH_ERR));
+            receiver.reset_qp(&mut near).unwrap();
+            far_receiver.reset_qp(&mut far).unwrap();
+            while sender.is_busy(queue) {
+                assert!(sender.poll().next().is_none());
+            }
+        }
+
+        let mut small = Sender::from_raw_cq(&pd, few, &config()).unwrap();
+        let refused = QueuePair::builder(&QpConfig::rc()).send(&mut small).attach(other).unwrap_err().to_string();
+        assert!(refused.contains("ibv_create_cq") && !refused.contains("CqConfig"), "{refused}");
+
+        drop((near, far, sender, receiver, small));
+        for qp in [qp, other] {
+            assert_eq!(sys::ibv_destroy_qp(qp), 0);
+        }
+        for cq in [send_cq, recv_cq, few] {
+            assert_eq!(sys::ibv_destroy_cq(cq), 0);
+        }
+    }
 }

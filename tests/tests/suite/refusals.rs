@@ -1,10 +1,13 @@
 //! Impossible requests are refused with an error that says what is possible.
 
+use std::ops::Bound::{self, Excluded, Included, Unbounded};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
+use std::time::Duration;
 
 use doorbell::{
-    BufferPool, CqConfig, Error, NotDirect, Path, PoolConfig, PostFailure, QpConfig, QueuePair, Receiver, RqConfig,
-    SrqConfig,
+    BufferPool, Completions, CqConfig, Error, NotDirect, Path, PoolConfig, PostFailure, QpConfig, QueuePair, Receiver,
+    RemoteMemory, RemoteRegion, RqConfig, SrqConfig,
 };
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{assert_matches, device, direct_only};
@@ -232,4 +235,82 @@ fn connecting_twice_and_to_what_cannot_be() {
     w.reconnect(0);
     w.fill();
     w.exchange(1);
+}
+
+/// Numbers at their limits are refused in builds that check for overflow and in builds that do not.
+#[test]
+fn parts_of_a_buffer_at_the_limits() {
+    let pd = device::pd();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(1, 64)).unwrap();
+    let most = usize::MAX;
+    let part = |range: (Bound<usize>, Bound<usize>)| {
+        let mut buffer = pool.take().unwrap();
+        buffer.set_len(16);
+        catch_unwind(AssertUnwindSafe(|| buffer.part(range))).map(drop)
+    };
+    let bounds = |at| [Included(at), Excluded(at)];
+    for end in bounds(most) {
+        assert!(part((Unbounded, end)).is_err(), "to {end:?}");
+        assert!(part((Included(0), end)).is_err(), "to {end:?}");
+    }
+    for start in bounds(most) {
+        for end in [Unbounded, Included(0), Excluded(0), Included(most), Excluded(most)] {
+            assert!(part((start, end)).is_err(), "{start:?} to {end:?}");
+        }
+    }
+    // The limits of the buffer itself.
+    for (range, is_inside) in [
+        ((Excluded(15), Unbounded), true),
+        ((Excluded(16), Unbounded), false),
+        ((Unbounded, Included(15)), true),
+        ((Unbounded, Included(16)), false),
+        ((Included(16), Excluded(16)), true),
+    ] {
+        assert_eq!(part(range).is_ok(), is_inside, "{range:?}");
+    }
+    assert_eq!(pool.available(), 1, "a panic gives the buffer back");
+}
+
+/// Public functions with a number of the caller's, at its limit: refused, or taken for what there is.
+#[test]
+fn numbers_at_the_limits() {
+    let pd = device::pd();
+    let region = RemoteRegion::new(u64::MAX - 7, usize::MAX, 1);
+    for (offset, len) in [(1, usize::MAX), (usize::MAX, 1), (usize::MAX, usize::MAX)] {
+        assert_matches!(region.slice(offset, len), Err(Error::OutOfRange { .. }));
+    }
+    let memory = RemoteMemory::new(&pd, 64).unwrap();
+    for offset in [usize::MAX, usize::MAX - 7, 64] {
+        let outside = catch_unwind(AssertUnwindSafe(|| memory.read(offset, &mut [0; 8])));
+        assert!(outside.is_err(), "{offset}");
+    }
+    assert_matches!(RemoteMemory::new(&pd, usize::MAX), Err(Error::OutOfRange { .. }));
+
+    let mut receiver = device::receiver(&pd, 64);
+    let mut sender = device::sender(&pd, 512);
+    assert!(receiver.poll_up_to(u32::MAX).next().is_none());
+    assert!(sender.poll_up_to(u32::MAX).next().is_none());
+    assert!(receiver.poll_up_to(0).next().is_none());
+    let most = QpConfig::rc().sends(4).max_unsignaled(u32::MAX);
+    let qp = QueuePair::builder(&most).receive(&mut receiver, RqConfig::new(4)).send(&mut sender).build().unwrap();
+    let queue = qp.receive_queue().unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(8, 64).headroom(8)).unwrap();
+    assert_matches!(receiver.keep_filled(queue, &pool, u32::MAX), Err(Error::OutOfRange { what: "watermark", .. }));
+    let too_large = [
+        QpConfig::rc().sends(u32::MAX),
+        QpConfig::rc().sends(4).send_buffers(u32::MAX),
+        QpConfig::rc().sends(4).max_inline(u32::MAX),
+    ];
+    for config in too_large {
+        assert!(QueuePair::builder(&config).send(&mut sender).build().is_err(), "{config:?}");
+    }
+    let buffer = pool.take().unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| buffer.with_headroom(usize::MAX).len())).is_err());
+    let part = catch_unwind(AssertUnwindSafe(|| buffer.part_with_headroom(usize::MAX)));
+    assert!(part.is_err());
+    if receiver.path() == Path::Verbs {
+        assert_matches!(receiver.resize_cq(u32::MAX), Err(Error::OutOfRange { .. }));
+    }
+    receiver.destroy_qp(qp).unwrap();
+    assert!(!receiver.wait(Duration::ZERO).unwrap());
 }

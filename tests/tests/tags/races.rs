@@ -253,3 +253,24 @@ fn a_removed_peer_gives_everything_back() {
         assert_eq!(pool.available(), pool.count() as usize);
     }
 }
+
+/// READs wait for room in the send queue. They are posted in the order of their messages, each time that the queue is
+/// full again.
+#[test]
+fn reads_that_wait_for_room_keep_their_order() {
+    for way in ways() {
+        let (mut near, mut far) = pair(way, &Shape { sends: 1, ..SHAPE });
+        far.config = far.config.sends(32);
+        join(&mut near, &mut far, 0);
+        for round in 0..4 {
+            (0..12).for_each(|context| far.offer(0, 7, context, &[round; 8000]));
+            near.wait_unexpected(12);
+            (0..12).for_each(|_| _ = near.post(7, ALL));
+            let contexts: Vec<_> = (0..12).map(|_| near.received().context).collect();
+            assert!(contexts.iter().copied().eq(0..12), "{way:?}: {contexts:?}");
+            // The FINs wait for room, too.
+            far.wait_read(&mut near);
+            (0..12).for_each(|_| assert!(far.sent()));
+        }
+    }
+}

@@ -31,8 +31,10 @@ pub struct BasicBlocks {
     pub(super) last: u32,
     /// Blocks that the device knows.
     rung: u32,
-    /// Count of blocks at which the ring is full: one lap after those of WQEs that have completed.
+    /// Count of blocks at which the ring is full: `room` after those of WQEs that have completed.
     full_at: u32,
+    /// Most blocks that are outstanding: a lap, or fewer.
+    pub(super) room: u32,
 }
 
 // SAFETY: [exclusive] the blocks are reached through `&mut` only.
@@ -62,6 +64,7 @@ impl BasicBlocks {
             last: 0,
             rung: 0,
             full_at: layout.wqe_cnt,
+            room: layout.wqe_cnt,
         })
     }
 
@@ -86,7 +89,7 @@ impl BasicBlocks {
     /// Returns the running count of blocks that are free again.
     #[inline(always)]
     pub const fn retired(&self) -> u32 {
-        self.full_at.wrapping_sub(self.count())
+        self.full_at.wrapping_sub(self.room)
     }
 
     /// Returns the address of the block with running index `index`.
@@ -117,7 +120,7 @@ impl BasicBlocks {
     /// Takes note that the WQEs before running index `end` have completed.
     #[inline(always)]
     pub(crate) const fn retire(&mut self, end: u32) {
-        self.full_at = end.wrapping_add(self.count());
+        self.full_at = end.wrapping_add(self.room);
     }
 
     /// Moves the ring to a count of blocks, all of them retired.

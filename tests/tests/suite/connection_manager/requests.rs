@@ -211,3 +211,17 @@ fn a_request_and_a_connection_can_be_handed_to_another_thread() {
         client.disconnect(&near_qp).unwrap();
     });
 }
+
+#[test]
+fn what_the_connection_manager_chooses_is_refused_in_a_configuration() {
+    let address = first_address!();
+    let (mut listener, to) = listen(address);
+    let mut side = Side::new();
+    let rc = QpConfig::rc;
+    for config in [rc().gid_index(0), rc().service_level(1), rc().traffic_class(8)] {
+        let mut qp = QueuePair::builder(&config).receive(&mut side.receiver, side.srq).build().unwrap();
+        let refused = ask(to, &mut qp, b"").unwrap_err();
+        assert!(refused.to_string().contains("with rdmacm"), "{refused}");
+        assert!(listener.accept(Duration::ZERO).unwrap().is_none(), "it has asked the peer");
+    }
+}

@@ -3,9 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use doorbell::{Completions, CqConfig, Error, NotSent, QpConfig, QpState, QueuePair, SrqConfig, WcStatus};
+use doorbell::{
+    BufferPool, Cause, Completions, CqConfig, Error, NotSent, PoolConfig, QpConfig, QpState, QueuePair, RqConfig,
+    Sender, SrqConfig, WcStatus,
+};
 use doorbell_tests::sending::{RECEIVES, Sending, completions};
-use doorbell_tests::{assert_matches, peers::join};
+use doorbell_tests::{assert_matches, device, peers::join, receiving};
 
 /// A connection with a far end that has no receives left: sends wait.
 fn blocked(sends: u32) -> Sending {
@@ -203,4 +206,82 @@ fn a_queue_pair_connects_again_after_its_sender_is_dropped() {
     join(near, far);
     w.near_receiver.destroy_qp(w.near.remove(0)).unwrap();
     assert_eq!(w.pool.available(), 256);
+}
+
+/// The failures that a poll of the sender returns: status, and the cause of a flush.
+fn failures(sender: &mut Sender, count: usize) -> Vec<(WcStatus, Option<WcStatus>)> {
+    let mut failures = Vec::new();
+    while failures.len() < count {
+        receiving::wait("a failure", || {
+            let mut batch = sender.poll();
+            let before = failures.len();
+            while let Some(done) = batch.next() {
+                if let Err(failure) = done {
+                    assert_eq!(failure.first.is_some(), failure.to_string().contains("failed before"), "{failure}");
+                    failures.push((failure.status, failure.first));
+                }
+            }
+            failures.len() > before
+        });
+    }
+    failures
+}
+
+/// Connects a queue pair again that has failed.
+fn connect_again(w: &mut Sending) {
+    let Sending { near_receiver, far_receiver, near, far, sender, .. } = w;
+    near_receiver.reset_qp(&mut near[0]).unwrap();
+    far_receiver.reset_qp(&mut far[0]).unwrap();
+    receiving::wait("the sender", || {
+        while sender.poll().next().is_some() {}
+        !sender.is_busy(&near[0])
+    });
+    join(&mut near[0], &mut far[0]);
+}
+
+/// The peer has no receives: requests fail, and with them the receives of the queue pair.
+#[test]
+fn what_is_flushed_names_the_request_that_failed() {
+    let config = QpConfig::rc().sends(8).rnr_retry(0).max_inline(8);
+    let mut w = Sending::with(1, 64, &config, &CqConfig::new(4096));
+    let (rnr, flushed) = (WcStatus::RNR_RETRY_EXC_ERR, WcStatus::WR_FLUSH_ERR);
+    for _ in 0..2 {
+        connect_again(&mut w);
+        let queue = w.near[0].receive_queue().unwrap();
+        w.near_receiver.post(queue, w.pool.take()).unwrap();
+        post(&mut w, 0, 3);
+        let expected = [(rnr, None), (flushed, Some(rnr)), (flushed, Some(rnr))];
+        assert_eq!(failures(&mut w.sender, 3), expected);
+        let failure = receiving::failures(&mut w.near_receiver, 1).remove(0);
+        assert_eq!((failure.cause, failure.first), (Cause::Status(flushed), Some(rnr)));
+        assert!(failure.to_string().contains("no receive posted"), "{failure}");
+    }
+    // The program ends it: there is no other cause, and none is left of the connection before.
+    connect_again(&mut w);
+    let queue = w.near[0].receive_queue().unwrap();
+    w.near_receiver.post(queue, w.pool.take()).unwrap();
+    w.near[0].to_error().unwrap();
+    let failure = receiving::failures(&mut w.near_receiver, 1).remove(0);
+    assert_eq!((failure.cause, failure.first), (Cause::Status(flushed), None));
+}
+
+/// A message is longer than the receive: the requests of the queue pair, which wait for receives, are flushed.
+#[test]
+fn what_is_flushed_names_the_receive_that_failed() {
+    let (pd, mut near_receiver) = device::start(64);
+    let mut far_receiver = device::receiver(&pd, 64);
+    let [mut near_sender, mut far_sender] = [(); 2].map(|()| device::sender(&pd, 512));
+    let (config, own) = (QpConfig::rc().sends(8).max_inline(64), RqConfig::new(4));
+    let mut near = QueuePair::builder(&config).receive(&mut near_receiver, own).send(&mut near_sender).build().unwrap();
+    let mut far = QueuePair::builder(&config).receive(&mut far_receiver, own).send(&mut far_sender).build().unwrap();
+    join(&mut near, &mut far);
+    let small = BufferPool::new(&pd, &PoolConfig::new(1, 8)).unwrap();
+    near_receiver.post(near.receive_queue().unwrap(), small.take()).unwrap();
+    (0..2).for_each(|_| near_sender.send(&near, b"waits").unwrap());
+    far_sender.send(&far, [7; 40]).unwrap();
+    let failure = receiving::failures(&mut near_receiver, 1).remove(0);
+    let long = WcStatus::LOC_LEN_ERR;
+    assert_eq!((failure.cause, failure.first), (Cause::Status(long), None));
+    let flushed = (WcStatus::WR_FLUSH_ERR, Some(long));
+    assert_eq!(failures(&mut near_sender, 2), [flushed, flushed]);
 }

@@ -196,3 +196,34 @@ fn a_reset_gives_back_what_is_outstanding_and_starts_at_0() {
     assert_eq!(rig.device.record(), 4);
     assert_eq!(rig.complete(2).unwrap(), [9, 10]);
 }
+
+/// A ring that may have fewer blocks outstanding than it has is full at so many, however often it wraps; the largest
+/// WQE finds room in any case.
+#[test]
+fn fewer_blocks_are_outstanding_than_the_ring_has() {
+    for (asked, room) in [(5, 5), (1, 4), (0, 4), (16, 16), (u32::MAX, 16)] {
+        let mut rig = Rig::new(16, 4);
+        rig.queue = rig.queue.with_max_outstanding(asked);
+        assert_eq!((rig.queue.capacity(), rig.queue.free_blocks()), (room, room));
+        for lap in 0..40 {
+            for number in 0..room {
+                rig.send(1, NONE, number).unwrap();
+            }
+            assert_eq!(rig.send(1, NONE, 99), Err(PostError::Full));
+            rig.device.look();
+            // The queue asks for CQEs by itself.
+            let asking = rig.device.queue.iter().rev().find(|wqe| wqe.asks()).expect("a WQE that asks").index;
+            let back = rig.complete(asking).unwrap();
+            assert!(back.iter().copied().eq(0..back.len() as u32), "lap {lap}: {back:?}");
+            let last = rig.device.queue.back().unwrap().index;
+            let rest = rig.complete(last).unwrap_or_default();
+            assert_eq!(back.len() + rest.len(), room as usize, "lap {lap}");
+            rig.device.queue.clear();
+            assert!(rig.queue.is_empty());
+            rig.send(4, SIGNALED, lap).unwrap();
+            rig.device.look();
+            let first = rig.device.queue.pop_front().unwrap().index;
+            assert_eq!(rig.complete(first), Some(std::vec![lap]));
+        }
+    }
+}

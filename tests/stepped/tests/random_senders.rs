@@ -1,0 +1,436 @@
+//! A model of senders. Random calls post, poll in part, forget postings, batches and completions, and end queue pairs
+//! and senders in every way; each request comes back once, in order, with its buffers.
+
+use std::collections::VecDeque;
+use std::mem::forget;
+use std::time::Duration;
+
+use doorbell::{
+    Buffer, BufferPool, CqConfig, Error, NotSent, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver,
+    RqConfig, SendCompletion, SendFailure, Sender, SqId,
+};
+use doorbell_stepped_tests::{on_each_path, open};
+use fastrand::Rng;
+use soft_mlx5::Device;
+
+on_each_path! { random_senders }
+
+const SEEDS: u64 = 1_000;
+const STEPS: u32 = 120;
+const CONNECTIONS: usize = 3;
+const BUFFERS: u32 = 256;
+/// Receives of each far end.
+const RECEIVES: u32 = 4;
+
+/// `SEED=17` repeats one run.
+fn random_senders(path: Path) {
+    let (device, _) = open(Device::builder().strict(true).stepped());
+    let only = std::env::var("SEED").ok().map(|seed| seed.parse().expect("SEED is a number"));
+    for seed in only.map_or(0..SEEDS, |seed| seed..seed + 1) {
+        println!("seed {seed}");
+        let mut model = Model::new(&device, path, seed);
+        for _ in 0..STEPS {
+            model.step();
+        }
+        model.finish();
+    }
+}
+
+/// What the model knows of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    Connected,
+    /// Requests may fail, and no request succeeds after a failure.
+    Failing,
+    /// It was reset; its requests must come back before it connects again.
+    Reset,
+    /// It was destroyed or dropped.
+    Gone,
+}
+
+struct Connection {
+    near: Option<QueuePair>,
+    far: Option<QueuePair>,
+    queue: SqId,
+    capacity: usize,
+    state: State,
+    /// Token and count of buffers of each request that was accepted and has not come back.
+    outstanding: VecDeque<(u64, usize)>,
+    has_failed: bool,
+    /// Token of the message that the far end receives next.
+    expected: u64,
+}
+
+struct Model<'a> {
+    rng: Rng,
+    path: Path,
+    sender: Sender,
+    near_receiver: Receiver,
+    far_receiver: Receiver,
+    connections: Vec<Connection>,
+    pool: BufferPool,
+    receives: BufferPool,
+    /// Buffers of completions that were forgotten.
+    lost: usize,
+    /// Requests that came back since a batch last ended: they take room until the next one ends.
+    unfreed: usize,
+    next_token: u64,
+    pd: ProtectionDomain,
+    device: &'a Device,
+}
+
+impl<'a> Model<'a> {
+    fn new(device: &'a Device, path: Path, seed: u64) -> Self {
+        let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
+        let receiver = || Receiver::new(&pd, &CqConfig::new(512).path(path)).unwrap();
+        let pool = |count| BufferPool::new(&pd, &PoolConfig::new(count, 64)).unwrap();
+        Self {
+            rng: Rng::with_seed(seed),
+            path,
+            sender: sender(&pd, path),
+            near_receiver: receiver(),
+            far_receiver: receiver(),
+            connections: Vec::new(),
+            pool: pool(BUFFERS),
+            receives: pool(256),
+            lost: 0,
+            unfreed: 0,
+            next_token: 0,
+            pd,
+            device,
+        }
+    }
+
+    fn step(&mut self) {
+        let live = self.connections.iter().filter(|connection| connection.near.is_some()).count();
+        if live < CONNECTIONS && (live == 0 || self.rng.u32(..4) == 0) {
+            self.connect();
+        }
+        let at = self.rng.usize(..self.connections.len());
+        match self.rng.u32(..100) {
+            0..40 => self.post(at),
+            40..58 => self.poll(),
+            58..64 => self.next(),
+            64..74 => _ = self.device.settle(),
+            74..76 => _ = self.device.step(),
+            76..82 => {
+                // Waits for receives, and time-outs of peers that died.
+                let longest = if self.rng.u32(..3) == 0 { 200_000 } else { 2_000 };
+                self.device.advance(Duration::from_micros(self.rng.u64(1..longest)));
+                self.device.settle();
+            }
+            82..90 => self.receive(),
+            90..92 => self.reset(at),
+            92..95 => self.reconnect(at),
+            95 => self.to_error(at),
+            96 => self.lose_far_end(at),
+            97 => self.leave(at, true),
+            98 => self.leave(at, false),
+            _ => self.replace_sender(),
+        }
+    }
+
+    /// Makes a connection, in the place of one that is over if there is one.
+    fn connect(&mut self) {
+        let Self { rng, sender, near_receiver, far_receiver, .. } = self;
+        let config = QpConfig::rc().sends(1 << rng.u32(1..4)).send_buffers(2).max_inline(28).min_rnr_timer(1);
+        let config = if rng.bool() { config.max_unsignaled(rng.u32(..3)) } else { config };
+        let near = QueuePair::builder(&config).receive(near_receiver, RqConfig::new(1)).send(sender).build().unwrap();
+        let far = QueuePair::builder(&config).receive(far_receiver, RqConfig::new(RECEIVES)).build().unwrap();
+        let queue = near.send_queue().unwrap();
+        let mut connection = Connection {
+            near: Some(near),
+            far: Some(far),
+            queue,
+            capacity: self.sender.capacity(queue) as usize,
+            state: State::Connected,
+            outstanding: VecDeque::new(),
+            has_failed: false,
+            expected: 0,
+        };
+        self.join(&mut connection);
+        self.connections.retain(|connection| connection.near.is_some() || !connection.outstanding.is_empty());
+        self.connections.push(connection);
+    }
+
+    fn join(&mut self, connection: &mut Connection) {
+        let Connection { near: Some(near), far: Some(far), .. } = connection else { return };
+        let (here, there) = (near.address().unwrap(), far.address().unwrap());
+        near.connect(&there).unwrap();
+        far.connect(&here).unwrap();
+        self.far_receiver.fill(far.receive_queue().unwrap(), &self.receives).unwrap();
+        connection.expected = self.next_token;
+        (connection.state, connection.has_failed) = (State::Connected, false);
+    }
+
+    fn buffer(pool: &BufferPool, token: u64) -> Option<Buffer> {
+        let mut buffer = pool.take()?;
+        buffer.extend_from_slice(&token.to_ne_bytes());
+        Some(buffer)
+    }
+
+    /// Posts some requests, and rings, or forgets the posting.
+    fn post(&mut self, at: usize) {
+        let connection = &mut self.connections[at];
+        let mut posting = match self.sender.post_many(connection.queue) {
+            Ok(posting) => posting,
+            Err(NotSent::NoQueue) => return assert_eq!(connection.state, State::Gone),
+            Err(NotSent::State(_)) => return assert_ne!(connection.state, State::Connected),
+            Err(error) => panic!("{error}"),
+        };
+        for _ in 0..self.rng.usize(1..=connection.capacity) {
+            let token = self.next_token;
+            posting.token(token);
+            if self.rng.u32(..4) == 0 {
+                posting.signaled();
+            }
+            let (result, buffers) = match self.rng.u32(..3) {
+                0 => (posting.send(token.to_ne_bytes()).map_err(|refused| refused.reason), 0),
+                1 => {
+                    let Some(buffer) = Self::buffer(&self.pool, token) else { break };
+                    (posting.send(buffer).map_err(|refused| refused.reason), 1)
+                }
+                _ => {
+                    let (Some(first), Some(mut second)) = (Self::buffer(&self.pool, token), self.pool.take()) else {
+                        break;
+                    };
+                    second.extend_from_slice(&token.to_be_bytes());
+                    (posting.send([first, second]).map_err(|refused| refused.reason), 2)
+                }
+            };
+            match result {
+                Ok(()) => {
+                    connection.outstanding.push_back((token, buffers));
+                    assert!(connection.outstanding.len() <= connection.capacity);
+                    self.next_token += 1;
+                }
+                Err(NotSent::Full) => {
+                    assert!(connection.outstanding.len() + self.unfreed >= connection.capacity);
+                    break;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if self.rng.u32(..4) == 0 {
+            forget(posting);
+        }
+    }
+
+    /// Polls some of what is over.
+    fn poll(&mut self) {
+        let budget = self.rng.u32(..12);
+        let mut batch = self.sender.poll_up_to(budget);
+        let mut taken = 0;
+        while let Some(done) = batch.next() {
+            taken += 1;
+            let over = Over::of(done, &mut self.rng, &mut self.lost);
+            over.check(&mut self.connections);
+            if self.rng.u32(..8) == 0 {
+                break;
+            }
+        }
+        assert!(taken <= budget);
+        if self.rng.u32(..4) == 0 {
+            self.unfreed += taken as usize;
+            forget(batch);
+        } else {
+            drop(batch);
+            self.unfreed = 0;
+        }
+    }
+
+    /// Takes one that is over.
+    fn next(&mut self) {
+        self.unfreed = 0;
+        if let Some(done) = self.sender.next() {
+            self.unfreed = 1;
+            Over::of(done, &mut self.rng, &mut self.lost).check(&mut self.connections);
+        }
+    }
+
+    /// The far ends take what has arrived, and have all their receives again.
+    fn receive(&mut self) {
+        let mut batch = self.far_receiver.poll();
+        while let Some(next) = batch.next() {
+            let Ok(message) = next else { continue };
+            let is_of = |connection: &&mut Connection| {
+                connection.far.as_ref().is_some_and(|far| far.qp_num() == message.qp_num())
+            };
+            let Some(connection) = self.connections.iter_mut().find(is_of) else { continue };
+            let token = u64::from_ne_bytes(*message.first_chunk().unwrap());
+            assert!(token >= connection.expected, "a message comes twice, or too late");
+            assert!(message.len() == 8 || message[8..] == token.to_be_bytes());
+            connection.expected = token + 1;
+        }
+    }
+
+    fn to_error(&mut self, at: usize) {
+        let connection = &mut self.connections[at];
+        if let Some(near) = &connection.near {
+            near.to_error().unwrap();
+            connection.state = State::Failing;
+        }
+    }
+
+    /// The peer dies: requests fail when their retries are used up.
+    fn lose_far_end(&mut self, at: usize) {
+        let connection = &mut self.connections[at];
+        if let Some(far) = connection.far.take() {
+            self.far_receiver.destroy_qp(far).unwrap();
+            if connection.state == State::Connected {
+                connection.state = State::Failing;
+            }
+        }
+    }
+
+    fn reset(&mut self, at: usize) {
+        let connection = &mut self.connections[at];
+        if let Some(near) = &mut connection.near {
+            self.near_receiver.reset_qp(near).unwrap();
+            connection.state = State::Reset;
+            assert!(self.sender.is_busy(connection.queue), "the sender has not polled since the reset");
+        }
+    }
+
+    fn reconnect(&mut self, at: usize) {
+        let mut connection = self.connections.swap_remove(at);
+        if let (Some(near), Some(far), State::Reset) = (&mut connection.near, &mut connection.far, connection.state) {
+            if self.sender.is_busy(connection.queue) {
+                let refused = near.connect(&far.address().unwrap());
+                assert!(matches!(refused, Err(Error::InUse { .. })), "{refused:?}");
+            } else {
+                assert!(connection.outstanding.is_empty());
+                self.far_receiver.reset_qp(far).unwrap();
+                self.join(&mut connection);
+            }
+        }
+        self.connections.push(connection);
+    }
+
+    /// Destroys a queue pair, or drops its handle.
+    fn leave(&mut self, at: usize, destroys: bool) {
+        let connection = &mut self.connections[at];
+        let Some(near) = connection.near.take() else { return };
+        connection.state = State::Gone;
+        if destroys {
+            self.near_receiver.destroy_qp(near).unwrap();
+        } else {
+            drop(near);
+        }
+        if let Some(far) = connection.far.take() {
+            self.far_receiver.destroy_qp(far).unwrap();
+        }
+    }
+
+    /// Drops the sender, whose requests stay with their queue pairs until these are destroyed.
+    fn replace_sender(&mut self) {
+        self.sender = sender(&self.pd, self.path);
+        self.unfreed = 0;
+        for connection in std::mem::take(&mut self.connections) {
+            if let Some(near) = connection.near {
+                let buffers: usize = connection.outstanding.iter().map(|(_, buffers)| buffers).sum();
+                let before = self.pool.available();
+                self.near_receiver.destroy_qp(near).unwrap();
+                assert!(self.pool.available() >= before + buffers, "{buffers} buffers");
+            }
+            if let Some(far) = connection.far {
+                self.far_receiver.destroy_qp(far).unwrap();
+            }
+        }
+        // The receiver lets go of queue pairs that were dropped.
+        self.connect();
+        assert_eq!(self.pool.available() + self.lost, BUFFERS as usize);
+    }
+
+    /// Ends everything in random ways. All that is outstanding comes back.
+    fn finish(mut self) {
+        for at in 0..self.connections.len() {
+            match self.rng.u32(..4) {
+                0 => self.leave(at, true),
+                1 => self.leave(at, false),
+                2 => self.to_error(at),
+                _ => self.reset(at),
+            }
+        }
+        for _ in 0..4 {
+            self.device.settle();
+            let mut batch = self.sender.poll_up_to(u32::MAX);
+            while let Some(done) = batch.next() {
+                Over::of(done, &mut self.rng, &mut self.lost).check(&mut self.connections);
+            }
+        }
+        for connection in &self.connections {
+            let Connection { queue, outstanding, state, .. } = connection;
+            assert!(outstanding.is_empty(), "{state:?}: {outstanding:?}");
+            assert!(!self.sender.is_busy(*queue), "{state:?}");
+            if *state == State::Gone {
+                assert_eq!(self.sender.capacity(*queue), 0, "the queue pair is destroyed");
+            }
+        }
+        assert_eq!(self.pool.available() + self.lost, BUFFERS as usize);
+    }
+}
+
+fn sender(pd: &ProtectionDomain, path: Path) -> Sender {
+    Sender::new(pd, &CqConfig::new(512).path(path)).unwrap()
+}
+
+/// A request that came back.
+struct Over {
+    queue: SqId,
+    token: u64,
+    has_succeeded: bool,
+    /// `None` if its completion was forgotten, or its buffers were not all taken.
+    buffers: Option<Vec<Buffer>>,
+}
+
+impl Over {
+    /// Takes a completion apart, or a part of it, or forgets it.
+    fn of(done: Result<SendCompletion<'_>, SendFailure>, rng: &mut Rng, lost: &mut usize) -> Self {
+        match done {
+            Ok(mut done) => {
+                let (queue, token) = (done.queue, done.token);
+                let buffers = match rng.u32(..8) {
+                    0 => {
+                        *lost += usize::from(done.buffer.is_some());
+                        forget(done);
+                        None
+                    }
+                    1 => None,
+                    _ => {
+                        let mut buffers = Vec::from_iter(done.buffer.take());
+                        buffers.extend(std::iter::from_fn(|| done.next_buffer()));
+                        Some(buffers)
+                    }
+                };
+                Self { queue, token, has_succeeded: true, buffers }
+            }
+            Err(failure) => {
+                let SendFailure { queue, token, buffers, .. } = failure;
+                Self { queue, token, has_succeeded: false, buffers: Some(buffers) }
+            }
+        }
+    }
+
+    /// Compares it with the oldest request of its connection.
+    fn check(self, connections: &mut [Connection]) {
+        let Self { queue, token, has_succeeded, buffers } = self;
+        let connection = connections.iter_mut().find(|connection| connection.queue == queue);
+        let connection = connection.expect("a connection with requests");
+        let (expected, count) = connection.outstanding.pop_front().expect("an outstanding request");
+        assert_eq!(token, expected);
+        if has_succeeded {
+            assert!(!connection.has_failed, "request {token} succeeded after a failure");
+        } else {
+            assert_ne!(connection.state, State::Connected, "request {token} failed");
+            connection.has_failed = true;
+        }
+        if let Some(buffers) = buffers {
+            assert_eq!(buffers.len(), count);
+            if let [first, rest @ ..] = &buffers[..] {
+                assert_eq!(**first, token.to_ne_bytes());
+                assert!(rest.iter().all(|buffer| **buffer == token.to_be_bytes()));
+            }
+        }
+    }
+}
