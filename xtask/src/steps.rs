@@ -51,6 +51,7 @@ const STEPS: &[Step] = &[
     step("package", Ring::Proof, packages::run),
     step("install", Ring::Proof, install),
     step("features", Ring::Proof, features),
+    step("unchecked", Ring::Proof, unchecked),
     step("oldest", Ring::Proof, oldest),
     step("aarch64", Ring::Proof, aarch64),
     step("programs", Ring::Proof, programs),
@@ -283,6 +284,16 @@ fn features(session: &Session) -> Result<Totals> {
     let mut command = session.cargo("clippy -p soft-mlx5 --lib --quiet --locked --no-default-features");
     totals += built(command.args(["--", "-D", "warnings"]))?;
     Ok(totals)
+}
+
+/// Numbers of the caller at their limits, in a library that does not check for overflow, as in a release build.
+fn unchecked(session: &Session) -> Result<Totals> {
+    const BUILD: &str =
+        "build --config profile.dev.package.doorbell.overflow-checks=false --test suite --bin soft-mlx5";
+    let binaries = tests(session, BUILD, &[Needs::AnyDevice])?;
+    let mut options = on_device(session, "direct", &[]);
+    options.arguments = vec!["at_the_limits".into()];
+    isolate::run(&binaries, &options)
 }
 
 /// Returns the oldest supported toolchain by the name that rustup gives it.
