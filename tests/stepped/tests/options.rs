@@ -28,6 +28,7 @@ struct World {
 }
 
 type Check = fn(&mut World);
+type CheckOfFrames = fn(&ProtectionDomain, Path);
 
 /// Options by name.
 const OPTIONS: &[(&str, Check)] = &[
@@ -153,7 +154,7 @@ const OPTIONS: &[(&str, Check)] = &[
             w.sender.capacity(&qp)
         };
         let [few, many] = [4, 64].map(capacity);
-        assert!(few >= 4 && few < 64 && many >= 64, "{few} and {many}");
+        assert!((4..64).contains(&few) && many >= 64, "{few} and {many}");
     }),
     ("QpConfig: service_level", |w| assert_eq!(w.attributes(QpConfig::rc().service_level(3)).ah_attr.sl, 3)),
     ("QpConfig: timeout", |w| assert_eq!(w.attributes(QpConfig::rc().timeout(9)).timeout, 9)),
@@ -204,12 +205,12 @@ const OPTIONS: &[(&str, Check)] = &[
             let mut tags = TagMatchingSrq::new(&w.pd, &of(slots)).unwrap();
             tags.keep_filled(&pool).unwrap()
         });
-        assert!(few >= 33 && few < 200 && many >= 200, "{few} and {many}");
+        assert!((33..200).contains(&few) && many >= 200, "{few} and {many}");
     }),
 ];
 
 /// The same for options of frames.
-const OPTIONS_OF_FRAMES: &[(&str, fn(&ProtectionDomain, Path))] = &[
+const OPTIONS_OF_FRAMES: &[(&str, CheckOfFrames)] = &[
     ("frames::Flow: join_on", |pd, path| {
         let flow = feed().join_on(Ipv4Addr::LOCALHOST);
         // It joins, or says that it cannot.

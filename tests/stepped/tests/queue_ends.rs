@@ -392,7 +392,7 @@ impl Receiving {
     fn take(&mut self, is_forgotten: bool) {
         let mut batch = self.receiver.poll();
         self.kept.push_back(batch.next().unwrap().unwrap().take().unwrap());
-        drop(batch.next().unwrap().unwrap());
+        batch.next().unwrap().unwrap();
         if is_forgotten {
             forget(batch);
         }

@@ -122,7 +122,7 @@ impl<'a> Model<'a> {
             82..90 => self.receive(),
             90..92 => self.reset(at),
             92..95 => self.reconnect(at),
-            95 => self.to_error(at),
+            95 => self.fail(at),
             96 => self.lose_far_end(at),
             97 => self.leave(at, true),
             98 => self.leave(at, false),
@@ -264,7 +264,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    fn to_error(&mut self, at: usize) {
+    fn fail(&mut self, at: usize) {
         let connection = &mut self.connections[at];
         if let Some(near) = &connection.near {
             near.to_error().unwrap();
@@ -348,7 +348,7 @@ impl<'a> Model<'a> {
             match self.rng.u32(..4) {
                 0 => self.leave(at, true),
                 1 => self.leave(at, false),
-                2 => self.to_error(at),
+                2 => self.fail(at),
                 _ => self.reset(at),
             }
         }
