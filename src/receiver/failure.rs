@@ -44,8 +44,8 @@ pub struct Failure<B = Buffer> {
     pub qp_num: u32,
     /// The cause.
     pub cause: Cause,
-    /// Of a flushed receive: the status of the completion that failed the queue pair, if that completion was polled,
-    /// from the receiver or from the sender. `None` after [`QueuePair::to_error`](crate::QueuePair::to_error).
+    /// The status of the completion that failed the queue pair, if this receive was flushed and that completion was
+    /// polled, from the receiver or from the sender. `None` after [`QueuePair::to_error`](crate::QueuePair::to_error).
     pub first: Option<WcStatus>,
     /// The device's own error code; 0 if it reported none.
     pub vendor_err: u32,

@@ -129,8 +129,8 @@ pub struct SendFailure {
     pub token: u64,
     /// The status of the request.
     pub status: WcStatus,
-    /// Of a flushed request: the status of the completion that failed the queue pair, if that completion was polled,
-    /// from the sender or from the receiver. `None` after [`QueuePair::to_error`](crate::QueuePair::to_error), a reset
+    /// The status of the completion that failed the queue pair, if this request was flushed and that completion was
+    /// polled, from the sender or from the receiver. `None` after [`QueuePair::to_error`](crate::QueuePair::to_error), a reset
     /// or the end of the queue pair.
     pub first: Option<WcStatus>,
     /// The device's own error code; 0 for a reset.

@@ -17,7 +17,7 @@ use soft_mlx5::Device;
 
 on_each_path! { every_option_acts_or_is_refused }
 
-/// What a test of an option has.
+/// The objects of a test of an option.
 struct World {
     path: Path,
     /// On InfiniBand.

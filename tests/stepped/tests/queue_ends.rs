@@ -16,7 +16,7 @@ on_each_path! { every_end_of_a_send_queue every_end_of_a_receive_queue }
 
 const BUFFERS: u32 = 64;
 
-/// What a queue ends by.
+/// The way a queue ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Destroy,
@@ -42,7 +42,7 @@ const ENDS: [End; 8] = [
     End::DeviceGone,
 ];
 
-/// What a send queue holds when it ends.
+/// The state of a send queue when it ends.
 #[derive(Clone, Copy, Debug)]
 enum Sends {
     Idle,
@@ -320,7 +320,7 @@ fn every_end_of_a_send_queue(path: Path) {
     }
 }
 
-/// What a receive queue holds when it ends.
+/// The state of a receive queue when it ends.
 #[derive(Clone, Copy, Debug)]
 enum Receives {
     Idle,

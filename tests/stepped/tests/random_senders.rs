@@ -36,7 +36,7 @@ fn random_senders(path: Path) {
     }
 }
 
-/// What the model knows of a queue pair.
+/// The state of a queue pair, as the model knows it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Connected,
