@@ -9,13 +9,12 @@
 //! ```
 
 mod common;
+#[path = "common/device.rs"]
+mod device;
 
-use std::env;
 use std::error::Error;
-use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver as Channel};
 use std::thread;
@@ -23,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, value_parser};
 use common::{Digest, MAX_MESSAGE, Report};
+use device::describe;
 use doorbell::{Buffer, BufferPool, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig, SrqId};
 
 /// Receives that are posted. One less than a power of two fits an SRQ best.
@@ -83,7 +83,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         Some(name) => doorbell::open(name)?,
         None => doorbell::devices()?[0].open()?,
     };
-    let device = describe(context.name());
+    let device = describe(&context);
     let pd = context.alloc_pd()?;
     let large = BufferPool::new(&pd, &PoolConfig::new(RECEIVES + KEPT as u32, MAX_MESSAGE))?;
     let small = BufferPool::new(&pd, &PoolConfig::new(RECEIVES.div_ceil(SCATTERED), SMALL))?;
@@ -261,19 +261,4 @@ impl Meter {
             self.messages as f64 / seconds
         );
     }
-}
-
-/// Name and kind of the device.
-fn describe(name: &str) -> String {
-    let sysfs = env::var_os("SYSFS_PATH").map_or(PathBuf::from("/sys"), PathBuf::from);
-    let dir = sysfs.join("class/infiniband").join(name);
-    let description = fs::read_to_string(dir.join("node_desc")).unwrap_or_default();
-    let kind = if description.starts_with("soft-mlx5") {
-        "soft-mlx5".to_owned()
-    } else {
-        // A link into the tree of PCI devices; rxe and its like have none.
-        let pci = fs::read_link(dir.join("device")).unwrap_or_default();
-        pci.file_name().map_or("no PCI device".into(), |pci| pci.to_string_lossy().into_owned())
-    };
-    format!("{name} ({kind})")
 }

@@ -1,51 +1,55 @@
-//! Latency of messages between two processes: half of the time that a message takes there and back, as a
-//! histogram.
+//! Latency of single messages: half of the time that a message takes there and back, as a histogram. doorbell and
+//! libmlx5 take turns, message by message, and are drawn in one picture.
 //!
 //! ```text
+//! latency --local               both ends on this machine, in one thread
 //! latency                       start a server and wait for a client
 //! latency HOST --svg plot.svg   measure against the server at HOST
 //! ```
 //!
-//! On a software device it measures that device, not an adapter; there `--events` leaves the device a
-//! processor, and `-n 1000` is enough.
+//! Each end is one thread on a processor of its own that polls, and allocates nothing while it measures. On a software
+//! device it measures that device, not an adapter; there `--events` leaves the device a processor, and `-n 1000` is
+//! enough.
 
+#[path = "../common/device.rs"]
+mod device;
 mod plot;
+mod side;
 
 use std::error::Error;
 use std::fs;
 use std::io::{Read, Write};
+use std::mem;
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::{Parser, value_parser};
-use doorbell::{
-    Buffer, BufferPool, Completions, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender, SqId,
-};
+use doorbell::{Context, Path};
 use hdrhistogram::Histogram;
+use plot::Curve;
+use side::Side;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
-
-const RECEIVES: u32 = 16;
-
-/// How long no message may come.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Measure the latency of messages
 #[derive(Parser)]
 struct Args {
     /// The server; without it this is the server
     host: Option<String>,
+    /// Both ends are this thread: no server
+    #[arg(short, long, conflicts_with = "host")]
+    local: bool,
     /// Listen on or connect to this port
     #[arg(short, long, default_value_t = 18515)]
     port: u16,
     /// Name of the RDMA device [default: the first]
     #[arg(long)]
     device: Option<String>,
-    /// How the queues are driven: auto, direct or verbs
-    #[arg(long, default_value_t = Path::Auto)]
-    path: Path,
+    /// Measure one way to drive the queues: auto, direct or verbs [default: direct beside verbs, where both work]
+    #[arg(long)]
+    path: Option<Path>,
     /// Bytes of a message (of the client; the server does as it does)
     #[arg(short, long, default_value_t = 64, value_parser = value_parser!(u32).range(1..=1 << 20))]
     size: u32,
@@ -58,6 +62,9 @@ struct Args {
     /// Sleep until messages arrive [default: poll]
     #[arg(short, long)]
     events: bool,
+    /// Run on this processor [default: the last one; the server on the one before]
+    #[arg(long)]
+    cpu: Option<usize>,
     /// Write a plot of the distribution
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -74,146 +81,138 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    match &args.host {
-        Some(host) => {
-            let stream = TcpStream::connect((host.as_str(), args.port));
-            let mut stream = stream.map_err(|e| format!("connection to {host}: {e}"))?;
-            let messages = args.warm_up.checked_add(args.iters).ok_or("too many messages")?;
-            stream.write_all(&args.size.to_be_bytes())?;
-            stream.write_all(&messages.to_be_bytes())?;
-            measure(&mut Side::new(args, args.size, &mut stream)?, args)
+    let context = match &args.device {
+        Some(name) => doorbell::open(name)?,
+        None => doorbell::devices()?.first().ok_or("there is no RDMA device")?.open()?,
+    };
+    // A software device has started its thread by now.
+    pin(args.cpu, args.host.is_none() && !args.local)?;
+    let messages = args.warm_up.checked_add(args.iters).ok_or("too many messages")?;
+    if args.local {
+        let new = |&path| Side::new(&context, path, args.size, args.events);
+        let paths = paths(args, &context);
+        let mut near = paths.iter().map(new).collect::<Result<Vec<_>>>()?;
+        let mut far = paths.iter().map(new).collect::<Result<Vec<_>>>()?;
+        for (near, far) in near.iter_mut().zip(&mut far) {
+            near.connect_to(far)?;
         }
-        None => {
-            let listener = TcpListener::bind(("0.0.0.0", args.port));
-            let listener = listener.map_err(|e| format!("port {}: {e}", args.port))?;
-            println!("waiting for a client on {}", listener.local_addr()?);
-            let (mut stream, _) = listener.accept()?;
-            let mut word = || -> Result<u32> {
-                let mut bytes = [0; 4];
-                stream.read_exact(&mut bytes)?;
-                Ok(u32::from_be_bytes(bytes))
-            };
-            let (size, messages) = (word()?, word()?);
-            let mut side = Side::new(args, size, &mut stream)?;
-            for _ in 0..messages {
-                side.receive()?;
-                side.send()?;
-            }
+        return measure(args, &context, &mut near, &mut far);
+    }
+    if let Some(host) = &args.host {
+        let stream = TcpStream::connect((host.as_str(), args.port));
+        let mut stream = stream.map_err(|e| format!("connection to {host}: {e}"))?;
+        let paths = paths(args, &context);
+        for word in [args.size, messages, paths.len() as u32] {
+            stream.write_all(&word.to_be_bytes())?;
+        }
+        let mut sides = Vec::new();
+        for path in paths {
+            let mut side = Side::new(&context, path, args.size, args.events)?;
+            side.connect_over(&mut stream)?;
+            sides.push(side);
+        }
+        return measure(args, &context, &mut sides, &mut []);
+    }
+    let listener = TcpListener::bind(("0.0.0.0", args.port));
+    let listener = listener.map_err(|e| format!("port {}: {e}", args.port))?;
+    println!("waiting for a client on {}", listener.local_addr()?);
+    let (mut stream, _) = listener.accept()?;
+    let mut word = || -> Result<u32> {
+        let mut bytes = [0; 4];
+        stream.read_exact(&mut bytes)?;
+        Ok(u32::from_be_bytes(bytes))
+    };
+    let (size, messages, ways) = (word()?, word()?, word()?);
+    let own = paths(args, &context);
+    let mut sides = Vec::new();
+    for way in 0..ways as usize {
+        let path = own[way % own.len()];
+        let mut side = Side::new(&context, path, size, args.events)?;
+        side.connect_over(&mut stream)?;
+        sides.push(side);
+    }
+    for _ in 0..messages {
+        for side in &mut sides {
+            side.receive()?;
+            side.send()?;
             side.finish_send()?;
-            // The client says by leaving that it has the last answer.
-            let _ = stream.read(&mut [0]);
-            Ok(())
         }
     }
-}
-
-fn measure(side: &mut Side, args: &Args) -> Result<()> {
-    // From 1 ns to a minute, to three digits.
-    let mut histogram = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3)?;
-    for i in 0..args.warm_up + args.iters {
-        let began = Instant::now();
-        side.send()?;
-        side.receive()?;
-        let half = began.elapsed().as_nanos() as u64 / 2;
-        if i >= args.warm_up {
-            histogram.record(half)?;
-        }
-        // The outstanding send is over: the answer came.
-        side.finish_send()?;
-    }
-    let title = format!(
-        "{} messages of {} bytes on {}, path {}",
-        args.iters,
-        args.size,
-        side.receiver.pd().context().name(),
-        side.receiver.path()
-    );
-    println!("{title}: half of there and back, in µs");
-    let micros = |nanos: u64| nanos as f64 / 1000.0;
-    println!("min {:.3}", micros(histogram.min()));
-    // Only quantiles for which there are enough messages.
-    for (name, quantile) in plot::quantiles(histogram.len()) {
-        println!("{name} {:.3}", micros(histogram.value_at_quantile(quantile)));
-    }
-    println!("max {:.3}", micros(histogram.max()));
-    if let Some(file) = &args.svg {
-        let svg = plot::svg(&histogram, &title, "half of the round trip");
-        fs::write(file, svg).map_err(|e| format!("{}: {e}", file.display()))?;
-    }
+    // The client says by leaving that it has the last answer.
+    let _ = stream.read(&mut [0]);
     Ok(())
 }
 
-/// One end of the connection.
-struct Side {
-    // Dropped first: it disconnects.
-    _qp: QueuePair,
-    receiver: Receiver,
-    sender: Sender,
-    queue: SqId,
-    events: bool,
-    size: usize,
-    /// The buffer to send, while it is not on its way.
-    buffer: Option<Buffer>,
+/// The ways that are measured.
+fn paths(args: &Args, context: &Context) -> Vec<Path> {
+    match (args.path, context.auto_path().0) {
+        (Some(path), _) => vec![path],
+        (None, Path::Direct) => vec![Path::Direct, Path::Verbs],
+        (None, other) => vec![other],
+    }
 }
 
-impl Side {
-    fn new(args: &Args, size: u32, stream: &mut TcpStream) -> Result<Self> {
-        let context = match &args.device {
-            Some(name) => doorbell::open(name)?,
-            None => doorbell::devices()?[0].open()?,
-        };
-        let pd = context.alloc_pd()?;
-        let pool = BufferPool::new(&pd, &PoolConfig::new(RECEIVES + 1, size))?;
-        let mut buffer = pool.take().ok_or("the pool is too small")?;
-        buffer.set_len(size as usize);
-
-        let config = CqConfig::new(RECEIVES).path(args.path);
-        let mut receiver = Receiver::new(&pd, &config)?;
-        let mut sender = Sender::new(&pd, &CqConfig::new(16).path(args.path))?;
-        let config = QpConfig::rc().sends(1);
-        let mut qp =
-            QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(RECEIVES)).send(&mut sender).build()?;
-        let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
-        receiver.fill(qp.receive_queue().ok_or("the queue pair has no receive queue")?, &pool)?;
-        qp.connect_over(stream)?;
-        let (events, size) = (args.events, size as usize);
-        Ok(Self { _qp: qp, receiver, sender, queue, events, size, buffer: Some(buffer) })
-    }
-
-    fn send(&mut self) -> Result<()> {
-        self.finish_send()?;
-        let buffer = self.buffer.take().ok_or("a send is outstanding")?;
-        Ok(self.sender.post(self.queue)?.send(buffer)?)
-    }
-
-    /// Takes the completion of the send, and its buffer.
-    fn finish_send(&mut self) -> Result<()> {
-        while self.buffer.is_none() {
-            if let Some(completion) = self.sender.poll_up_to(1).next() {
-                let completion = completion?;
-                self.buffer = completion.buffer;
-            }
+/// Keeps this thread on one of the processors that it may run on.
+fn pin(cpu: Option<usize>, server: bool) -> Result<()> {
+    // SAFETY: plain structures of the right size.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = mem::zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut allowed);
+        let mut last = (0..libc::CPU_SETSIZE as usize).rev().filter(|&cpu| libc::CPU_ISSET(cpu, &allowed));
+        let own = last.next().unwrap_or(0);
+        let cpu = cpu.unwrap_or(if server { last.next().unwrap_or(own) } else { own });
+        let mut one: libc::cpu_set_t = mem::zeroed();
+        libc::CPU_SET(cpu.min(libc::CPU_SETSIZE as usize - 1), &mut one);
+        match libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &one) {
+            0 => Ok(()),
+            _ => Err(format!("processor {cpu}: {}", std::io::Error::last_os_error()).into()),
         }
-        Ok(())
     }
+}
 
-    /// Receives one message, which gives its slot back.
-    fn receive(&mut self) -> Result<()> {
-        let began = Instant::now();
-        loop {
-            if self.events && !self.receiver.wait(PATIENCE)? {
-                return Err(format!("nothing came for {PATIENCE:?}").into());
+/// Sends over each side in turn. The other ends answer here where they are of this thread.
+fn measure(args: &Args, context: &Context, sides: &mut [Side], far: &mut [Side]) -> Result<()> {
+    // From 1 ns to a minute, to three digits: recording allocates nothing.
+    let mut histograms = vec![Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3)?; sides.len()];
+    for message in 0..args.warm_up + args.iters {
+        for (way, (side, histogram)) in sides.iter_mut().zip(&mut histograms).enumerate() {
+            let began = Instant::now();
+            side.send()?;
+            if let Some(far) = far.get_mut(way) {
+                far.receive()?;
+                far.send()?;
             }
-            if let Some(message) = self.receiver.poll_up_to(1).next() {
-                let len = message?.len();
-                if len != self.size {
-                    return Err(format!("a message of {len} bytes instead of {}", self.size).into());
-                }
-                return Ok(());
+            side.receive()?;
+            let half = began.elapsed().as_nanos() as u64 / 2;
+            if message >= args.warm_up {
+                histogram.record(half)?;
             }
-            if began.elapsed() > PATIENCE {
-                return Err(format!("nothing came for {PATIENCE:?}").into());
+            // The outstanding send is over: the answer came.
+            side.finish_send()?;
+            if let Some(far) = far.get_mut(way) {
+                far.finish_send()?;
             }
         }
     }
+    let title = format!("{} messages of {} bytes on {}", args.iters, args.size, device::describe(context));
+    println!("{title}: half of there and back, in µs");
+    let row = |name: &str, value: &dyn Fn(&Histogram<u64>) -> u64| {
+        let micros = histograms.iter().map(|histogram| format!(" {:>10.3}", value(histogram) as f64 / 1000.0));
+        println!("{name:<6}{}", micros.collect::<String>());
+    };
+    println!("path  {}", sides.iter().map(|side| format!(" {:>10}", side.path().to_string())).collect::<String>());
+    row("min", &Histogram::min);
+    // Only quantiles for which there are enough messages.
+    for (name, quantile) in plot::quantiles(args.iters.into()) {
+        row(name, &|histogram| histogram.value_at_quantile(quantile));
+    }
+    row("max", &Histogram::max);
+    if let Some(file) = &args.svg {
+        let library = if context.auto_path().0 == Path::Direct { "libmlx5" } else { "libibverbs" };
+        let curve = |(side, histogram): (&Side, _)| Curve { name: side.name(library), histogram };
+        let curves: Vec<_> = sides.iter().zip(&histograms).map(curve).collect();
+        let svg = plot::svg(&curves, &title, "half of the round trip");
+        fs::write(file, svg).map_err(|e| format!("{}: {e}", file.display()))?;
+    }
+    Ok(())
 }

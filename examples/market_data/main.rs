@@ -12,6 +12,8 @@
 //! purpose.
 
 mod capture;
+#[path = "../common/device.rs"]
+mod device;
 mod feed;
 #[path = "../latency/plot.rs"]
 mod plot;

@@ -9,8 +9,10 @@ use doorbell::frames::{Flow, FrameConfig, FrameReceiver};
 use doorbell::{Clock, CqConfig, Timestamps};
 use hdrhistogram::Histogram;
 
+use crate::device::describe;
 use crate::feed::{self, GROUPS, Gaps, PORT, REPORT, WINDOW};
-use crate::{Args, Result, plot};
+use crate::plot::{self, Curve};
+use crate::{Args, Result};
 
 /// How long no frame may come.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -131,7 +133,7 @@ fn age(clock: &Clock, frame: &doorbell::frames::Frame<'_>) -> u64 {
 }
 
 fn report(receiver: &FrameReceiver, feeds: &Feeds, latency: &Histogram<u64>, svg: Option<&Path>) -> Result<()> {
-    let title = format!("{} frames on {}, path {}", latency.len(), receiver.pd().context().name(), receiver.path());
+    let title = format!("{} frames on {}, path {}", latency.len(), describe(receiver.pd().context()), receiver.path());
     println!("{title}: from the adapter to the program, in µs");
     for (name, quantile) in plot::quantiles(latency.len()) {
         println!("{name} {:.3}", latency.value_at_quantile(quantile) as f64 / 1000.0);
@@ -143,7 +145,8 @@ fn report(receiver: &FrameReceiver, feeds: &Feeds, latency: &Histogram<u64>, svg
         feeds.lost
     );
     if let Some(file) = svg {
-        let svg = plot::svg(latency, &title, "from the adapter to the program");
+        let curve = Curve { name: String::new(), histogram: latency };
+        let svg = plot::svg(&[curve], &title, "from the adapter to the program");
         fs::write(file, svg).map_err(|e| format!("{}: {e}", file.display()))?;
     }
     Ok(())

@@ -9,11 +9,11 @@ use std::time::Duration;
 use doorbell_tests::programs::{Ended, Temporary, example, free_port};
 
 /// Runs a server and a client; returns what the client printed.
-fn measure(path: &str, more: &[&str]) -> String {
+fn measure(paths: &[&str], more: &[&str]) -> String {
     let port = free_port().to_string();
     let command = |more: &[&str]| {
         let mut command = example(&[], "latency");
-        command.args(["--path", path, "--events", "--port", &port]).args(more);
+        command.args(paths).args(["--events", "--port", &port]).args(more);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     };
@@ -31,20 +31,21 @@ fn measure(path: &str, more: &[&str]) -> String {
     client.printed
 }
 
-/// The number after `name`.
-fn value(printed: &str, name: &str) -> f64 {
+/// The numbers after `name`, one of each path.
+fn values(printed: &str, name: &str) -> Vec<f64> {
     let line = printed.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
-    line.unwrap_or_else(|| panic!("no {name} in {printed}")).parse().unwrap()
+    let line = line.unwrap_or_else(|| panic!("no {name} in {printed}"));
+    line.split_whitespace().map(|value| value.parse().unwrap()).collect()
 }
 
 #[test]
 fn quantiles_are_in_order_and_drawn() {
     let svg = Temporary::file("latency.svg");
     let arguments = ["-n", "500", "-w", "10", "-s", "2000", "--svg", svg.to_str().unwrap()];
-    let printed = measure("direct", &arguments);
-    assert!(printed.starts_with("500 messages of 2000 bytes on mlx5_0, path direct: "), "{printed}");
+    let printed = measure(&["--path", "direct"], &arguments);
+    assert!(printed.starts_with("500 messages of 2000 bytes on mlx5_0 (soft-mlx5): "), "{printed}");
     let names = ["min", "p50", "p90", "max"];
-    let values = names.map(|name| value(&printed, name));
+    let values = names.map(|name| values(&printed, name)[0]);
     // 500 messages are too few for a p99.
     assert!(!printed.contains("p99"), "{printed}");
     assert!(values[0] > 0.0 && values.is_sorted(), "{printed}");
@@ -64,7 +65,22 @@ fn quantiles_are_in_order_and_drawn() {
 }
 
 #[test]
-fn the_verbs_path_is_measured_too() {
-    let printed = measure("verbs", &["-n", "100", "-w", "0"]);
-    assert!(printed.contains("path verbs"), "{printed}");
+fn both_paths_take_turns() {
+    // The server drives its ends as the client does.
+    let printed = measure(&[], &["-n", "100", "-w", "0"]);
+    assert!(printed.lines().any(|line| line.split_whitespace().eq(["path", "direct", "verbs"])), "{printed}");
+    let maxima = values(&printed, "max");
+    assert!(maxima.len() == 2 && maxima.iter().all(|&max| max > 0.0), "{printed}");
+}
+
+#[test]
+fn one_thread_is_both_ends() {
+    let svg = Temporary::file("local.svg");
+    let mut command = example(&[], "latency");
+    command.args(["--local", "--events", "-n", "100", "-w", "5", "--svg"]).arg(&*svg);
+    let ended = Ended::of(&mut command);
+    assert_eq!(ended.code, Some(0), "{ended}");
+    let drawn = std::fs::read_to_string(&*svg).unwrap();
+    assert!(drawn.contains("on mlx5_0 (soft-mlx5)"), "{drawn}");
+    assert_eq!((drawn.matches("<polyline").count(), drawn.matches("<circle").count()), (2, 2), "{drawn}");
 }
