@@ -4,12 +4,11 @@ use std::ptr::NonNull;
 
 use mlx5_ring::{cq, rq, srq};
 use mlx5_wire::be::{Be16, Be32};
-use mlx5_wire::cqe::{self, Cqe64, CqeFormat, ErrorCqe};
+use mlx5_wire::cqe::{self, Cqe64, CqeFormat};
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::mini_cqe::{ChecksumMiniCqe, MINI_CQES_PER_ARRAY, array_of};
 use mlx5_wire::next::NextSegment;
 use mlx5_wire::opcode::CqeOpcode;
-use mlx5_wire::syndrome::Syndrome;
 use std::mem::offset_of;
 use std::sync::atomic::{Ordering, fence};
 
@@ -30,12 +29,8 @@ pub enum Order {
 pub enum Form {
     /// One for each message.
     Plain,
-    /// As [`Plain`](Self::Plain), but each hundredth receive was flushed.
-    Failures,
     /// In compressed blocks, of the checksum format.
     Compressed,
-    /// With immediate data.
-    Immediate,
     /// With a payload of 32 bytes in the CQE itself.
     Inline32,
     /// With a payload of 64 bytes before the CQE, in entries of 128 bytes.
@@ -46,17 +41,9 @@ impl Form {
     /// How the CQE of a message names it.
     const fn format(self) -> CqeFormat {
         match self {
-            Self::Plain | Self::Failures | Self::Compressed | Self::Immediate => CqeFormat::Plain,
+            Self::Plain | Self::Compressed => CqeFormat::Plain,
             Self::Inline32 => CqeFormat::Inline32,
             Self::Inline64 => CqeFormat::Inline64,
-        }
-    }
-
-    /// Opcode of the CQE of a message.
-    const fn opcode(self) -> CqeOpcode {
-        match self {
-            Self::Immediate => CqeOpcode::ResponderSendImm,
-            _ => CqeOpcode::ResponderSend,
         }
     }
 }
@@ -208,16 +195,7 @@ impl Adapter {
         let mut cqe = Cqe64::from_bytes(&bytes);
         cqe.byte_cnt = Be32::new(len);
         cqe.wqe_counter = Be16::new(taken.wqe_counter);
-        self.write(cqe, form.opcode(), format);
-        self.producer_index = self.producer_index.wrapping_add(1);
-    }
-
-    fn write_flushed(&mut self, taken: Taken) {
-        let mut bytes = self.titles[taken.qp].to_bytes();
-        bytes[offset_of!(ErrorCqe, syndrome)] = Syndrome::WR_FLUSH.get();
-        let mut cqe = Cqe64::from_bytes(&bytes);
-        cqe.wqe_counter = Be16::new(taken.wqe_counter);
-        self.write(cqe, CqeOpcode::ResponderError, CqeFormat::Plain);
+        self.write(cqe, CqeOpcode::ResponderSend, format);
         self.producer_index = self.producer_index.wrapping_add(1);
     }
 
@@ -285,13 +263,11 @@ impl Complete for Adapter {
                     _ => 64 + (first + i) as u32 % 128,
                 };
                 let lens: Vec<_> = (0..block.len()).map(len).collect();
-                let failed = form == Form::Failures && first % 100 == 99;
                 for (taken, &len) in block.iter().zip(&lens) {
-                    sum.add(taken.addr, if failed { 0 } else { len.into() });
+                    sum.add(taken.addr, len.into());
                 }
-                match (lens.len(), failed) {
-                    (1, false) => self.write_send(block[0], lens[0], form),
-                    (1, true) => self.write_flushed(block[0]),
+                match lens.len() {
+                    1 => self.write_send(block[0], lens[0], form),
                     _ => self.write_block(block[0], &lens),
                 }
                 self.written += lens.len();

@@ -1,7 +1,6 @@
 //! The cases: an operation, a subject of doorbell, and its reference.
 
 use crate::adapter::{Form, Order};
-use crate::lines::{EVERYWHERE, Lines};
 use crate::name::{Calls, Givers, Name};
 use crate::operation::{Operation, SLOTS, What};
 use crate::world::{Kind, Locks, Request, Shape};
@@ -28,7 +27,7 @@ impl Case {
     pub const fn new(kind: Kind, what: What, doorbell: Name) -> Self {
         let shape = Shape::new(kind, SLOTS);
         Self {
-            operation: Operation { what, shape, order: Order::Posted, form: Form::Plain, held: false, batch: BATCH },
+            operation: Operation { what, shape, order: Order::Posted, form: Form::Plain, batch: BATCH },
             doorbell,
             reference: Name::Libmlx5(Locks::Off),
         }
@@ -44,11 +43,6 @@ impl Case {
         Self::new(kind, What::Post, Name::Shared(givers)).against(Name::Mutex(givers))
     }
 
-    /// Whether two threads run at once.
-    pub const fn needs_two_cores(&self) -> bool {
-        matches!(self.doorbell, Name::Shared(Givers::Other | Givers::Both))
-    }
-
     /// With another batch.
     pub const fn batch(mut self, batch: u32) -> Self {
         self.operation.batch = batch;
@@ -58,12 +52,6 @@ impl Case {
     /// With another number of slots.
     pub const fn slots(mut self, slots: u32) -> Self {
         self.operation.shape.slots = slots;
-        self
-    }
-
-    /// With another number of SGEs.
-    pub const fn sges(mut self, sges: u32) -> Self {
-        self.operation.shape.sges = sges;
         self
     }
 
@@ -95,12 +83,6 @@ impl Case {
         self
     }
 
-    /// With one message held all the time.
-    pub const fn held(mut self) -> Self {
-        self.operation.held = true;
-        self
-    }
-
     /// Against another reference.
     pub const fn against(mut self, reference: Name) -> Self {
         self.reference = reference;
@@ -109,7 +91,7 @@ impl Case {
 
     /// The operation, and each setting that differs from [`new`](Self::new).
     pub fn label(&self) -> String {
-        let Operation { what, shape, order, form, held, batch } = self.operation;
+        let Operation { what, shape, order, form, batch } = self.operation;
         let subject = match self.doorbell {
             Name::Lending => ", lending batch",
             Name::Owned => ", owned buffers",
@@ -130,9 +112,6 @@ impl Case {
         if shape.slots != shape.kind.slots() {
             label += &format!(", {} slots", shape.slots);
         }
-        if shape.sges != 1 {
-            label += &format!(", {} SGEs", shape.sges);
-        }
         if shape.queues != 1 && shape.kind == Kind::Rq {
             label += &format!(", {} QPs in turn", shape.queues);
         } else if shape.queues != 1 {
@@ -145,23 +124,11 @@ impl Case {
         }
         label += match form {
             Form::Plain => "",
-            Form::Failures => ", 1 % failures",
             Form::Compressed => ", compressed",
-            Form::Immediate => ", immediate",
             Form::Inline32 => ", 32 bytes inline",
             Form::Inline64 => ", 64 bytes inline",
         };
-        if held {
-            label += ", one held";
-        }
         label
-    }
-}
-
-impl Case {
-    /// [`label`](Self::label), and where lines are.
-    pub fn timed_label(&self, lines: Lines) -> String {
-        format!("{}, {}", self.label(), lines.name())
     }
 }
 
@@ -198,7 +165,6 @@ impl What {
             Self::Poll => "poll",
             Self::Post => "post",
             Self::Cycle => "cycle",
-            Self::Arm => "arm",
             Self::Nothing => "poll of nothing",
         }
     }
@@ -231,6 +197,9 @@ impl Name {
     }
 }
 
+/// Cases of [`safe`] that are timed, too.
+const SHOWN: usize = 11;
+
 /// Cases of the safe layer.
 fn safe() -> Vec<Case> {
     let cycle = |name| Case::new(Kind::Srq, What::Cycle, name);
@@ -256,29 +225,16 @@ fn safe() -> Vec<Case> {
 
 /// Cases of the rings.
 fn rings() -> Vec<Case> {
-    let srq = |what| Case::new(Kind::Srq, what, Name::Ring);
-    let rq = |what| Case::new(Kind::Rq, what, Name::Ring);
+    let cycle = |kind| Case::new(kind, What::Cycle, Name::Ring);
     vec![
-        srq(What::Cycle),
-        srq(What::Cycle).random(),
-        srq(What::Cycle).batch(1),
-        srq(What::Cycle).held(),
-        srq(What::Cycle).form(Form::Failures),
-        srq(What::Cycle).form(Form::Compressed),
-        srq(What::Cycle).form(Form::Inline32),
-        srq(What::Cycle).form(Form::Inline64),
-        rq(What::Cycle),
-        rq(What::Cycle).batch(1),
-        srq(What::Poll),
-        srq(What::Poll).against(Name::Libmlx5NextPoll(Locks::Off)),
-        srq(What::Poll).random(),
-        rq(What::Poll),
-        srq(What::Post),
-        srq(What::Post).random(),
-        srq(What::Post).sges(4),
-        rq(What::Post),
-        srq(What::Nothing),
-        srq(What::Arm),
+        cycle(Kind::Srq),
+        cycle(Kind::Srq).random(),
+        cycle(Kind::Srq).batch(1),
+        cycle(Kind::Srq).form(Form::Compressed),
+        cycle(Kind::Srq).form(Form::Inline32),
+        cycle(Kind::Srq).form(Form::Inline64),
+        cycle(Kind::Rq),
+        Case::new(Kind::Srq, What::Nothing, Name::Ring),
     ]
 }
 
@@ -331,65 +287,47 @@ fn drop_in() -> Vec<Case> {
     for kind in [Kind::Rq, Kind::Srq] {
         for (doorbell, reference) in polls {
             let poll = Case::new(kind, What::Poll, doorbell).against(reference);
-            cases.extend([poll.clone(), poll.clone().batch(1)]);
-            if kind == Kind::Srq {
-                cases.push(poll.clone().random());
-            }
-            cases.push(poll.clone().form(Form::Immediate));
-            cases.push(poll.clone().form(Form::Inline32));
-            cases.push(match kind {
-                Kind::Rq => poll.queues(BATCH).slots(SLOTS / BATCH),
-                _ => poll.qps(BATCH),
-            });
-            cases.push(Case::new(kind, What::Nothing, doorbell).against(reference));
+            cases.extend([poll.clone(), poll.batch(1)]);
         }
         let (doorbell, reference) = polls[0];
-        let post = Case::new(kind, What::Post, doorbell).against(reference);
-        cases.extend([post.clone(), post.clone().batch(1), post.clone().sges(4)]);
-        if kind == Kind::Srq {
-            cases.push(post.random());
-        }
+        cases.extend([What::Post, What::Nothing].map(|what| Case::new(kind, what, doorbell).against(reference)));
     }
     for (doorbell, reference) in sends {
         let cycle = |request| Case::new(Kind::Sends(request), What::Cycle, doorbell).against(reference);
-        cases.extend([
-            cycle(Request::Send),
-            cycle(Request::Send).batch(1),
-            cycle(Request::Inline),
-            cycle(Request::Inline).batch(1),
-            cycle(Request::Write),
-            cycle(Request::Read),
-            cycle(Request::Datagram),
-            cycle(Request::Send).sges(0),
-            cycle(Request::Inline).sges(4),
-            cycle(Request::Write).sges(8),
-        ]);
+        cases.extend([cycle(Request::Send), cycle(Request::Inline), cycle(Request::Inline).batch(1)]);
+        cases.extend([Request::Write, Request::Read, Request::Datagram].map(cycle));
     }
     cases
 }
 
-/// Labels of the cases whose times are in the documentation.
-pub fn documented() -> Vec<String> {
-    let mut labels: Vec<_> =
-        [safe(), sends(Name::Ring), sends(Name::Sender), frames()].concat().iter().map(Case::label).collect();
-    labels.dedup();
-    labels
+/// Subjects that are timed on one operation, doorbell's first.
+#[derive(Clone, Debug)]
+pub struct Timed {
+    /// As in the table of counts.
+    pub label: String,
+    /// All do this.
+    pub operation: Operation,
+    /// The subject of doorbell, and its references.
+    pub names: Vec<Name>,
+    /// Whether two threads run at once.
+    pub needs_two_cores: bool,
 }
 
-/// The cases that are timed.
-pub fn timed() -> Vec<(Case, Lines)> {
-    let mut cases = Vec::new();
-    for case in [safe(), rings(), tags(), sends(Name::Ring), sends(Name::Sender), frames(), drop_in()].concat() {
-        let Operation { what, shape, .. } = case.operation;
-        // The other two touch no lines of the device, and the device itself writes frames.
-        let touched = !matches!(what, What::Nothing | What::Arm) && !matches!(shape.kind, Kind::Frames { .. });
-        let places = if touched { &EVERYWHERE[..] } else { &[Lines::Warm] };
-        cases.extend(places.iter().map(|&lines| (case.clone(), lines)));
+/// The rows of `docs/performance.md`, and the threads that give buffers back.
+pub fn timed() -> Vec<Timed> {
+    let shared = [Givers::Own, Givers::Other, Givers::Both].map(|givers| Case::shared(Kind::Srq, givers));
+    let mut rows: Vec<Timed> = Vec::new();
+    for case in [&safe()[..SHOWN], &sends(Name::Sender), &frames(), &shared].concat() {
+        let label = case.label();
+        if let Some(row) = rows.last_mut().filter(|row| row.label == label) {
+            row.names.push(case.reference);
+            continue;
+        }
+        let needs_two_cores = matches!(case.doorbell, Name::Shared(Givers::Other | Givers::Both));
+        let names = vec![case.doorbell, case.reference];
+        rows.push(Timed { label, operation: case.operation, names, needs_two_cores });
     }
-    for givers in [Givers::Own, Givers::Other, Givers::Both] {
-        cases.push((Case::shared(Kind::Srq, givers), Lines::Warm));
-    }
-    cases
+    rows
 }
 
 /// The cases with counted instructions.

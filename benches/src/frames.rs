@@ -140,7 +140,7 @@ unsafe fn raw_qp(world: &World, shape: Shape, cq: *mut ibv_cq_ex, locks: Locks) 
         qp_type: IBV_QPT_RAW_PACKET,
         ..Default::default()
     };
-    (init.cap.max_recv_wr, init.cap.max_recv_sge) = (shape.slots, shape.sges);
+    (init.cap.max_recv_wr, init.cap.max_recv_sge) = (shape.slots, 1);
     // SAFETY: live objects and initialised structures.
     unsafe {
         let qp = made(ibv_create_qp(world.domain(locks), &mut init));
@@ -160,7 +160,7 @@ unsafe fn work_queue(world: &World, shape: Shape, cq: *mut ibv_cq_ex, locks: Loc
     let mut init = ibv_wq_init_attr {
         wq_type: IBV_WQT_RQ,
         max_wr: shape.slots,
-        max_sge: shape.sges,
+        max_sge: 1,
         pd,
         cq: ibv_cq_ex_to_cq(cq),
         ..Default::default()

@@ -11,19 +11,23 @@
 //! - [`subject`] has the subjects: the rings of doorbell, its safe layer, and libmlx5. Each does the same
 //!   work, and returns a sum over the messages, which must match the CQEs that the adapter wrote.
 //! - [`rig`] puts them together.
+//! - `single` counts one message at a time, instruction by instruction.
 
 pub mod adapter;
 pub mod case;
 pub mod frames;
-pub mod lines;
-pub mod markdown;
 pub mod name;
 pub mod operation;
+pub mod pin;
 #[path = "../../soft-mlx5/tests/common/qp_states.rs"]
 mod qp_states;
 pub mod report;
 pub mod rig;
 pub mod sends;
+#[cfg(target_arch = "x86_64")]
+pub mod single;
+#[cfg(target_arch = "x86_64")]
+pub mod step;
 pub mod subject;
 pub mod sum;
 pub mod tags;

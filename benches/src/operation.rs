@@ -15,8 +15,6 @@ pub enum What {
     Post,
     /// Take messages and post the buffer of each again.
     Cycle,
-    /// Ask for an event.
-    Arm,
     /// Look for messages when there are none.
     Nothing,
 }
@@ -32,8 +30,6 @@ pub struct Operation {
     pub order: Order,
     /// Form of the CQEs of doorbell. Instead of compressed ones libmlx5, which does not read them, gets plain ones.
     pub form: Form,
-    /// Whether one message was taken and its buffer is not given back.
-    pub held: bool,
     /// Completions, or receives, per call.
     pub batch: u32,
 }
@@ -41,12 +37,12 @@ pub struct Operation {
 impl Operation {
     /// Messages, or receives, of one round.
     pub const fn count(&self) -> u32 {
-        let receives = self.shape.queues * self.shape.receives() - self.held as u32;
+        let receives = self.shape.queues * self.shape.receives();
         match self.what {
             // Buffers that are given back are posted at the end of a batch only.
             What::Cycle => receives / self.batch * self.batch,
             What::Poll | What::Post => receives,
-            What::Arm | What::Nothing => 1000,
+            What::Nothing => 1000,
         }
     }
 }

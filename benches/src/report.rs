@@ -18,8 +18,6 @@ pub struct Row {
     pub reference: f64,
     /// The reference.
     pub reference_name: String,
-    /// Half of the distance between the quartiles of each, where it was measured more than once.
-    pub spread: Option<[f64; 2]>,
 }
 
 impl Row {
@@ -33,36 +31,30 @@ impl Row {
 pub fn print(rows: &[Row]) {
     println!("{:<50} {:>20} {:>14} {:>14} {:>6}  compared with", "operation", "unit", "doorbell", "libmlx5", "ratio");
     for row in rows {
-        let [doorbell, reference] = [0, 1].map(|i| {
-            let figure = [row.doorbell, row.reference][i];
-            match row.spread {
-                Some(spread) => format!("{figure:.2} ±{:.2}", spread[i]),
-                None => format!("{figure:.2}"),
-            }
-        });
         println!(
-            "{:<50} {:>20} {doorbell:>14} {reference:>14} {:>6.3}  {}",
+            "{:<50} {:>20} {:>14.2} {:>14.2} {:>6.3}  {}",
             row.op,
             row.unit,
+            row.doorbell,
+            row.reference,
             row.ratio(),
             row.reference_name
         );
     }
 }
 
-/// Writes rows as a JSON list.
+/// Writes rows as the lines of a JSON list, without the commas between them.
 ///
 /// # Errors
 /// Those of writing.
 pub fn write_json(rows: &[Row], path: &Path) -> io::Result<()> {
-    let mut json = String::from("[\n");
-    for (i, row) in rows.iter().enumerate() {
-        let comma = if i + 1 == rows.len() { "" } else { "," };
+    let mut json = String::new();
+    for row in rows {
         // Neither names nor units have characters that JSON escapes.
         let _ = writeln!(
             json,
             "  {{\"op\": \"{}\", \"unit\": \"{}\", \"doorbell\": {:.3}, \"reference\": {:.3}, \
-             \"reference_name\": \"{}\", \"ratio\": {:.4}}}{comma}",
+             \"reference_name\": \"{}\", \"ratio\": {:.4}}}",
             row.op,
             row.unit,
             row.doorbell,
@@ -71,6 +63,8 @@ pub fn write_json(rows: &[Row], path: &Path) -> io::Result<()> {
             row.ratio()
         );
     }
-    json.push_str("]\n");
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
     fs::write(path, json)
 }

@@ -31,8 +31,6 @@ pub struct Objects {
     pub cq: *mut ibv_cq,
     /// Where the CQ is.
     pub cq_layout: cq::Layout,
-    /// Start and bytes of each send queue.
-    pub wqes: Vec<(NonNull<u8>, usize)>,
     /// Memory for the buffers.
     pub memory: Memory,
     /// Their shape.
@@ -94,22 +92,12 @@ impl Objects {
             (made_by_doorbell.iter().map(QueuePair::as_raw).collect(), cq)
         } else {
             let cq: *mut ibv_cq = world.cq(2 * cq_capacity, 64, locks).cast();
-            let caps = ibv_qp_cap {
-                max_send_wr: sends,
-                max_send_sge: shape.sges.max(1),
-                max_inline_data: inline,
-                ..Default::default()
-            };
+            let caps =
+                ibv_qp_cap { max_send_wr: sends, max_send_sge: 1, max_inline_data: inline, ..Default::default() };
             let qp = || world.sending_qp(locks, cq, caps, request == Request::Datagram);
             ((0..shape.qps).map(|_| qp()).collect(), cq)
         };
-        let cq_layout = world.cq_layout(cq.cast()).0;
-        let wqes = qps.iter().map(|&qp| {
-            // SAFETY: a live queue pair.
-            let sq = unsafe { world.sq_layout(qp) };
-            (sq.buf, sq.wqe_cnt as usize * sq.stride as usize)
-        });
-        let wqes = wqes.collect();
+        let cq_layout = world.cq_layout(cq.cast());
         let ah = world.address_handle();
         let mut users = Vec::new();
         if !has_sender {
@@ -118,7 +106,7 @@ impl Objects {
             }
         }
         let doorbell = has_sender.then_some((sender, made_by_doorbell, receiver));
-        Self { qps, cq, cq_layout, wqes, memory, shape, to, ah, users, doorbell }
+        Self { qps, cq, cq_layout, memory, shape, to, ah, users, doorbell }
     }
 }
 
@@ -156,8 +144,7 @@ impl Completer {
         });
         let blocks = match request {
             Request::Datagram => 2,
-            Request::Write | Request::Read => (2 + objects.shape.sges).div_ceil(4),
-            Request::Send | Request::Inline => 1,
+            Request::Write | Request::Read | Request::Send | Request::Inline => 1,
         };
         let (cq, written) = (objects.cq_layout, objects.users.len() as u32);
         Self { cq, qps: taken.collect(), written, blocks, batch, next: 0 }

@@ -3,12 +3,11 @@
 //! An adapter changes a list and does not only follow it, so the device of soft-mlx5 does that here: it is stepped
 //! outside of the measurement, where other kinds of queues have [`adapter`](crate::adapter).
 
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mlx5_ring::{cq, sq};
-use mlx5_wire::ctrl::SEND_WQE_BB;
 use mlx5_wire::tmh::{Tmh, TmhOpcode};
 use rdma_core_sys::*;
 use soft_mlx5::Device;
@@ -31,8 +30,6 @@ pub struct Objects {
     pub srq: *mut ibv_srq,
     /// The send queue through which doorbell changes the list. The send queue of libmlx5 is hidden.
     pub command: sq::Layout,
-    /// The ring of the send queue that is used.
-    pub operations: (NonNull<u8>, usize),
     /// Memory for the buffers.
     pub memory: Memory,
     /// Their shape.
@@ -49,8 +46,6 @@ impl Objects {
         // For each tag a message, and some operations.
         let cq = world.cq(4 * shape.slots, shape.cqe_size, name.locks());
         let send_cq = world.send_cq();
-        let numbers = || world.device.queues().qps.iter().map(|qp| qp.number).collect::<Vec<_>>();
-        let before = numbers();
         let mut attr = ibv_srq_init_attr_ex {
             comp_mask: IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM,
             srq_type: IBV_SRQT_TM,
@@ -62,8 +57,6 @@ impl Objects {
         (attr.attr.max_wr, attr.attr.max_sge) = (UNTAGGED, 1);
         // SAFETY: an open context, live objects, an initialised structure.
         let srq = made(unsafe { ibv_create_srq_ex(world.pd.context().as_raw(), &mut attr) });
-        let hidden = numbers().into_iter().find(|number| !before.contains(number));
-        let hidden = hidden.expect("a queue pair that libmlx5 makes for itself");
         let memory = world.memory(shape.slots + UNTAGGED);
         let mut init = ibv_qp_init_attr { qp_type: IBV_QPT_RC, srq, ..Default::default() };
         init.cap.max_send_sge = 2;
@@ -83,18 +76,8 @@ impl Objects {
             world.connect(sender, (*receiver).qp_num);
             world.sq_layout(command)
         };
-        let operations = match name {
-            Name::Libmlx5SrqOps(_) => {
-                let queues = world.device.queues().qps;
-                let qp = queues.iter().find(|qp| qp.number == hidden).expect("it is alive");
-                let buf = ptr::with_exposed_provenance_mut(qp.attr.sq.buf as usize);
-                let len = qp.attr.sq.count as usize * SEND_WQE_BB;
-                (NonNull::new(buf).expect("a buffer"), len)
-            }
-            _ => (command.buf, command.wqe_cnt as usize * SEND_WQE_BB),
-        };
-        let cq_layout = world.cq_layout(cq).0;
-        let objects = Self { cq, cq_layout, srq, command, operations, memory, shape, sender, send_cq };
+        let cq_layout = world.cq_layout(cq);
+        let objects = Self { cq, cq_layout, srq, command, memory, shape, sender, send_cq };
         objects.post_untagged();
         objects
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use doorbell::ProtectionDomain;
-use mlx5_ring::{arm, cq, rq, sq, srq};
+use mlx5_ring::{cq, rq, sq, srq};
 use mlx5_wire::cqe::FRESH_OP_OWN;
 use rdma_core_sys::*;
 use soft_mlx5::{Device, LinkLayer};
@@ -73,8 +73,6 @@ pub struct Shape {
     pub kind: Kind,
     /// Its slots, a power of two. On an SRQ, and in a tag list, one fewer can be posted.
     pub slots: u32,
-    /// SGEs of each receive.
-    pub sges: u32,
     /// QPs that complete on the CQ, as many as queues with [`Kind::Rq`]. They take the queues in turn.
     pub qps: u32,
     /// SRQs or receive queues that complete on the CQ.
@@ -84,9 +82,9 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// One QP, one SGE, one queue, CQEs of 64 bytes.
+    /// One QP, one queue, CQEs of 64 bytes.
     pub const fn new(kind: Kind, slots: u32) -> Self {
-        Self { kind, slots, sges: 1, qps: 1, queues: 1, cqe_size: 64 }
+        Self { kind, slots, qps: 1, queues: 1, cqe_size: 64 }
     }
 
     /// Receives that can be posted to a queue.
@@ -119,8 +117,6 @@ pub struct Objects {
     pub wq: *mut ibv_wq,
     /// Where the CQ is.
     pub cq_layout: cq::Layout,
-    /// Where the CQ is armed.
-    pub arm: arm::Place,
     /// Where the queues are. QP `n` is served by queue `n` modulo their number.
     pub queues: Vec<Queue>,
     /// Memory for the buffers.
@@ -195,7 +191,7 @@ impl World {
                 ibv_qp_init_attr { send_cq, recv_cq: ibv_cq_ex_to_cq(cq), qp_type: IBV_QPT_RC, ..Default::default() };
             (init.cap.max_send_wr, init.cap.max_send_sge) = (1, 1);
             if shape.kind == Kind::Rq {
-                (init.cap.max_recv_wr, init.cap.max_recv_sge) = (shape.slots, shape.sges);
+                (init.cap.max_recv_wr, init.cap.max_recv_sge) = (shape.slots, 1);
             }
             let qps = (0..shape.qps as usize)
                 .map(|index| {
@@ -228,16 +224,16 @@ impl World {
             Kind::Rq => qps.iter().map(|&qp| Queue::Rq(self.rq_layout(qp))).collect(),
             _ => srqs.iter().map(|&srq| Queue::Srq(self.srq_layout(srq))).collect(),
         };
-        let (cq_layout, arm) = self.cq_layout(cq);
-        let memory = self.memory(shape.queues * shape.slots * shape.sges);
-        Objects { cq, srqs, qps, wq: ptr::null_mut(), cq_layout, arm, queues, memory, shape }
+        let cq_layout = self.cq_layout(cq);
+        let memory = self.memory(shape.queues * shape.slots);
+        Objects { cq, srqs, qps, wq: ptr::null_mut(), cq_layout, queues, memory, shape }
     }
 
     /// # Safety
     /// A live domain.
-    unsafe fn srq(&self, pd: *mut ibv_pd, shape: Shape) -> *mut ibv_srq {
+    pub(crate) unsafe fn srq(&self, pd: *mut ibv_pd, shape: Shape) -> *mut ibv_srq {
         let mut attr = ibv_srq_init_attr::default();
-        (attr.attr.max_wr, attr.attr.max_sge) = (shape.receives(), shape.sges);
+        (attr.attr.max_wr, attr.attr.max_sge) = (shape.receives(), 1);
         // SAFETY: a live domain, and an initialised structure.
         made(unsafe { ibv_create_srq(pd, &mut attr) })
     }
@@ -356,19 +352,17 @@ impl World {
         }
     }
 
-    pub(crate) fn cq_layout(&self, cq: *mut ibv_cq_ex) -> (cq::Layout, arm::Place) {
+    pub(crate) fn cq_layout(&self, cq: *mut ibv_cq_ex) -> cq::Layout {
         let mut out = mlx5dv_cq::default();
         let mut obj = mlx5dv_obj::default();
         (obj.cq.in_, obj.cq.out) = (ibv_cq_ex_to_cq(cq), &mut out);
         self.init_obj(&mut obj, MLX5DV_OBJ_CQ);
-        let layout = cq::Layout {
+        cq::Layout {
             buf: NonNull::new(out.buf.cast()).expect("a buffer"),
             dbrec: NonNull::new(out.dbrec.cast()).expect("a record"),
             cqe_cnt: out.cqe_cnt,
             cqe_size: out.cqe_size,
-        };
-        let uar = NonNull::new(out.cq_uar.cast()).expect("a register");
-        (layout, arm::Place { dbrec: layout.dbrec, uar, cqn: out.cqn })
+        }
     }
 
     pub(crate) fn init_obj(&self, obj: &mut mlx5dv_obj, what: u32) {

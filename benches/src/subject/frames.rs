@@ -11,14 +11,6 @@ pub(super) struct Frames {
 }
 
 impl Subject for Frames {
-    fn poll(&mut self, _: u32, _: u32) -> Sum {
-        unreachable!("lent and given back in one")
-    }
-
-    fn post(&mut self, _: u32) {
-        unreachable!("lent and given back in one")
-    }
-
     fn cycle(&mut self, count: u32, batch: u32) -> Sum {
         let mut sum = Sum::default();
         for _ in 0..count / batch {

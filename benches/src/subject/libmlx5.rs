@@ -35,15 +35,10 @@ struct Libmlx5 {
 pub(super) fn make(objects: &Objects, next_poll: bool, writes_sges: bool) -> Box<dyn Subject> {
     let Objects { shape, memory, .. } = *objects;
     assert!(shape.queues <= MOST_QUEUES as u32, "{} queues", shape.queues);
-    assert!(shape.queues == 1 || shape.sges == 1, "several SGEs on several queues");
     let sge = |i| ibv_sge { addr: memory.start + u64::from(i) * u64::from(BUFFER), length: BUFFER, lkey: memory.lkey };
-    let mut sges: Box<[_]> = (0..shape.queues * shape.receives() * shape.sges).map(sge).collect();
-    let wr = |sges: &mut [ibv_sge]| ibv_recv_wr {
-        sg_list: sges.as_mut_ptr(),
-        num_sge: shape.sges as i32,
-        ..Default::default()
-    };
-    let mut wrs: Box<[_]> = sges.chunks_mut(shape.sges as usize).map(wr).collect();
+    let mut sges: Box<[_]> = (0..shape.queues * shape.receives()).map(sge).collect();
+    let wr = |sge: &mut ibv_sge| ibv_recv_wr { sg_list: sge, num_sge: 1, ..Default::default() };
+    let mut wrs: Box<[_]> = sges.iter_mut().map(wr).collect();
     for wr in &mut wrs {
         wr.wr_id = ptr::from_mut(wr).expose_provenance() as u64;
     }
@@ -98,7 +93,6 @@ impl Lists for Libmlx5 {
         for wc in &self.wcs[..polled as usize] {
             match wc.status {
                 IBV_WC_SUCCESS => each(wc.wr_id, wc.byte_len),
-                IBV_WC_WR_FLUSH_ERR => each(wc.wr_id, 0),
                 _ => unexpected(),
             }
         }
@@ -113,9 +107,7 @@ impl Libmlx5 {
         // SAFETY: a list of work requests that stay, each with its SGEs.
         unsafe {
             while let Some(request) = wr.as_ref() {
-                for i in 0..request.num_sge as usize {
-                    write_sge(request.sg_list.add(i));
-                }
+                write_sge(request.sg_list);
                 wr = request.next;
             }
         }
@@ -183,7 +175,6 @@ impl Libmlx5 {
             loop {
                 match (*self.cq).status {
                     IBV_WC_SUCCESS => each((*self.cq).wr_id, ibv_wc_read_byte_len(self.cq)),
-                    IBV_WC_WR_FLUSH_ERR => each((*self.cq).wr_id, 0),
                     _ => unexpected(),
                 }
                 polled += 1;
@@ -235,22 +226,9 @@ impl Subject for Libmlx5 {
         }
     }
 
-    fn hold(&mut self) {
-        self.poll(1, 1);
-    }
-
     fn find_nothing(&mut self, count: u32, batch: u32) {
         for _ in 0..count {
             self.poll_batch(batch, |_, _| unexpected());
-        }
-    }
-
-    fn arm(&mut self, count: u32) {
-        for _ in 0..count {
-            // SAFETY: a live CQ.
-            if unsafe { ibv_req_notify_cq(ibv_cq_ex_to_cq(self.cq), 0) } != 0 {
-                unexpected();
-            }
         }
     }
 
@@ -264,7 +242,7 @@ impl Subject for Libmlx5 {
     }
 
     fn ids(&self, count: u32, addresses: u64) -> u64 {
-        ids(&self.wrs, self.memory.start, BUFFER * self.shape.sges, count, addresses)
+        ids(&self.wrs, self.memory.start, BUFFER, count, addresses)
     }
 }
 

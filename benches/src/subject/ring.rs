@@ -3,7 +3,6 @@
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use mlx5_ring::arm::CqDoorbell;
 use mlx5_ring::completion::CqeKind;
 use mlx5_ring::cq::CompletionQueue;
 use mlx5_ring::receive::{self, Completion, ReceiveRing};
@@ -11,7 +10,6 @@ use mlx5_ring::rq::ReceiveQueue;
 use mlx5_ring::sge::Sge;
 use mlx5_ring::slots::Slot;
 use mlx5_ring::srq::SharedReceiveQueue;
-use mlx5_wire::data::DataSegment;
 use mlx5_wire::mini_cqe::MiniCqeFormat;
 
 use super::{Subject, unexpected};
@@ -20,13 +18,9 @@ use crate::sum::Sum;
 use crate::world::{BUFFER, Objects, Queue};
 
 /// `wr_id` of a buffer is its address.
-struct Ring<Q, const N: usize> {
+struct Ring<Q> {
     cq: CompletionQueue,
-    doorbell: CqDoorbell,
     queue: Q,
-    /// The addresses of the buffers of each receive, which are of one size and one region.
-    receives: Box<[[u64; N]]>,
-    lkey: u32,
 }
 
 /// Memory that stays until the process ends.
@@ -35,22 +29,11 @@ pub(super) fn storage<T>(len: usize) -> NonNull<MaybeUninit<T>> {
 }
 
 pub(super) fn make(objects: &Objects, spare: bool, form: Form) -> Box<dyn Subject> {
-    match objects.shape.sges {
-        1 => make_of::<1>(objects, spare, form),
-        2 => make_of::<2>(objects, spare, form),
-        4 => make_of::<4>(objects, spare, form),
-        sges => panic!("{sges} SGEs"),
-    }
-}
-
-fn make_of<const N: usize>(objects: &Objects, spare: bool, form: Form) -> Box<dyn Subject> {
     let (shape, memory) = (objects.shape, objects.memory);
     assert_eq!(shape.queues, 1, "a program finds the queue of a CQE itself");
     let count = shape.receives();
-    let receive =
-        |i: u32| std::array::from_fn(|j| memory.start + u64::from(BUFFER) * (u64::from(i) * N as u64 + j as u64));
-    let receives: Box<[[u64; N]]> = (0..count).map(receive).collect();
-    let lkey = memory.lkey;
+    let sge = |i| Sge { addr: memory.start + u64::from(BUFFER) * u64::from(i), length: BUFFER, lkey: memory.lkey };
+    let receives = (0..count).map(sge);
     let slots = storage::<Slot<u64>>(shape.slots as usize).cast();
     // SAFETY: fresh objects that no other code drives, and storage that stays.
     unsafe {
@@ -58,54 +41,37 @@ fn make_of<const N: usize>(objects: &Objects, spare: bool, form: Form) -> Box<dy
         if form == Form::Compressed {
             cq = cq.with_compression(MiniCqeFormat::Checksum).expect("CQEs of 64 bytes");
         }
-        let doorbell = CqDoorbell::new(objects.arm);
         match objects.queues[0] {
             Queue::Srq(layout) => {
                 let mut queue = SharedReceiveQueue::new(layout, slots).expect("an SRQ");
-                post(&mut queue, &receives, lkey);
+                post(&mut queue, receives);
                 if spare {
-                    let sges = sges(&receive(count), lkey);
-                    queue.load(sges[0].addr, &sges).expect("room for the spare");
+                    queue.load(sge(count).addr, &[sge(count)]).expect("room for the spare");
                 }
-                Box::new(Ring { cq, doorbell, queue, receives, lkey })
+                Box::new(Ring { cq, queue })
             }
             Queue::Rq(layout) => {
                 let mut queue: ReceiveQueue<u64> = ReceiveQueue::new(layout, slots).expect("a receive queue");
-                post(&mut queue, &receives, lkey);
-                Box::new(Ring { cq, doorbell, queue, receives, lkey })
+                post(&mut queue, receives);
+                Box::new(Ring { cq, queue })
             }
         }
     }
-}
-
-#[inline(always)]
-fn sges<const N: usize>(addrs: &[u64; N], lkey: u32) -> [Sge; N] {
-    addrs.map(|addr| Sge { addr, length: BUFFER, lkey })
 }
 
 /// Posts with one doorbell.
 ///
 /// # Safety
 /// The memory stays, and is not posted.
-#[inline(always)]
-unsafe fn post<Q: ReceiveRing<Data = u64>, const N: usize>(queue: &mut Q, receives: &[[u64; N]], lkey: u32) {
-    for addrs in receives {
+unsafe fn post<Q: ReceiveRing<Data = u64>>(queue: &mut Q, receives: impl Iterator<Item = Sge>) {
+    for sge in receives {
         // SAFETY: the memory stays, and is not posted.
-        let posted = unsafe {
-            if N == 1 {
-                queue.post_segment(addrs[0], DataSegment::new(addrs[0], BUFFER, lkey))
-            } else {
-                queue.post(addrs[0], &sges(addrs, lkey))
-            }
-        };
-        if posted.is_err() {
-            unexpected();
-        }
+        unsafe { queue.post(sge.addr, &[sge]) }.expect("room");
     }
     queue.ring_doorbell();
 }
 
-impl<Q: ReceiveRing<Data = u64>, const N: usize> Ring<Q, N> {
+impl<Q: ReceiveRing<Data = u64>> Ring<Q> {
     /// Takes a batch, and passes the slot of each receive that has completed on.
     #[inline(always)]
     fn batch(&mut self, batch: u32, sum: &mut Sum, mut give_back: impl FnMut(&mut Q, u32)) {
@@ -137,16 +103,7 @@ impl<Q: ReceiveRing<Data = u64>, const N: usize> Ring<Q, N> {
     }
 }
 
-impl<Q: ReceiveRing<Data = u64>, const N: usize> Subject for Ring<Q, N> {
-    fn poll(&mut self, count: u32, batch: u32) -> Sum {
-        let mut sum = Sum::default();
-        for _ in 0..count.div_ceil(batch) {
-            // SAFETY: the slot is held.
-            self.batch(batch, &mut sum, |queue, slot| unsafe { queue.release(slot) });
-        }
-        sum
-    }
-
+impl<Q: ReceiveRing<Data = u64>> Subject for Ring<Q> {
     fn cycle(&mut self, count: u32, batch: u32) -> Sum {
         let mut sum = Sum::default();
         for _ in 0..count.div_ceil(batch) {
@@ -156,31 +113,10 @@ impl<Q: ReceiveRing<Data = u64>, const N: usize> Subject for Ring<Q, N> {
         sum
     }
 
-    fn post(&mut self, batch: u32) {
-        for receives in self.receives.chunks(batch as usize) {
-            // SAFETY: memory that stays, which is not posted.
-            unsafe { post(&mut self.queue, receives, self.lkey) }
-        }
-    }
-
-    fn hold(&mut self) {
-        let mut sum = Sum::default();
-        self.batch(1, &mut sum, |_, _| {});
-        if sum == Sum::default() {
-            unexpected();
-        }
-    }
-
     fn find_nothing(&mut self, count: u32, batch: u32) {
         let mut sum = Sum::default();
         for _ in 0..count {
             self.batch(batch, &mut sum, |_, _| unexpected());
-        }
-    }
-
-    fn arm(&mut self, count: u32) {
-        for _ in 0..count {
-            self.doorbell.arm(self.cq.consumer_index(), false);
         }
     }
 }

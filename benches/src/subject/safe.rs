@@ -37,7 +37,6 @@ pub(super) enum Way {
 /// A receiver on fresh objects, and its queues.
 pub(super) fn receiver(world: &World, objects: &Objects) -> (Receiver, Vec<QueueId>, Vec<QueuePair>) {
     let shape = objects.shape;
-    assert_eq!(shape.sges, 1);
     // SAFETY: fresh objects that no other code drives, which live until the process ends.
     unsafe {
         let cq = ibv_cq_ex_to_cq(objects.cq);
@@ -102,25 +101,6 @@ fn with_buffers(
 }
 
 impl Subject for Safe {
-    fn poll(&mut self, count: u32, batch: u32) -> Sum {
-        let mut sum = Sum::default();
-        let mut left = count;
-        while left > 0 {
-            let mut lent = self.receiver.poll_up_to(batch);
-            while let Some(message) = lent.next() {
-                let Ok(message) = message else { unexpected() };
-                sum.add(message.as_ptr() as u64, message.len() as u64);
-                drop(message.take());
-                left -= 1;
-            }
-        }
-        sum
-    }
-
-    fn post(&mut self, _batch: u32) {
-        self.receiver.fill(self.queue, &self.pool).unwrap();
-    }
-
     fn cycle(&mut self, count: u32, batch: u32) -> Sum {
         let cycle = match self.way {
             Way::Lend => Self::lend,

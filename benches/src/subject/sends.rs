@@ -14,7 +14,7 @@ use super::{Subject, unexpected};
 use crate::name::{Calls, Name};
 use crate::sends::{INLINE, Objects, datagram_segment, datagram_to};
 use crate::sum::Sum;
-use crate::world::{BUFFER, Locks, Request, Shape, World};
+use crate::world::{BUFFER, Locks, Request, World};
 
 /// Memory of the peer, which is never accessed.
 const REMOTE: RemoteRegion = RemoteRegion::new(0x1000_0000, 1 << 20, 0x1805);
@@ -41,11 +41,7 @@ pub(super) fn make(world: &World, objects: Objects, request: Request, name: Name
             if writes_sges { Box::new(PostSend::<true>(lists)) } else { Box::new(PostSend::<false>(lists)) }
         }
         Name::WrBuilders(_) | Name::DropIn(Calls::WrBuilders) => {
-            if objects.shape.sges == 1 {
-                of_request!(Builders, builders(objects))
-            } else {
-                of_request!(ListBuilders, builders(objects))
-            }
+            of_request!(Builders, builders(objects))
         }
         _ => unreachable!("sends nothing"),
     }
@@ -73,14 +69,6 @@ fn ring(world: &World, objects: Objects) -> Direct {
 struct Ring<const REQUEST: u8>(Direct);
 
 impl<const REQUEST: u8> Subject for Ring<REQUEST> {
-    fn poll(&mut self, _: u32, _: u32) -> Sum {
-        unreachable!("posted and polled in one")
-    }
-
-    fn post(&mut self, _: u32) {
-        unreachable!("posted and polled in one")
-    }
-
     fn cycle(&mut self, count: u32, batch: u32) -> Sum {
         let Direct { objects, queue, to } = &mut self.0;
         let Some((sender, ..)) = &mut objects.doorbell else { unexpected() };
@@ -151,14 +139,6 @@ fn doorbell(world: &World, objects: Objects) -> Sending {
 struct Doorbell<const REQUEST: u8>(Sending);
 
 impl<const REQUEST: u8> Subject for Doorbell<REQUEST> {
-    fn poll(&mut self, _: u32, _: u32) -> Sum {
-        unreachable!("posted and polled in one")
-    }
-
-    fn post(&mut self, _: u32) {
-        unreachable!("posted and polled in one")
-    }
-
     fn cycle(&mut self, count: u32, batch: u32) -> Sum {
         let Sending { objects, queues, buffers, .. } = &mut self.0;
         let Some((sender, ..)) = &mut objects.doorbell else { unexpected() };
@@ -215,20 +195,16 @@ struct Lists {
 
 /// Work requests that lie ready, in lists of `batch`, of which the last asks for a completion.
 fn lists(objects: Objects, request: Request, batch: u32) -> Lists {
-    let (memory, Shape { slots, sges: pieces, .. }) = (objects.memory, objects.shape);
+    let (memory, slots) = (objects.memory, objects.shape.slots);
     let length = if request == Request::Inline { INLINE as u32 } else { BUFFER };
-    let mut sges: Box<[_]> = (0..slots * pieces)
-        .map(|i| ibv_sge {
-            addr: memory.start + u64::from(i / pieces) * u64::from(BUFFER),
-            length: length / pieces,
-            lkey: memory.lkey,
-        })
+    let mut sges: Box<[_]> = (0..slots)
+        .map(|i| ibv_sge { addr: memory.start + u64::from(i) * u64::from(BUFFER), length, lkey: memory.lkey })
         .collect();
-    let mut wrs: Box<[_]> = (0..slots * pieces.max(1))
-        .step_by(pieces.max(1) as usize)
-        .map(|first| ibv_send_wr {
-            sg_list: sges.as_mut_ptr().wrapping_add(first as usize),
-            num_sge: pieces as i32,
+    let mut wrs: Box<[_]> = sges
+        .iter_mut()
+        .map(|sge| ibv_send_wr {
+            sg_list: sge,
+            num_sge: 1,
             opcode: match request {
                 Request::Write => IBV_WR_RDMA_WRITE,
                 Request::Read => IBV_WR_RDMA_READ,
@@ -266,9 +242,7 @@ unsafe fn write_sges(mut wr: *mut ibv_send_wr) {
     // SAFETY: a list of work requests, each with its SGEs.
     unsafe {
         while let Some(request) = wr.as_ref() {
-            for i in 0..request.num_sge as usize {
-                write_sge(request.sg_list.add(i));
-            }
+            write_sge(request.sg_list);
             wr = request.next;
         }
     }
@@ -285,14 +259,6 @@ fn take(cq: *mut ibv_cq) {
 }
 
 impl<const WRITES_SGES: bool> Subject for PostSend<WRITES_SGES> {
-    fn poll(&mut self, _: u32, _: u32) -> Sum {
-        unreachable!("posted and polled in one")
-    }
-
-    fn post(&mut self, _: u32) {
-        unreachable!("posted and polled in one")
-    }
-
     fn cycle(&mut self, count: u32, batch: u32) -> Sum {
         let Lists { objects, wrs, .. } = &mut self.0;
         let mut sum = Sum::default();
@@ -321,35 +287,19 @@ struct Building {
     qps: Vec<*mut ibv_qp_ex>,
     to: (u32, u32),
     bytes: Box<[u8; INLINE]>,
-    bufs: Vec<ibv_data_buf>,
-    sges: Vec<ibv_sge>,
 }
 
 fn builders(objects: Objects) -> Building {
     // SAFETY: live queue pairs that were created with the flags of their operations.
     let qps = objects.qps.iter().map(|&qp| unsafe { ibv_qp_to_qp_ex(qp) }).collect();
-    let mut bytes = Box::new([7_u8; INLINE]);
-    let pieces = objects.shape.sges as usize;
-    let pieces_of = |length: usize| length / pieces.max(1);
-    let buf = |i| ibv_data_buf {
-        addr: bytes.as_mut_ptr().wrapping_add(i * pieces_of(INLINE)).cast(),
-        length: pieces_of(INLINE),
-    };
-    let bufs = (0..pieces).map(buf).collect();
-    let length = pieces_of(BUFFER as usize) as u32;
-    let sges = vec![ibv_sge { addr: 0, length, lkey: objects.memory.lkey }; pieces];
-    Building { to: datagram_to(&objects), objects, qps, bytes, bufs, sges }
+    Building { to: datagram_to(&objects), objects, qps, bytes: Box::new([7; INLINE]) }
 }
 
-/// Requests of one SGE, or one piece of inline data.
 struct Builders<const REQUEST: u8>(Building);
-/// Requests of several, or of none.
-struct ListBuilders<const REQUEST: u8>(Building);
 
-impl Building {
-    #[inline(always)]
-    fn cycle<const REQUEST: u8, const LISTS: bool>(&mut self, count: u32, batch: u32) -> Sum {
-        let Self { objects, qps, to, bytes, bufs, sges } = self;
+impl<const REQUEST: u8> Subject for Builders<REQUEST> {
+    fn cycle(&mut self, count: u32, batch: u32) -> Sum {
+        let Building { objects, qps, to, bytes } = &mut self.0;
         let memory = objects.memory;
         let mut sum = Sum::default();
         let mut next = 0;
@@ -371,14 +321,9 @@ impl Building {
                     if REQUEST > INLINED && REQUEST != WRITE && REQUEST != READ {
                         ibv_wr_set_ud_addr(qp, objects.ah, to.0, to.1);
                     }
-                    match (REQUEST, LISTS) {
-                        (INLINED, false) => ibv_wr_set_inline_data(qp, bytes.as_mut_ptr().cast(), INLINE),
-                        (INLINED, true) => ibv_wr_set_inline_data_list(qp, bufs.len(), bufs.as_mut_ptr()),
-                        (_, false) => ibv_wr_set_sge(qp, memory.lkey, addr, BUFFER),
-                        (_, true) => {
-                            sges.iter_mut().for_each(|sge| sge.addr = addr);
-                            ibv_wr_set_sge_list(qp, sges.len(), sges.as_mut_ptr());
-                        }
+                    match REQUEST {
+                        INLINED => ibv_wr_set_inline_data(qp, bytes.as_mut_ptr().cast(), INLINE),
+                        _ => ibv_wr_set_sge(qp, memory.lkey, addr, BUFFER),
                     }
                 }
                 if ibv_wr_complete(qp) != 0 {
@@ -392,24 +337,3 @@ impl Building {
         sum
     }
 }
-
-macro_rules! building_subject {
-    ($subject:ident, $lists:literal) => {
-        impl<const REQUEST: u8> Subject for $subject<REQUEST> {
-            fn poll(&mut self, _: u32, _: u32) -> Sum {
-                unreachable!("posted and polled in one")
-            }
-
-            fn post(&mut self, _: u32) {
-                unreachable!("posted and polled in one")
-            }
-
-            fn cycle(&mut self, count: u32, batch: u32) -> Sum {
-                self.0.cycle::<REQUEST, $lists>(count, batch)
-            }
-        }
-    };
-}
-
-building_subject!(Builders, false);
-building_subject!(ListBuilders, true);

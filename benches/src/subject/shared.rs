@@ -13,8 +13,8 @@ use doorbell::{Buffer, QueueId, QueuePair, Receiver, SharedPoster};
 
 use super::safe::{self, pool};
 use super::{Subject, unexpected};
-use crate::lines::pin;
 use crate::name::Givers;
+use crate::pin::pin;
 use crate::sum::Sum;
 use crate::world::{Objects, World};
 

@@ -14,15 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use doorbell_benches::case::{self, Case};
-use doorbell_benches::lines::Lines;
 use doorbell_benches::name::Name;
 use doorbell_benches::operation::Operation;
 use doorbell_benches::report::{self, Row};
 use doorbell_benches::rig::Rig;
 use doorbell_benches::world::World;
 
-use crate::cost::{Cost, TOLERANCE};
-use crate::{Result, bounds};
+use crate::Result;
+use crate::baseline::{self, Cost};
 
 /// The function that callgrind looks for.
 const COUNTED: &str = "bench::counts::counted";
@@ -66,9 +65,9 @@ pub(crate) fn run_counted(filter: &str, drop_in: bool) {
     for (operation, name) in runs(filter, drop_in) {
         let mut rig = Rig::new(&world, operation, name);
         for _ in 0..2 {
-            rig.round(Lines::Warm, |round| round());
+            rig.round(|round| round());
         }
-        rig.round(Lines::Warm, |round| counted(round));
+        rig.round(|round| counted(round));
         println!("{}", rig.count());
     }
 }
@@ -93,22 +92,22 @@ pub(crate) fn run(out: &Path, baseline: Option<&Path>, filter: &str, save: bool)
             doorbell,
             reference,
             reference_name: case.reference.reference().into(),
-            spread: None,
         };
         rows.push(row("instructions/message", doorbell.instructions, reference.instructions));
         rows.push(row("loads/message", doorbell.loads, reference.loads));
         rows.push(row("stores/message", doorbell.stores, reference.stores));
         current.insert(case.label(), doorbell);
     }
+    #[cfg(target_arch = "x86_64")]
+    for row in doorbell_benches::single::rows(filter) {
+        let cost = Cost { instructions: row.doorbell, loads: 0.0, stores: 0.0 };
+        current.entry(row.op.clone()).or_insert(cost);
+        rows.push(row);
+    }
     report::print(&rows);
     match baseline {
-        Some(path) if save => fs::write(path, format_baseline(&current)?)?,
-        Some(path) => {
-            if of_this_compiler(path)? {
-                compare(&current, path)?;
-            }
-            bounds::check(&current)?;
-        }
+        Some(path) if save => baseline::save(&current, path)?,
+        Some(path) => baseline::compare(&current, &rows, path)?,
         None => {}
     }
     Ok(rows)
@@ -204,57 +203,4 @@ fn read_profile(profile: &str, messages: f64) -> Result<Run> {
         stores: stores / messages,
     };
     Ok(Run { all: cost(all), calls: cost(calls) })
-}
-
-fn compiler() -> Result<String> {
-    let output = Command::new("rustc").arg("--version").output()?;
-    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
-}
-
-fn format_baseline(current: &BTreeMap<String, Cost>) -> Result<String> {
-    let mut text = format!("# {}\n", compiler()?);
-    text += "# operation\tinstructions\tloads\tstores, per message\n";
-    for (label, Cost { instructions, loads, stores }) in current {
-        text += &format!("{label}\t{instructions:.2}\t{loads:.2}\t{stores:.2}\n");
-    }
-    Ok(text)
-}
-
-/// Returns `true` if the baseline was counted with this compiler. The counts of another compiler differ.
-fn of_this_compiler(path: &Path) -> Result<bool> {
-    let text = fs::read_to_string(path)?;
-    let made_with = text.lines().next().unwrap_or_default().trim_start_matches("# ");
-    let compiler = compiler()?;
-    if made_with != compiler {
-        println!("counts: not compared: the baseline is of {made_with}, and this is {compiler}");
-    }
-    Ok(made_with == compiler)
-}
-
-/// Fails when an operation has grown.
-fn compare(current: &BTreeMap<String, Cost>, path: &Path) -> Result<()> {
-    let text = fs::read_to_string(path)?;
-    let mut grown = Vec::new();
-    let mut compared = 0;
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let mut fields = line.split('\t');
-        let label = fields.next().unwrap_or_default();
-        let before: f64 = fields.next().ok_or("a line without a count")?.parse()?;
-        let Some(now) = current.get(label) else {
-            grown.push(format!("{label}: is not counted any more"));
-            continue;
-        };
-        compared += 1;
-        if now.instructions > before * TOLERANCE {
-            grown.push(format!("{label}: {:.2} instructions, was {before:.2}", now.instructions));
-        }
-    }
-    if let Some(new) = current.keys().find(|label| !text.contains(&format!("\n{label}\t"))) {
-        grown.push(format!("{new}: is not in the baseline"));
-    }
-    if !grown.is_empty() {
-        return Err(format!("counts: {}", grown.join("\n")).into());
-    }
-    println!("counts: ok: {compared} operations within 3 % of the baseline");
-    Ok(())
 }

@@ -1,0 +1,120 @@
+//! One message at a time, from a queue pair to itself: the instructions between the program and the device.
+//!
+//! The device delivers each message between two counts. The medians are those of a program that polls while nothing
+//! arrives; the means are those of rounds without such polls, so that all upkeep is in them.
+
+mod ours;
+mod theirs;
+
+use std::array;
+use std::time::Duration;
+
+use crate::report::Row;
+use crate::step::{self, Steps};
+use crate::world::World;
+
+/// Bytes of a message, which are copied into the WQE.
+const LEN: usize = 32;
+/// Receives that are posted.
+const RECEIVES: u32 = 255;
+/// Rounds that are counted, and those before.
+const ROUNDS: usize = 128;
+const WARM_UP: usize = 300;
+
+/// An end of a queue pair that is connected to itself.
+trait Single {
+    /// Sends a message of [`LEN`] bytes.
+    fn send(&mut self);
+    /// Takes the completion of the send, if it has one of its own.
+    fn sent(&mut self);
+    /// Receives a message: [`step::mark`] is where the program has its address and its length. Gives it back.
+    fn receive(&mut self);
+    /// Looks for a message when there is none.
+    fn poll_nothing(&mut self);
+}
+
+/// Names of the counts, in the order of [`Costs`].
+const ROWS: [&str; 6] =
+    ["critical, receive", "critical, send", "nothing has arrived", "receive, whole", "completion", "round"];
+
+/// Instructions of each row.
+type Costs = [f64; 6];
+
+fn deliver(world: &World) {
+    // A device with many registers does not read all of them in one step.
+    for _ in 0..4 {
+        world.device.settle();
+        world.device.advance(Duration::from_micros(100));
+    }
+}
+
+/// The middle one.
+fn median(mut counts: Vec<u64>) -> f64 {
+    counts.sort_unstable();
+    counts[counts.len() / 2] as f64
+}
+
+#[inline(always)]
+fn measure(world: &World, single: &mut impl Single) -> Costs {
+    let mut rounds: [Vec<u64>; 3] = array::from_fn(|_| Vec::new());
+    for _ in 0..WARM_UP {
+        single.send();
+        deliver(world);
+        single.receive();
+        single.sent();
+    }
+    for _ in 0..ROUNDS {
+        // The first poll does what the message before has left to do.
+        single.poll_nothing();
+        let nothing = step::count(|| single.poll_nothing());
+        let send = step::count(|| single.send());
+        deliver(world);
+        let receive = step::count(|| single.receive());
+        single.sent();
+        assert!(send.to_register > 0, "the register was not written");
+        let counts = [receive.to_mark, send.to_register, nothing.all];
+        rounds.iter_mut().zip(counts).for_each(|(all, count)| all.push(count));
+    }
+    let mut sums = [0; 3];
+    for _ in 0..ROUNDS {
+        let send = step::count(|| single.send());
+        deliver(world);
+        let receive = step::count(|| single.receive());
+        let sent = step::count(|| single.sent());
+        let all = |steps: [&Steps; 3]| steps.iter().map(|steps| steps.all).sum::<u64>();
+        let counts = [receive.all, sent.all, all([&send, &receive, &sent])];
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    let [receive, send, nothing] = rounds.map(median);
+    let [whole, completion, round] = sums.map(|sum| sum as f64 / ROUNDS as f64);
+    [receive, send, nothing, whole, completion, round]
+}
+
+/// Counts, and compares doorbell with the faster way through libmlx5. The rows of the safe API come first.
+pub fn rows(filter: &str) -> Vec<Row> {
+    let label = |row: usize, of: &str| format!("one message: {}{of}", ROWS[row]);
+    let subjects = ["", ", rings"];
+    if !subjects.iter().any(|of| (0..ROWS.len()).any(|row| label(row, of).contains(filter))) {
+        return Vec::new();
+    }
+    let world = World::new();
+    let ours = [ours::safe(&world), ours::rings(&world)];
+    let theirs = [("ibv_poll_cq, ibv_post_send", false), ("ibv_start_poll, ibv_wr_*", true)];
+    let theirs = theirs.map(|(name, extended)| (name, theirs::costs(&world, extended)));
+    let mut rows = Vec::new();
+    for (of, costs) in subjects.iter().zip(ours) {
+        for row in 0..ROWS.len() {
+            let faster = theirs.iter().min_by(|a, b| a.1[row].total_cmp(&b.1[row]));
+            let Some((name, reference)) = faster else { continue };
+            rows.push(Row {
+                op: label(row, of),
+                unit: "instructions/message",
+                doorbell: costs[row],
+                reference: reference[row],
+                reference_name: (*name).into(),
+            });
+        }
+    }
+    rows.retain(|row| row.op.contains(filter));
+    rows
+}
