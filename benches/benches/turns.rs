@@ -80,7 +80,8 @@ pub fn compare<'a>(
 
 /// A criterion whose whole suite takes a few minutes.
 pub fn criterion(samples: usize, each: Duration) -> Criterion {
-    let criterion = Criterion::default().sample_size(samples).warm_up_time(each / 4).measurement_time(each);
+    let criterion = Criterion::default().sample_size(samples).nresamples(10_000);
+    let criterion = criterion.warm_up_time(each / 4).measurement_time(each);
     criterion.configure_from_args()
 }
 
