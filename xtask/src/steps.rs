@@ -234,7 +234,7 @@ fn programs(session: &Session) -> Result<Totals> {
 
 /// The same on doorbell's data path, as far as they post through libibverbs, and rdma-core's tests in Python.
 fn drop_in(session: &Session) -> Result<Totals> {
-    const PROGRAMS: [&str; 4] = ["pingpong::", "perftest::", "qperf::", "ucx::small"];
+    const PROGRAMS: [&str; 5] = ["pingpong::", "perftest::", "qperf::", "rdma_cm::", "ucx::small"];
     let under = format!("{} run --", session.target.join("debug/doorbell").display());
     let binaries = tests(session, EVERYTHING, &[Needs::Programs])?;
     let mut options = options(session, 300);

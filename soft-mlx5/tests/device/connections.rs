@@ -454,15 +454,19 @@ fn resident() -> usize {
     status.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
 #[test]
-fn ten_thousand_connections_take_no_memory() {
+fn ten_thousand_connections_take_no_memory_and_no_descriptor() {
     let world = World::stepped();
     let channel = Channel::open();
     let listener = channel.listener(1, 7006, 0);
-    let mut before = 0;
+    let mut before = (0, 0);
     for round in 0..10_000 {
         if round == 1000 {
-            before = resident();
+            before = (resident(), descriptors());
         }
         let [client, server] = connected(&world, &channel, 7006);
         let [first, second] = if round % 2 == 0 { [client, server] } else { [server, client] };
@@ -472,7 +476,9 @@ fn ten_thousand_connections_take_no_memory() {
         channel.expect(&world, DISCONNECTED);
         channel.destroy(first).unwrap();
     }
-    let grown = resident().saturating_sub(before);
+    let (resident_before, descriptors_before) = before;
+    assert_eq!(descriptors(), descriptors_before);
+    let grown = resident().saturating_sub(resident_before);
     assert!(grown < 1 << 20, "{grown} bytes more after 9,000 connections");
     assert_eq!(channel.destroy(listener), Ok(10_000));
     assert!(!channel.is_readable());

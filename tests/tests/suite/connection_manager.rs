@@ -51,7 +51,7 @@ impl Side {
     }
 
     fn qp(&mut self) -> SendingQp {
-        SendingQp::create(&mut self.receiver, &QpConfig::rc(), self.srq).unwrap()
+        SendingQp::create(&mut self.receiver, &QpConfig::rc().max_inline(32), self.srq).unwrap()
     }
 
     fn expect(&mut self, bytes: &[u8]) {
