@@ -139,7 +139,8 @@ impl<'a> QueuePairBuilder<'a> {
     /// # Errors
     /// [`Error::Unsupported`] for transports that [`QpConfig`] does not have, such as raw packets, for another CQ or
     /// SRQ, for a queue pair that sends on the CQ that it receives on (`doorbell.h` of the drop-in, see
-    /// `docs/drop-in.md`, takes such a queue pair), and for an [`OpaqueReceiver`]; the errors of [`build`](Self::build).
+    /// `docs/drop-in.md`, takes such a queue pair), and for an [`OpaqueReceiver`]; the errors of
+    /// [`build`](Self::build).
     ///
     /// # Safety
     /// - `qp` belongs to the domain, receives on the CQ of the receiver and from that SRQ, sends on another CQ, that of

@@ -74,7 +74,6 @@ fn texts() -> Vec<(&'static str, String)> {
             first: None,
             vendor_err: 0x88,
             buffers: Vec::new(),
-            opaque_buffers: Vec::new()
         },
         Cause::Status(WcStatus::LOC_LEN_ERR),
         Cause::Stray,

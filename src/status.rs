@@ -125,7 +125,8 @@ impl WcStatus {
         }
     }
 
-    /// Says why a request is over: `status`, or for a flushed one the status that failed the queue pair, if it is known.
+    /// Says why a request is over: `status`, or for a flushed one the status that failed the queue pair, if it is
+    /// known.
     pub(crate) fn explained(status: &impl fmt::Display, first: Option<Self>) -> String {
         match first {
             Some(first) => format!("Work Request Flushed Error, because the queue pair failed before: {first}"),

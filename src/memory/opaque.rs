@@ -122,9 +122,9 @@ impl OpaqueMemory {
     /// memory at the address: the peer-memory module of the GPU is not loaded. `keep` is dropped then.
     ///
     /// # Safety
-    /// Until `keep` is dropped, `len` bytes at `addr` belong to the device: they stay allocated at that address, no Rust
-    /// reference to them exists in this process, and the program's own kernels or copies access only buffers that the
-    /// program owns at that time, and memory that it shares with peers as [`RemoteMemory`](crate::RemoteMemory) is
+    /// Until `keep` is dropped, `len` bytes at `addr` belong to the device: they stay allocated at that address, no
+    /// Rust reference to them exists in this process, and the program's own kernels or copies access only buffers that
+    /// the program owns at that time, and memory that it shares with peers as [`RemoteMemory`](crate::RemoteMemory) is
     /// shared.
     pub unsafe fn unreadable<K: Send + 'static>(
         pd: &ProtectionDomain,

@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::pd::{DomainId, ProtectionDomain};
 use crate::refused::Refused;
 
-/// Buffers of one size in [`OpaqueMemory`]. Clones share one pool. The memory stays registered until the last buffer and
-/// the last queue that may hold one are dropped.
+/// Buffers of one size in [`OpaqueMemory`]. Clones share one pool. The memory stays registered until the last buffer
+/// and the last queue that may hold one are dropped.
 ///
 /// Nothing zeroes the memory. Peers can read the buffers if the memory permits it
 /// ([`RemoteAccess::READ`](crate::RemoteAccess::READ)).
@@ -97,8 +97,8 @@ impl fmt::Debug for OpaquePool {
 
 /// An owned buffer of an [`OpaquePool`]. No device writes it. Dropping it returns it to the pool.
 ///
-/// Requests send it and receive into it as they do with a [`Buffer`], but there is no way to its bytes. The program's own
-/// kernels find them at [`offset`](Self::offset).
+/// Requests send it and receive into it as they do with a [`Buffer`], but there is no way to its bytes. The program's
+/// own kernels find them at [`offset`](Self::offset).
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();

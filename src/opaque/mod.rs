@@ -10,8 +10,8 @@
 //! | send, RDMA WRITE and READ, atomics | [`Sender`](crate::Sender), as with other buffers; [`SendCompletion::opaque_buffer`](crate::SendCompletion::opaque_buffer) returns them |
 //! | receive | [`OpaqueReceiver`], [`QueuePairBuilder::receive_opaque`](crate::QueuePairBuilder::receive_opaque) |
 //!
-//! The page GPU memory of the book says what a GPU program must do beside this: which descriptor or module it needs, and
-//! how it makes what the device wrote visible to its own kernels.
+//! The page GPU memory of the book says what a GPU program must do beside this: which descriptor or module it needs,
+//! and how it makes what the device wrote visible to its own kernels.
 
 mod message;
 mod receiver;

@@ -20,8 +20,8 @@ use crate::srq::SrqConfig;
 
 /// A [`Receiver`] whose queues hold opaque buffers only.
 ///
-/// Its queue pairs are made by [`QueuePairBuilder::receive_opaque`](crate::QueuePairBuilder::receive_opaque): the device
-/// puts no payload into their CQEs, from where the processor would have to copy it.
+/// Its queue pairs are made by [`QueuePairBuilder::receive_opaque`](crate::QueuePairBuilder::receive_opaque): the
+/// device puts no payload into their CQEs, from where the processor would have to copy it.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -49,7 +49,8 @@ use crate::srq::SrqConfig;
 /// # assert_eq!(buffer.len(), 7);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-// `[one-opaque]`: each receive of its queues has one buffer, of an opaque pool, because no other function posts to them.
+// `[one-opaque]`: each receive of its queues has one buffer, of an opaque pool, because no other function posts to
+// them.
 pub struct OpaqueReceiver(pub(crate) Receiver);
 
 impl OpaqueReceiver {

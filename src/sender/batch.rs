@@ -204,14 +204,14 @@ impl Sender {
         let (more, token) = (request.more(), request.wr_id());
         // SAFETY: it was taken from its queue just now, and no other code has it.
         let mut buffers = Vec::from_iter(unsafe { request.into_buffer() });
-        let mut opaque_buffers = Vec::new();
         if more > 0 {
             let mut rest = self.rest_of(queue, more);
             buffers.extend(std::iter::from_fn(|| rest.take()));
-            opaque_buffers.extend(std::iter::from_fn(|| rest.take_opaque()));
+            // Opaque buffers return to their pools: a field for them would make each completion larger.
+            while rest.take_opaque().is_some() {}
         }
         let status = WcStatus::from_raw(status);
-        SendFailure { queue, qp_num, token, status, first, vendor_err, buffers, opaque_buffers }
+        SendFailure { queue, qp_num, token, status, first, vendor_err, buffers }
     }
 
     /// Has the queue of the run free the blocks of the requests that were returned, and drops buffers that were not

@@ -99,7 +99,8 @@ impl SendCompletion<'_> {
 /// A request that failed, with its buffers.
 ///
 /// [`WcStatus::WR_FLUSH_ERR`] is a consequence: [`first`](Self::first), the first failed completion of the queue pair,
-/// has the cause. It may be one of its [`Receiver`](crate::Receiver). The queue pair is in state ERROR: see [`QueuePair`](crate::QueuePair).
+/// has the cause. It may be one of its [`Receiver`](crate::Receiver). The queue pair is in state ERROR: see
+/// [`QueuePair`](crate::QueuePair).
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -130,16 +131,14 @@ pub struct SendFailure {
     /// The status of the request.
     pub status: WcStatus,
     /// The status of the completion that failed the queue pair, if this request was flushed and that completion was
-    /// polled, from the sender or from the receiver. `None` after [`QueuePair::to_error`](crate::QueuePair::to_error), a reset
-    /// or the end of the queue pair.
+    /// polled, from the sender or from the receiver. `None` after [`QueuePair::to_error`](crate::QueuePair::to_error),
+    /// a reset or the end of the queue pair.
     pub first: Option<WcStatus>,
     /// The device's own error code; 0 for a reset.
     pub vendor_err: u32,
     /// The buffers of the request, in order; empty if its bytes were copied. A READ or an atomic has set the length,
-    /// and the device may have written some of the bytes or none.
+    /// and the device may have written some of the bytes or none. Opaque buffers have returned to their pool.
     pub buffers: Vec<Buffer>,
-    /// The same, of a request with opaque buffers.
-    pub opaque_buffers: Vec<OpaqueBuffer>,
 }
 
 debug_is_display!(SendFailure);

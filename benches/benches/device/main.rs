@@ -1,5 +1,5 @@
-//! doorbell beside libmlx5 on the mlx5 device that is there: a ConnectX first, else soft-mlx5 with its thread. Two queue
-//! pairs of one thread send to each other through the device; no root, no second machine.
+//! doorbell beside libmlx5 on the mlx5 device that is there: a ConnectX first, else soft-mlx5 with its thread. Two
+//! queue pairs of one thread send to each other through the device; no root, no second machine.
 //!
 //! `cargo bench -p doorbell-benches --bench device`
 

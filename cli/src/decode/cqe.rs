@@ -6,7 +6,7 @@ use mlx5_wire::syndrome::Syndrome;
 
 use super::cause::{self, explain};
 use super::event::Event;
-use super::fields::{self, SIZE, TAIL};
+use super::fields::{self, SIZE, TAIL, is_error};
 use super::hex::{Block, Context};
 use super::{Finding, Kind, Signature};
 
@@ -27,15 +27,6 @@ pub fn looks_like_error(bytes: &[u8]) -> bool {
 /// Returns `true` if these bytes are CQEs, or the end of one, and one of them is of an error.
 pub fn ends_like_error(bytes: &[u8]) -> bool {
     (bytes.len() % SIZE == 0 || bytes.len() < SIZE) && bytes.chunks(SIZE).any(is_error)
-}
-
-/// Returns `true` if these bytes end like a CQE of an error.
-pub fn is_error(entry: &[u8]) -> bool {
-    let Some(tail) = entry.last_chunk::<12>() else { return false };
-    let opcode = CqeOpcode::from_bits(tail[11] >> 4);
-    matches!(opcode, CqeOpcode::RequesterError | CqeOpcode::ResponderError)
-        && tail[11] & 0xc == 0
-        && Syndrome::new(tail[3]).names().is_some()
 }
 
 /// Returns the bytes with each group of `group` swapped.

@@ -268,7 +268,8 @@ fn called(words: &[Word]) -> Option<(String, usize)> {
     follows.then(|| ("ibv_modify_qp".into(), qp + 1))
 }
 
-/// Returns the state that a queue pair was to be moved to: `to RTR`, `next state RTR`, `init2rtr`, `INIT->RTR`, `(RTR)`.
+/// Returns the state that a queue pair was to be moved to: `to RTR`, `next state RTR`, `init2rtr`, `INIT->RTR`,
+/// `(RTR)`.
 fn state(words: &[Word]) -> Option<&'static str> {
     const STATES: [&str; 6] = ["RESET", "INIT", "RTR", "RTS", "SQD", "ERR"];
     const OF_NOW: [&str; 5] = ["curr", "current", "from", "in", "old"];

@@ -2,6 +2,7 @@
 
 use mlx5_wire::cqe::{Cqe64, ErrorCqe};
 use mlx5_wire::opcode::CqeOpcode;
+use mlx5_wire::syndrome::Syndrome;
 use mlx5_wire::text::{CqeText, Meaning, Value, WqeText};
 
 use super::{Field, Finding, Kind, KnownFields};
@@ -10,6 +11,15 @@ use super::{Field, Finding, Kind, KnownFields};
 pub const SIZE: usize = Cqe64::SIZE;
 /// Bytes of the end of an error CQE that say what failed.
 pub const TAIL: usize = 16;
+
+/// Returns `true` if these bytes end like a CQE of an error.
+pub fn is_error(entry: &[u8]) -> bool {
+    let Some(tail) = entry.last_chunk::<12>() else { return false };
+    let opcode = CqeOpcode::from_bits(tail[11] >> 4);
+    matches!(opcode, CqeOpcode::RequesterError | CqeOpcode::ResponderError)
+        && tail[11] & 0xc == 0
+        && Syndrome::new(tail[3]).names().is_some()
+}
 
 /// Names in a table, where they differ from those in a line.
 const TITLES: [(&str, &str); 6] = [

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::cqe;
+use super::fields;
 use super::lines::{Line, Prefixes};
 
 /// Bytes of a CQE and of a basic block.
@@ -368,7 +368,7 @@ impl Open {
 
     /// Returns the ends of CQEs as blocks of their own, if rows without offsets cannot be of one dump after the other.
     fn mixed_ends(&self) -> Option<Vec<Closed>> {
-        let is_end = |row: &Vec<u8>| row.len() == 16 && cqe::is_error(row);
+        let is_end = |row: &Vec<u8>| row.len() == 16 && fields::is_error(row);
         let ends: Vec<usize> = (0..self.rows.len()).filter(|&row| is_end(&self.rows[row])).collect();
         let torn = ends.len() > 1 && ends.iter().any(|end| end % 4 != 3);
         let rows = matches!(self.block.context, Context::None | Context::Cqe(_)) && self.last.is_none();

@@ -183,7 +183,7 @@ pub fn decode(input: &[u8]) -> Report {
     let lines = lines::lines(input);
     let mut report = Report::default();
     lines::foreign_formats(&lines, &mut report.notes);
-    let logs = report::reports(&lines);
+    let logs: Vec<_> = report::reports(&lines).into_iter().map(log::finding).collect();
     let mut blocks = Vec::new();
     let mut taken = Vec::new();
     for literal in literals::literals(&lines) {

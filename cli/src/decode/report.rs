@@ -9,10 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::syndrome::Syndrome;
 
-use super::event::Event;
 use super::keys::{Key, Number, key_at, printer, separates, value_at};
 use super::lines::Line;
-use super::log;
 use super::words::{self, Word, begins, status_at};
 
 /// Contents of a line, or of a part of one, or of the lines of a report.
@@ -111,7 +109,7 @@ impl Draft {
 }
 
 /// Returns all reports of a text.
-pub fn reports(lines: &[Line]) -> Vec<Event> {
+pub fn reports(lines: &[Line]) -> Vec<Draft> {
     let mut found = Vec::new();
     let mut open: HashMap<&str, Draft> = HashMap::new();
     let mut last_caller = "";
@@ -137,7 +135,8 @@ pub fn reports(lines: &[Line]) -> Vec<Event> {
     }
     found.extend(open.into_values());
     found.sort_by_key(|draft| draft.line);
-    found.into_iter().filter(Draft::is_report).map(log::finding).collect()
+    found.retain(Draft::is_report);
+    found
 }
 
 /// Returns the queue pair that a line names.
