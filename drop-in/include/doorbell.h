@@ -12,26 +12,27 @@ extern "C" {
 /**
  * Lets doorbell poll and arm a CQ. Those queue pairs that it has must be attached before something is posted to them.
  *
- * A queue pair that is created on it later is doorbell's, too. The other CQ and the SRQ of that queue pair must be attached
- * before: otherwise its creation fails with `EOPNOTSUPP`. No object can be detached.
+ * A queue pair that is created on it later is doorbell's, too. The other CQ and the SRQ of that queue pair must be
+ * attached before: otherwise its creation fails with `EOPNOTSUPP`. No object can be detached.
  *
- * Returns 0, also if doorbell drives it already, or `EOPNOTSUPP`: then libmlx5 drives the CQ, and `DOORBELL_LOG=1` shows why.
+ * Returns 0, also if doorbell drives it already, or `EOPNOTSUPP`: then libmlx5 drives the CQ, and `DOORBELL_LOG=1`
+ * shows why.
  *
  * # Safety
- * The CQ is of `ibv_create_cq`. It was neither polled nor resized, no event of it was taken, and no other thread uses it during the
- * call; other threads may use, create and destroy other objects.
+ * The CQ is of `ibv_create_cq`. It was neither polled nor resized, no event of it was taken, and no other thread uses
+ * it during the call; other threads may use, create and destroy other objects.
  */
 int doorbell_attach_cq(struct ibv_cq *cq);
 
 /**
- * Lets doorbell post to an SRQ. Attach all queue pairs of the SRQ, too: for a receive of another one `ibv_poll_cq` of libmlx5
- * returns a wrong `wr_id`.
+ * Lets doorbell post to an SRQ. Attach all queue pairs of the SRQ, too: for a receive of another one `ibv_poll_cq` of
+ * libmlx5 returns a wrong `wr_id`.
  *
  * Returns as `doorbell_attach_cq`.
  *
  * # Safety
- * The SRQ is a plain one, neither of XRC nor of tag matching. Nothing was posted to it, and no other thread uses it during
- * the call.
+ * The SRQ is a plain one, neither of XRC nor of tag matching. Nothing was posted to it, and no other thread uses it
+ * during the call.
  */
 int doorbell_attach_srq(struct ibv_srq *srq);
 
@@ -41,10 +42,10 @@ int doorbell_attach_srq(struct ibv_srq *srq);
  * Returns as `doorbell_attach_cq`. On failure the call has attached none of these objects.
  *
  * # Safety
- * The queue pair is of `ibv_create_qp`, or of `ibv_create_qp_ex` without creation flags, for SEND, RDMA and atomics; not of
- * `mlx5dv_create_qp`. Nothing was posted to it since it was in RESET, and no other thread uses it, its CQs or its SRQ during
- * the call. For its CQs and its SRQ holds what `doorbell_attach_cq` and `doorbell_attach_srq` ask for. The program binds no memory
- * windows with it.
+ * The queue pair is of `ibv_create_qp`, or of `ibv_create_qp_ex` without creation flags, for SEND, RDMA and atomics;
+ * not of `mlx5dv_create_qp`. Nothing was posted to it since it was in RESET, and no other thread uses it, its CQs or
+ * its SRQ during the call. For its CQs and its SRQ holds what `doorbell_attach_cq` and `doorbell_attach_srq` ask for.
+ * The program binds no memory windows with it.
  */
 int doorbell_attach_qp(struct ibv_qp *qp);
 

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use doorbell::frames::{Flow, FrameConfig, FrameReceiver};
+use doorbell::opaque::OpaqueReceiver;
 use doorbell::tags::{NotSentTagged, Offload, TagMatchingConfig, TagMatchingSrq};
 use doorbell::{
     BufferPool, Completions, Compression, CqConfig, Error, HugePages, Mtu, NotSent, Path, PoolConfig, PostFailure,
@@ -70,6 +71,10 @@ const OPTIONS: &[(&str, Check)] = &[
         assert_eq!(pool(&w.pd, config.clone()).count(), 1);
         let refused = BufferPool::from_memory(&w.pd, vec![0u8; 4096], &config).unwrap_err();
         assert!(matches!(refused.reason, Error::Unsupported { .. }), "{refused}");
+    }),
+    // The device takes it, and orders all writes nevertheless.
+    ("PoolConfig: relaxed_ordering", |w| {
+        assert_eq!(pool(&w.pd, PoolConfig::new(1, 64).relaxed_ordering(true)).count(), 1);
     }),
     ("PoolConfig: readable", |w| {
         let mut tags = TagMatchingSrq::new(&w.pd, &TagMatchingConfig::new(4).cq(cq(w.path))).unwrap();
@@ -165,6 +170,11 @@ const OPTIONS: &[(&str, Check)] = &[
     ("QueuePairBuilder: receive", |w| {
         assert!(receiving(&mut w.receiver, &QpConfig::rc()).receive_queue().is_some());
         refused(QueuePair::builder(&QpConfig::rc()).build(), "without receiver and sender");
+    }),
+    ("QueuePairBuilder: receive_opaque", |w| {
+        let mut receiver = OpaqueReceiver::new(&w.pd, &cq(w.path)).unwrap();
+        let qp = QueuePair::builder(&QpConfig::rc()).receive_opaque(&mut receiver, RqConfig::new(4)).build().unwrap();
+        assert_eq!(receiver.capacity(qp.receive_queue().unwrap()), 4);
     }),
     ("QueuePairBuilder: send", |w| assert!(sending(&mut w.sender, &QpConfig::rc().sends(4)).send_queue().is_some())),
     ("RqConfig: max_sge", |w| {
