@@ -2,6 +2,8 @@
 # The runner of cargo (.cargo/config.toml): runs the programs and tests that cargo has built. Tests of the packages
 # below need a software device, or a process each, and xtask knows which. Programs are not in `deps`.
 case ${CARGO_PKG_NAME-}:$1 in
+# A process for each test of the documentation, as rustdoc runs them where no runner is set.
+*:*/rustdoctest*/rust_out) RUSTDOC_DOCTEST_BIN_PATH=$1 exec "$@" ;;
 doorbell-tests:*/deps/* | doorbell-stepped-tests:*/deps/* | soft-mlx5:*/deps/*) ;;
 *) exec "$@" ;;
 esac

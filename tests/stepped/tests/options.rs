@@ -172,7 +172,7 @@ const OPTIONS: &[(&str, Check)] = &[
         refused(QueuePair::builder(&QpConfig::rc()).build(), "without receiver and sender");
     }),
     ("QueuePairBuilder: receive_opaque", |w| {
-        let mut receiver = OpaqueReceiver::new(&w.pd, &cq(w.path)).unwrap();
+        let mut receiver = OpaqueReceiver::new(&w.pd, &CqConfig::new(4).path(w.path)).unwrap();
         let qp = QueuePair::builder(&QpConfig::rc()).receive_opaque(&mut receiver, RqConfig::new(4)).build().unwrap();
         assert_eq!(receiver.capacity(qp.receive_queue().unwrap()), 4);
     }),
