@@ -3,7 +3,7 @@
 # PCI function `soft-mlx5 serve` plays.
 #
 #   scripts/vm/run.sh                  KERNEL=bookworm, LINK=ib; FILTER=name runs only what the name contains
-#   scripts/vm/run.sh short            the part of it that `make proof` runs, on an Ethernet port
+#   scripts/vm/run.sh short            a short form, `cargo xtask vm-short`, on an Ethernet port
 #   scripts/vm/run.sh shell            a shell in the machine
 #
 # KERNEL is a suite of Debian, or SUITE/FLAVOUR as in trixie/amd64; the flavour is cloud-amd64 by default. OPTIONS are

@@ -67,7 +67,7 @@ const STEPS: &[Step] = &[
     step("counts", Ring::Proof, counts),
     step("soak", Ring::Proof, soak::run),
     step("rxe", Ring::Proof, rxe),
-    step("vm-short", Ring::Proof, vm_short),
+    step("vm-short", Ring::Network, vm_short),
     step("vm", Ring::Network, vm),
     step("newer-libmlx5", Ring::Network, conformance::newer),
 ];
