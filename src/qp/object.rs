@@ -219,7 +219,7 @@ impl Qp {
         }
     }
 
-    /// Takes note of the status of a failed completion. One that is flushed is a consequence.
+    /// Keeps the status of the first failed completion. A flushed completion has no cause of its own.
     pub(crate) fn note_failure(&self, status: sys::ibv_wc_status) {
         if status != sys::IBV_WC_WR_FLUSH_ERR {
             let (order, none) = (Ordering::Relaxed, sys::IBV_WC_SUCCESS);

@@ -339,7 +339,7 @@ impl<'a, T: Copy> Posting<'a, T> {
 
 impl<T: Copy> SendQueue<T> {
     /// Rings for all WQEs that no doorbell has covered. The last of them is at `last` and begins with `first_word`. If
-    /// it is the only one, it has `blocks` blocks, and says `has_inline` whether it was given inline pieces.
+    /// it is the only one, it has `blocks` blocks, and `has_inline` says whether it has inline pieces.
     ///
     /// # Safety
     /// Such a WQE was posted.
@@ -355,8 +355,8 @@ impl<T: Copy> SendQueue<T> {
         self.has_inline = false;
     }
 
-    /// Returns `true` if the doorbell copies the last WQE, of which the rest is true if it is a single one: if it is
-    /// one, and libmlx5 would copy it.
+    /// Returns `true` if the doorbell copies the last WQE to the register: if it is the only WQE that no doorbell has
+    /// covered, and libmlx5 would copy it. `blocks` and `has_inline` describe it.
     #[inline(always)]
     fn is_copied(&self, first_word: Be64, blocks: u32, has_inline: bool) -> bool {
         let wanted = match self.blue_flame {
