@@ -12,7 +12,7 @@ use rdma_core_sys as sys;
 
 /// Statuses of a receive that is too short, and of its send: as the specification and mlx5 have them. Soft-RoCE reports
 /// general errors.
-fn too_long(context: &doorbell::Context) -> (WcStatus, WcStatus) {
+pub fn too_long(context: &doorbell::Context) -> (WcStatus, WcStatus) {
     match context.name().starts_with("rxe") {
         true => (WcStatus::LOC_QP_OP_ERR, WcStatus::REM_OP_ERR),
         false => (WcStatus::LOC_LEN_ERR, WcStatus::REM_INV_REQ_ERR),

@@ -10,6 +10,8 @@ use doorbell::{
 use doorbell_tests::sending::{RECEIVES, Sending, completions};
 use doorbell_tests::{assert_matches, device, peers::join, receiving};
 
+use crate::failures::too_long;
+
 /// A connection with a far end that has no receives left: sends wait.
 fn blocked(sends: u32) -> Sending {
     let config = QpConfig::rc().sends(sends).max_inline(8);
@@ -280,7 +282,7 @@ fn what_is_flushed_names_the_receive_that_failed() {
     (0..2).for_each(|_| near_sender.send(&near, b"waits").unwrap());
     far_sender.send(&far, [7; 40]).unwrap();
     let failure = receiving::failures(&mut near_receiver, 1).remove(0);
-    let long = WcStatus::LOC_LEN_ERR;
+    let (long, _) = too_long(pd.context());
     assert_eq!((failure.cause, failure.first), (Cause::Status(long), None));
     let flushed = (WcStatus::WR_FLUSH_ERR, Some(long));
     assert_eq!(failures(&mut near_sender, 2), [flushed, flushed]);
