@@ -3,12 +3,13 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-frames demo-tags setup check test proof busy bench rxe vm vm-shell conformance long-conformance explore memory mutants cargo-mutants fuzz soak fmt doc book package install-c action
+.PHONY: help demo demo-frames demo-tags demo-trade setup check test proof busy bench rxe vm vm-shell conformance long-conformance explore memory mutants cargo-mutants fuzz soak fmt doc book package install-c action
 
 help:
 	@echo 'make demo                         Receive 200,000 messages from two processes (DEMO_PATH=verbs: through libibverbs)'
 	@echo 'make demo-tags                    Receive by tag from several senders (DEMO_SOFTWARE=1: matched by the library)'
 	@echo 'make demo-frames                  Receive market data on an A and a B feed and find the gaps (DEMO_PATH=verbs)'
+	@echo 'make demo-trade                   Answer prices with orders, and measure the time from tick to trade (DEMO_PATH=verbs)'
 	@echo
 	@echo 'make check                        After an edit: format, clippy, unit tests, documents, the direct path'
 	@echo 'make test                         Install missing packages and run the test suite'
@@ -52,6 +53,10 @@ demo-frames:
 demo-tags:
 	@scripts/setup.sh build
 	@scripts/demo-tags.sh
+
+demo-trade:
+	@scripts/setup.sh build
+	@scripts/demo-trade.sh
 
 # Two of these together, as `make test proof`, are one run with one result.
 RINGS := $(filter check test proof, $(MAKECMDGOALS))

@@ -8,8 +8,9 @@ use crate::context::Context;
 use crate::debug_is_display::debug_is_display;
 use crate::error::{Error, Result};
 
-/// When the device completed a message, from [`Message::timestamp`](crate::Message::timestamp): ticks of the device's
-/// clock or real time. [`Clock::nanoseconds`] converts both.
+/// When the device completed a message or a send, from [`Message::timestamp`](crate::Message::timestamp) or
+/// [`SendCompletion::timestamp`](crate::SendCompletion::timestamp): ticks of the device's clock or real time.
+/// [`Clock::nanoseconds`] converts both.
 ///
 /// ```
 /// # use doorbell::Timestamps;
@@ -76,7 +77,7 @@ impl Timestamp {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "timestamp {:#x} is in ticks of another device: use Receiver::clock of the receiver that returned the message", .timestamp.raw
+    "timestamp {:#x} is in ticks of another device: use the clock of the Receiver or Sender that returned it", .timestamp.raw
 )]
 pub struct WrongClock {
     /// The timestamp.
@@ -233,7 +234,7 @@ mod tests {
         for clock in [other, Clock::REAL_TIME] {
             assert_eq!(clock.nanoseconds(timestamp), Err(WrongClock { timestamp }));
         }
-        assert!(WrongClock { timestamp }.to_string().contains("Receiver::clock"));
+        assert!(WrongClock { timestamp }.to_string().contains("the clock of the Receiver"));
         assert_eq!(timestamp.real_time(), None);
         assert_eq!(other.nanoseconds(real_time(1 << 32)), Ok(1_000_000_000));
     }

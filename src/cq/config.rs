@@ -127,9 +127,9 @@ impl CqConfig {
         self
     }
 
-    /// Requests the time of each completion: see [`Message::timestamp`](crate::Message::timestamp) and
-    /// [`Frame::timestamp`](crate::frames::Frame::timestamp). A [`Sender`](crate::Sender) refuses
-    /// [`Ticks`](Timestamps::Ticks), because its completions have no time.
+    /// Requests the time of each completion: see [`Message::timestamp`](crate::Message::timestamp),
+    /// [`Frame::timestamp`](crate::frames::Frame::timestamp) and
+    /// [`SendCompletion::timestamp`](crate::SendCompletion::timestamp).
     pub const fn timestamps(mut self, timestamps: Timestamps) -> Self {
         self.timestamps = timestamps;
         self
@@ -141,18 +141,6 @@ impl CqConfig {
     pub const fn compression(mut self, compression: Compression) -> Self {
         self.compression = Some(compression);
         self
-    }
-
-    /// Refuses what a sender has no use for: its completions have no time.
-    pub(crate) fn check_sends(&self) -> Result<()> {
-        self.uncompressed("for a Sender")?;
-        match self.timestamps {
-            Timestamps::Ticks => Err(Error::Unsupported {
-                operation: "Timestamps::Ticks",
-                when: "for a Sender, whose completions have no time: set it in the CqConfig of the receiver",
-            }),
-            Timestamps::Off | Timestamps::RealTime => Ok(()),
-        }
     }
 
     /// Refuses compression for an object that does not take compressed CQEs.

@@ -8,7 +8,7 @@ use super::Sender;
 use super::completion::{SendCompletion, SendFailure};
 use super::queue::{Entry, SendRing};
 use super::request::{Rest, WorkRequest};
-use crate::cq::Poller;
+use crate::cq::{Poller, Wc};
 use crate::ids::SqId;
 use crate::status::WcStatus;
 
@@ -25,48 +25,51 @@ pub(super) struct Run {
     /// How they ended: all have succeeded, or all were flushed, or there is a single one, which failed.
     status: sys::ibv_wc_status,
     vendor_err: u32,
+    /// The timestamp of the completion, as the CQ has it.
+    time: u64,
 }
 
 impl Run {
     /// No requests, of no queue.
-    pub(super) const NONE: Self = Self::success(SqId::NONE, sq::Run::NONE);
+    pub(super) const NONE: Self = Self::success(SqId::NONE, sq::Run::NONE, 0);
 
     /// Requests that have succeeded.
     #[inline(always)]
-    const fn success(queue: SqId, requests: sq::Run<WorkRequest>) -> Self {
-        Self { queue, requests, status: sys::IBV_WC_SUCCESS, vendor_err: 0 }
+    const fn success(queue: SqId, requests: sq::Run<WorkRequest>, time: u64) -> Self {
+        Self { queue, requests, status: sys::IBV_WC_SUCCESS, vendor_err: 0, time }
     }
 
     /// Returns the requests that a CQE of the queue completes, and `true` if these are all. Requests before a failed
     /// one have succeeded, and come first. `None` if the CQE names no outstanding request.
-    fn completed(entry: &Entry, completion: Completion) -> Option<(Self, bool)> {
+    fn completed(entry: &Entry, completion: Completion, time: u64) -> Option<(Self, bool)> {
         let SendRing::Direct(sq) = &entry.ring else { return None };
         let requests = sq.ring.run_to(completion.wqe_counter)?;
         let Err(failure) = completion.result else {
-            return Some((Self::success(entry.id, requests), true));
+            return Some((Self::success(entry.id, requests, time), true));
         };
         let (status, vendor_err) = (failure.syndrome.status(), failure.vendor.into());
         entry.fail(status);
         let earlier = sq.ring.run_before(completion.wqe_counter)?;
         if !earlier.is_over() {
-            return Some((Self::success(entry.id, earlier), false));
+            return Some((Self::success(entry.id, earlier, time), false));
         }
-        Some((Self { queue: entry.id, requests, status, vendor_err }, true))
+        Some((Self { queue: entry.id, requests, status, vendor_err, time }, true))
     }
 
     /// Returns the requests that a completion of verbs completes; `None` if it names no outstanding request.
-    fn completed_through_verbs(entry: &Entry, wc: &sys::ibv_wc) -> Option<Self> {
+    fn completed_through_verbs(entry: &Entry, &Wc { wc, timestamp, .. }: &Wc) -> Option<Self> {
         let SendRing::Verbs(sq) = &entry.ring else { return None };
+        let time = timestamp.unwrap_or_default();
         let requests = sq.run_to(wc.wr_id)?;
         if wc.status != sys::IBV_WC_SUCCESS {
             entry.fail(wc.status);
         }
-        Some(Self { queue: entry.id, requests, status: wc.status, vendor_err: wc.vendor_err })
+        Some(Self { queue: entry.id, requests, status: wc.status, vendor_err: wc.vendor_err, time })
     }
 
     /// Requests that a reset of their queue pair has ended.
     pub(super) const fn flushed(queue: SqId, requests: sq::Run<WorkRequest>) -> Self {
-        Self { queue, requests, status: sys::IBV_WC_WR_FLUSH_ERR, vendor_err: 0 }
+        Self { queue, requests, status: sys::IBV_WC_WR_FLUSH_ERR, vendor_err: 0, time: 0 }
     }
 
     /// Returns `true` if all its requests were returned.
@@ -181,13 +184,13 @@ impl Sender {
         }
         // SAFETY: [run], which is not over.
         let request = unsafe { self.run.requests.take() };
-        let queue = self.run.queue;
+        let Run { queue, time, .. } = self.run;
         let more = request.more();
-        let rest = if more == 0 { Rest::default() } else { self.rest_of(queue, more) };
+        let rest = if more == 0 { Rest::default() } else { rest_of(&mut self.queues, queue, more) };
         let token = request.wr_id();
         // SAFETY: it was taken from its queue just now, and no other code has it.
         let buffer = unsafe { request.into_buffer() };
-        Some(Ok(SendCompletion { queue, token, buffer, rest }))
+        Some(Ok(SendCompletion { queue, token, buffer, rest, time, cq: &self.cq.object }))
     }
 
     /// Takes the next request of the run, which has failed and is not over.
@@ -205,7 +208,7 @@ impl Sender {
         // SAFETY: it was taken from its queue just now, and no other code has it.
         let mut buffers = Vec::from_iter(unsafe { request.into_buffer() });
         if more > 0 {
-            let mut rest = self.rest_of(queue, more);
+            let mut rest = rest_of(&mut self.queues, queue, more);
             buffers.extend(std::iter::from_fn(|| rest.take()));
             // Opaque buffers return to their pools: a field for them costs each completion 25 instructions.
             while rest.take_opaque().is_some() {}
@@ -259,15 +262,6 @@ impl Sender {
         direct.cq.is_empty() && self.cq.object.ended() == self.ended && !self.has_departing
     }
 
-    /// Returns the `more` buffers after the first of the oldest request of `queue` that was retired.
-    #[cold]
-    fn rest_of(&mut self, queue: SqId, more: u32) -> Rest<'_> {
-        match self.queues.get_mut(queue.index as usize) {
-            Some(Some(entry)) => entry.gathered.rest(more),
-            _ => Rest::default(),
-        }
-    }
-
     /// Takes the next CQE if it says that a request of a queue that is driven directly succeeded.
     #[inline(always)]
     fn next_success(&mut self) -> Option<()> {
@@ -279,7 +273,7 @@ impl Sender {
         };
         let SendRing::Direct(sq) = &entry.ring else { return None };
         let requests = sq.ring.run_to(cqe.wqe_counter())?;
-        self.run = Run::success(entry.id, requests);
+        self.run = Run::success(entry.id, requests, cqe.timestamp());
         direct.cq.advance();
         Some(())
     }
@@ -292,9 +286,10 @@ impl Sender {
             let run = match &mut self.cq.poller {
                 Poller::Direct(direct) => {
                     let Some(cqe) = direct.cq.peek() else { return self.next_ended() };
+                    let time = cqe.timestamp();
                     let completed = Completion::read(cqe).and_then(|completion| {
                         let queue = *self.routes.find(completion.qpn)?;
-                        Run::completed(self.queues.get(queue as usize)?.as_deref()?, completion)
+                        Run::completed(self.queues.get(queue as usize)?.as_deref()?, completion, time)
                     });
                     let (run, is_all) = completed.map_or((None, true), |(run, all)| (Some(run), all));
                     if is_all {
@@ -306,7 +301,7 @@ impl Sender {
                     let Some(wc) = cq.next() else { return self.next_ended() };
                     let queue = (wc.wc.wr_id >> 32) as usize;
                     let entry = self.queues.get(queue).and_then(Option::as_deref);
-                    entry.and_then(|entry| Run::completed_through_verbs(entry, &wc.wc))
+                    entry.and_then(|entry| Run::completed_through_verbs(entry, wc))
                 }
             };
             if let Some(run) = run {
@@ -314,5 +309,14 @@ impl Sender {
                 return true;
             }
         }
+    }
+}
+
+/// Returns the `more` buffers after the first of the oldest request of `queue` that was retired.
+#[cold]
+fn rest_of(queues: &mut [Option<Box<Entry>>], queue: SqId, more: u32) -> Rest<'_> {
+    match queues.get_mut(queue.index as usize) {
+        Some(Some(entry)) => entry.gathered.rest(more),
+        _ => Rest::default(),
     }
 }

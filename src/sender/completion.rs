@@ -1,6 +1,10 @@
 //! A request that is over.
 
+use std::fmt;
+
 use super::request::Rest;
+use crate::clock::Timestamp;
+use crate::cq::Cq;
 use crate::debug_is_display::debug_is_display;
 use crate::ids::SqId;
 use crate::memory::{Buffer, OpaqueBuffer};
@@ -25,7 +29,6 @@ use crate::status::WcStatus;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
 #[non_exhaustive]
 pub struct SendCompletion<'a> {
     /// The queue of the request.
@@ -36,9 +39,35 @@ pub struct SendCompletion<'a> {
     /// ([`opaque_buffer`](Self::opaque_buffer)). A READ or an atomic has set its length.
     pub buffer: Option<Buffer>,
     pub(super) rest: Rest<'a>,
+    pub(super) time: u64,
+    pub(super) cq: &'a Cq,
 }
 
 impl SendCompletion<'_> {
+    /// Returns the time of the CQE that completed the request, or `None` if the CQ was made without
+    /// [`timestamps`](crate::CqConfig::timestamps). [`Sender::clock`](crate::Sender::clock) converts it.
+    ///
+    /// The device writes the CQE of a datagram or frame when the packet has left, and that of a request of an RC queue
+    /// pair when the peer has acknowledged it. A request without a CQE of its own has the time of the next one that has:
+    /// [`Posting::signaled`](crate::Posting::signaled) asks for one.
+    ///
+    /// ```
+    /// # use doorbell::Completions;
+    /// # let config = doorbell::CqConfig::new(4096).timestamps(doorbell::Timestamps::Ticks);
+    /// # let mut world = doorbell_doc::World::with(&config);
+    /// # let (queue, sender) = (world.queue(), &mut world.sender);
+    /// let clock = sender.clock()?;
+    /// sender.send(queue, b"order")?;
+    /// sender.wait(None)?;
+    /// let done = sender.next().expect("one request")?;
+    /// let sent = done.timestamp().expect("the sender was made with timestamps");
+    /// println!("{} ns", clock.nanoseconds(sent)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn timestamp(&self) -> Option<Timestamp> {
+        Some(Timestamp::new(self.time, self.cq.timestamp_clock()?))
+    }
+
     /// Takes the next buffer of a request with several buffers.
     ///
     /// ```
@@ -93,6 +122,15 @@ impl SendCompletion<'_> {
     /// Buffers that are not taken return to their pools with the next completion, or at the end of the batch.
     pub fn opaque_buffer(&mut self) -> Option<OpaqueBuffer> {
         self.rest.take_opaque()
+    }
+}
+
+impl fmt::Debug for SendCompletion<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { queue, token, buffer, .. } = self;
+        let mut shown = f.debug_struct("SendCompletion");
+        shown.field("queue", queue).field("token", token).field("buffer", buffer);
+        shown.field("timestamp", &self.timestamp()).finish_non_exhaustive()
     }
 }
 

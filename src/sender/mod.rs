@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use rdma_core_sys::Mlx5dv;
 
+use crate::clock::Clock;
 use crate::cq::{CompletionChannel, Completions, CqConfig, CqCore, Waiting};
 use crate::error::Result;
 use crate::path::Path;
@@ -132,7 +133,7 @@ impl Sender {
     /// lacks what `config` requests; [`Error::OutOfRange`](crate::Error::OutOfRange);
     /// [`Error::Verbs`](crate::Error::Verbs).
     pub fn new(pd: &ProtectionDomain, config: &CqConfig) -> Result<Self> {
-        config.check_sends()?;
+        config.uncompressed("for a Sender")?;
         Ok(Self::on(pd, CqCore::create(pd.context(), config)?))
     }
 
@@ -163,6 +164,15 @@ impl Sender {
     /// Returns the path of the queues: [`Path::Direct`] or [`Path::Verbs`].
     pub const fn path(&self) -> Path {
         self.cq.path()
+    }
+
+    /// Returns a clock that converts the [timestamps](SendCompletion::timestamp) of this sender. For ticks it reads the
+    /// clock of the device.
+    ///
+    /// # Errors
+    /// The errors of [`Context::clock`](crate::Context::clock).
+    pub fn clock(&self) -> Result<Clock> {
+        self.cq.clock()
     }
 
     /// Returns the protection domain.

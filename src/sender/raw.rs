@@ -33,7 +33,7 @@ impl Sender {
     /// - Only sends of queue pairs of this sender complete on it.
     /// - Its completion channel, if any, lives as long, belongs to no other CQ, and no other code reads from it.
     pub unsafe fn from_raw_cq(pd: &ProtectionDomain, cq: *mut sys::ibv_cq, config: &CqConfig) -> Result<Self> {
-        config.check_sends()?;
+        config.uncompressed("for a Sender")?;
         // SAFETY: nothing was polled from the caller's `cq`, which outlives the sender; no other code polls or arms it.
         Ok(Self::on(pd, unsafe { CqCore::from_raw(pd.context(), cq, config) }?))
     }

@@ -79,17 +79,18 @@ impl World {
         world
     }
 
-    fn ends(receiver: &CqConfig, config: &QpConfig) -> Self {
+    fn ends(own: &CqConfig, config: &QpConfig) -> Self {
         let device = device();
         let pd = doorbell::open("mlx5_0").unwrap().alloc_pd().unwrap();
-        let mut receiver = Receiver::new(&pd, receiver).unwrap();
+        let mut receiver = Receiver::new(&pd, own).unwrap();
         let srq = receiver.create_srq(&SrqConfig::new(15).max_sge(2)).unwrap();
         let pool = BufferPool::new(&pd, &PoolConfig::new(64, 256)).unwrap();
         receiver.fill(srq, &pool).unwrap();
         let mut peer_receiver = Receiver::new(&pd, &CqConfig::new(4096)).unwrap();
         let config = config.clone().max_inline(64).send_buffers(4);
-        let new_sender = || Sender::new(&pd, &CqConfig::new(4096)).unwrap();
-        let (mut sender, mut peer_sender) = (new_sender(), new_sender());
+        let mut peer_sender = Sender::new(&pd, &CqConfig::new(4096)).unwrap();
+        // Senders take no compression.
+        let mut sender = Sender::new(&pd, own).or_else(|_| Sender::new(&pd, &CqConfig::new(4096))).unwrap();
         let qp = QueuePair::builder(&config).receive(&mut receiver, srq).send(&mut sender).build().unwrap();
         let peer = QueuePair::builder(&config)
             .receive(&mut peer_receiver, RqConfig::new(16))

@@ -41,16 +41,17 @@ const OPTIONS: &[(&str, Check)] = &[
     }),
     ("CqConfig: timestamps", |w| {
         let ticks = CqConfig::new(64).path(w.path).timestamps(Timestamps::Ticks);
-        refused(Sender::new(&w.pd, &ticks), "Timestamps::Ticks");
         refused(TagMatchingSrq::new(&w.pd, &TagMatchingConfig::new(4).cq(ticks.clone())), "timestamps");
         let mut receiver = Receiver::new(&w.pd, &ticks).unwrap();
+        let mut sender = Sender::new(&w.pd, &ticks).unwrap();
         let config = QpConfig::rc().max_inline(8);
-        let (near, far) = connect(&mut receiver, &mut w.sender, &config);
+        let (near, far) = connect(&mut receiver, &mut sender, &config);
         let pool = pool(&w.pd, PoolConfig::new(1, 64));
         receiver.fill(near.receive_queue().unwrap(), &pool).unwrap();
-        w.sender.send(&far, b"a").unwrap();
+        sender.send(&far, b"a").unwrap();
         w.device.settle();
         assert!(receiver.next().unwrap().unwrap().timestamp().is_some());
+        assert!(sender.next().unwrap().unwrap().timestamp().is_some());
     }),
     ("CqConfig: compression", |w| {
         let compressed = cq(w.path).compression(Compression::Hash);

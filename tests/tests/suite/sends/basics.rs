@@ -1,6 +1,9 @@
 //! Messages arrive whole and in order, and their buffers come back.
 
-use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, WcStatus};
+use std::thread;
+use std::time::Duration;
+
+use doorbell::{BufferPool, Completions, CqConfig, Error, Path, PoolConfig, QpConfig, Timestamps, WcStatus};
 use doorbell_tests::message;
 use doorbell_tests::sending::{Done, RECEIVES, Sending};
 
@@ -196,4 +199,53 @@ fn the_ring_and_its_counters_wrap() {
             assert_eq!(*message, bytes[..message.len()]);
         }
     }
+}
+
+/// A CQE completes all requests before it, and they have its time. A sender without timestamps has none.
+#[test]
+fn completions_have_the_time_of_their_cqe() {
+    let config = QpConfig::rc().sends(8).max_inline(8);
+    let mut w = Sending::with(2, 64, &config, &CqConfig::new(64).timestamps(Timestamps::Ticks));
+    let clock = match w.pd.context().clock() {
+        Ok(clock) => Some(clock),
+        Err(Error::Unsupported { .. }) => None,
+        Err(error) => panic!("{error}"),
+    };
+    let mut last = 0;
+    // More than two laps of the queues.
+    for round in 0..10 {
+        for qp in 0..2 {
+            let pause = Duration::from_millis(if round == 5 { 20 } else { 0 });
+            thread::sleep(pause);
+            let queue = w.queue(qp);
+            let mut posting = w.sender.post_many(queue).unwrap();
+            (0..2).for_each(|_| posting.send(b"one").unwrap());
+            posting.signaled().send(b"two").unwrap();
+            posting.ring();
+            let mut times = Vec::new();
+            while times.len() < 3 {
+                w.sender.wait(None).unwrap();
+                while let Some(done) = w.sender.next() {
+                    times.push(done.unwrap().timestamp());
+                }
+            }
+            let Some(clock) = &clock else {
+                assert_eq!(times, [None; 3]);
+                continue;
+            };
+            let [first, second, third] = times[..] else { panic!("{times:?}") };
+            let time = clock.nanoseconds(third.expect("it was asked for")).unwrap();
+            assert!(time - last > pause.as_nanos() as u64, "{last} {time}");
+            // Verbs write a CQE for each request.
+            if w.sender.path() == Path::Direct {
+                assert_eq!((first, second), (third, third));
+            }
+            last = time;
+        }
+    }
+    let mut w = Sending::new(1, 8, 64);
+    let queue = w.queue(0);
+    w.sender.send(queue, w.pool.take().unwrap()).unwrap();
+    w.sender.wait(None).unwrap();
+    assert_eq!(w.sender.next().unwrap().unwrap().timestamp(), None);
 }
