@@ -65,7 +65,7 @@ pub fn run(args: &Args, plain: bool, join_on: Option<Ipv4Addr>, svg: Option<&Pat
     let tagged = receiver.path() == doorbell::Path::Direct;
     let mut rules = Vec::new();
     for (feed, group) in GROUPS.into_iter().enumerate() {
-        let mut flow = Flow::udp_multicast(group, PORT);
+        let mut flow = Flow::udp(group, PORT);
         if tagged {
             flow = flow.tag(feed as u32 + 1);
         }

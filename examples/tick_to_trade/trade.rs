@@ -48,7 +48,7 @@ pub fn run(args: &Args, rc: bool, svg: Option<&Path>) -> Result<()> {
         let config = config.sends(16).max_inline(FRAME);
         (FrameReceiver::with_sender(&pd, &config, &mut sender)?, Orders::Frames(wire::orders()))
     };
-    let _rule = frames.attach(&Flow::udp_multicast(GROUP, PRICES))?;
+    let _rule = frames.attach(&Flow::udp(GROUP, PRICES))?;
 
     let listener = TcpListener::bind(("0.0.0.0", args.port))?;
     println!("waiting for an exchange on {}", listener.local_addr()?);
@@ -154,7 +154,7 @@ fn report(frames: &FrameReceiver, rc: bool, times: &Times, svg: Option<&Path>) -
     let shown = named.into_iter().filter(|(_, times)| !times.is_empty());
     let curves: Vec<_> = shown.map(|(name, histogram)| Curve { name: name.to_owned(), histogram }).collect();
     if times.adapter.is_empty() {
-        println!("path {path} has no timestamps of frames: the times are those in the program");
+        println!("the device has no timestamps: the times are those in the program");
     }
     for Curve { name, histogram } in &curves {
         let figures = plot::quantiles(histogram.len())

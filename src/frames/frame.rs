@@ -46,7 +46,8 @@ pub struct Frame<'b> {
 
 impl Frame<'_> {
     /// Returns `true` if the device verified the checksums of the IP header and of UDP or TCP. `false` means that one
-    /// is wrong or that the device did not check: a fragment, or another protocol.
+    /// is wrong or that the device did not check: a fragment, or another protocol. On the verbs path it is `false` for
+    /// IPv6, of which libibverbs reports nothing.
     #[inline]
     pub fn checksum_ok(&self) -> bool {
         match &self.cqe {

@@ -92,7 +92,7 @@ use wq::{HashQp, Wq};
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// let config = FrameConfig::new().striding(4, 2048, 64);
 /// let mut receiver = FrameReceiver::new(&pd, &config)?;
-/// let feed = Flow::udp_multicast(Ipv4Addr::new(239, 1, 2, 3), 30_001).tag(1);
+/// let feed = Flow::udp(Ipv4Addr::new(239, 1, 2, 3), 30_001).tag(1);
 /// // The address of a network interface that is to join the group. soft-mlx5 has none: pass `&feed` alone there.
 /// let _rule = receiver.attach(&feed.join_on(Ipv4Addr::new(192, 0, 2, 10)))?;
 /// loop {

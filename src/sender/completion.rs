@@ -48,7 +48,8 @@ impl SendCompletion<'_> {
     /// [`timestamps`](crate::CqConfig::timestamps). [`Sender::clock`](crate::Sender::clock) converts it.
     ///
     /// The device writes the CQE of a datagram or frame when the packet has left, and that of a request of an RC queue
-    /// pair when the peer has acknowledged it. A request without a CQE of its own has the time of the next one that has:
+    /// pair when the peer has acknowledged it. A request without a CQE of its own has the time of the next one that
+    /// has:
     /// [`Posting::signaled`](crate::Posting::signaled) asks for one.
     ///
     /// ```

@@ -57,10 +57,10 @@ impl World {
     /// A connection, with receives of 256 bytes, of up to two buffers.
     #[expect(clippy::new_without_default, reason = "it is no value like another")]
     pub fn new() -> Self {
-        Self::with(&CqConfig::new(64))
+        Self::with(&CqConfig::new(4096))
     }
 
-    /// The same, with a receiver like `config`.
+    /// The same, with CQs like `config`.
     pub fn with(config: &CqConfig) -> Self {
         let all = QpConfig::rc().remote_write(true).remote_read(true).remote_atomic(true);
         let mut world = Self::ends(config, &all);

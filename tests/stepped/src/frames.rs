@@ -21,7 +21,7 @@ pub const HEADERS: usize = 42;
 
 /// The datagrams to [`GROUP`].
 pub fn feed() -> Flow {
-    Flow::udp_multicast(GROUP, PORT)
+    Flow::udp(GROUP, PORT)
 }
 
 /// A UDP datagram to a group, of `len` bytes in all. Its payload counts up from `first`. The device computes the

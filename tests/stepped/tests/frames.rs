@@ -1,6 +1,7 @@
 //! Ethernet frames on a stepped device: matched by a rule, read in place, taken, dropped, spread.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
 use doorbell::frames::{Flow, FrameConfig, FrameReceiver, TakenFrame};
 use doorbell::{Cause, Error, NotSent, Path, Timestamps, WcStatus};
@@ -8,6 +9,7 @@ use doorbell_stepped_tests::frames::{
     GROUP, OTHER, PLAIN, PORT, Publisher, SOURCE, STRIDING, World, datagram, ethernet, is_datagram,
 };
 use doorbell_stepped_tests::{cq, open, with_each_receiver};
+use etherparse::PacketBuilder;
 use soft_mlx5::{Device, LinkLayer};
 
 with_each_receiver! {
@@ -122,8 +124,8 @@ fn the_device_says_what_it_found() {
         let (device, pd) = ethernet();
         let mut receiver = FrameReceiver::new(&pd, &config).unwrap();
         let mut publisher = Publisher::new(&device, Path::Direct);
-        let tagged = Flow::udp_multicast(GROUP, PORT).vlan(100).tag(7);
-        let plain = Flow::udp_multicast(OTHER, PORT).tag(0xff_ffff).source(SOURCE);
+        let tagged = Flow::udp(GROUP, PORT).vlan(100).tag(7);
+        let plain = Flow::udp(OTHER, PORT).tag(0xff_ffff).source(SOURCE);
         let _rules = [tagged, plain].map(|flow| receiver.attach(&flow).unwrap());
         let mut frame = datagram(GROUP, 5, 200, 1);
         frame.splice(12..12, [0x81, 0x00, 0x60, 100]);
@@ -171,13 +173,66 @@ fn a_frame_that_is_too_long_fails_alone() {
     (0..4).for_each(|round| world.expect(100, round));
 }
 
+/// A packet from port 5 of one host to `port` of another, with its checksums.
+fn packet(hosts: [IpAddr; 2], tcp: bool, port: u16) -> Vec<u8> {
+    let link = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 9]);
+    let network = match hosts {
+        [IpAddr::V4(from), IpAddr::V4(to)] => link.ipv4(from.octets(), to.octets(), 16),
+        [IpAddr::V6(from), IpAddr::V6(to)] => link.ipv6(from.octets(), to.octets(), 16),
+        _ => panic!("{hosts:?}"),
+    };
+    let mut frame = Vec::new();
+    match tcp {
+        true => network.tcp(5, port, 1, 1024).write(&mut frame, b"payload").unwrap(),
+        false => network.udp(5, port).write(&mut frame, b"payload").unwrap(),
+    }
+    frame
+}
+
+/// A rule for each version of IP and each protocol: nothing else comes, and a rule for the MAC address gets the rest.
+#[test]
+fn ports_of_this_host() {
+    let hosts = |[a, b]: [&str; 2]| [a, b].map(|host| host.parse::<IpAddr>().unwrap());
+    let versions = [hosts(["192.0.2.7", "192.0.2.10"]), hosts(["2001:db8::7", "2001:db8::a"])];
+    for path in [Path::Direct, Path::Verbs] {
+        let mut world = World::new(&PLAIN, path);
+        let mut rest = FrameReceiver::new(world.receiver.pd(), &PLAIN.cq(cq(path))).unwrap();
+        let _rest = rest.attach(&Flow::mac([2, 0, 0, 0, 0, 9]).priority(1)).unwrap();
+        for [from, to] in versions {
+            for tcp in [false, true] {
+                let flow = if tcp { Flow::tcp(to, 443) } else { Flow::udp(to, 443) };
+                let rule = world.receiver.attach(&flow.source(from)).unwrap();
+                let mine = packet([from, to], tcp, 443);
+                let others = versions.into_iter().flat_map(|[source, host]| {
+                    let elsewhere = packet([host, host], tcp, 443);
+                    [packet([source, host], !tcp, 443), packet([source, host], tcp, 444), elsewhere]
+                });
+                for other in others {
+                    world.publisher.send(&world.device, &other, false);
+                    assert!(rest.poll().next().is_some_and(|frame| frame.unwrap().starts_with(&other)));
+                    world.expect_nothing();
+                }
+                world.publisher.send(&world.device, &mine, false);
+                let mut batch = world.receiver.poll();
+                let frame = batch.next().expect("the rule has the port").unwrap();
+                assert!(frame.starts_with(&mine), "{frame:?}");
+                // libibverbs reports those of IPv4 only.
+                assert_eq!(frame.checksum_ok(), path == Path::Direct || from.is_ipv4(), "{frame:?}");
+                drop(batch);
+                assert!(rest.poll().next().is_none());
+                drop(rule);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_hash_spreads_frames_over_receivers() {
     for config in [PLAIN, STRIDING] {
         let (device, pd) = ethernet();
         let mut receivers = FrameReceiver::spread(&pd, &config, 4).unwrap();
         let mut publisher = Publisher::new(&device, Path::Direct);
-        let rule = receivers[1].attach(&Flow::udp_multicast(GROUP, PORT)).unwrap();
+        let rule = receivers[1].attach(&Flow::udp(GROUP, PORT)).unwrap();
         let mut counts = [0; 4];
         for port in 0..200 {
             // Two frames of each source come to the same receiver.
@@ -217,12 +272,12 @@ fn what_is_not_possible_is_refused_in_words() {
     assert!(refused(&PLAIN.striding(4, 16384, 64)).contains("strides of a buffer"));
     assert!(refused(&PLAIN.port(3)).starts_with("port is 3"));
     let verbs = FrameReceiver::new(&pd, &PLAIN.cq(cq(Path::Verbs))).unwrap();
-    let tagged = verbs.attach(&Flow::udp_multicast(GROUP, PORT).tag(1)).unwrap_err();
+    let tagged = verbs.attach(&Flow::udp(GROUP, PORT).tag(1)).unwrap_err();
     assert!(tagged.to_string().contains("Flow::tag"), "{tagged}");
     let here = std::net::Ipv4Addr::LOCALHOST;
     for flow in [Flow::mac([2; 6]).source(here), Flow::mac([2; 6]).tag(1).join_on(here)] {
         let refused = world.receiver.attach(&flow).unwrap_err().to_string();
-        assert!(refused.contains("use Flow::udp_multicast"), "{refused}");
+        assert!(refused.contains("use Flow::udp"), "{refused}");
     }
     let few = FrameReceiver::spread(&pd, &PLAIN, 3).unwrap_err();
     assert!(few.to_string().contains("power of two"), "{few}");
@@ -243,7 +298,7 @@ fn an_infiniband_port_is_refused() {
 fn two_rules_of_one_match_need_one_tag() {
     let world = World::new(&PLAIN, Path::Direct);
     let other = FrameReceiver::new(world.receiver.pd(), &PLAIN).unwrap();
-    let flow = Flow::udp_multicast(GROUP, PORT);
+    let flow = Flow::udp(GROUP, PORT);
     let _rule = world.receiver.attach(&flow.clone().tag(1)).unwrap();
     let refused = other.attach(&flow.clone().tag(2)).unwrap_err().to_string();
     assert!(refused.contains("ibv_create_flow") && refused.contains("File exists"), "{refused}");

@@ -51,7 +51,7 @@ fn sockets_and_queues_reach_each_other(config: &FrameConfig, path: Path, _: u32)
     }
     let mut world = World::on(Device::builder().netdev("port"), config, path);
     assert!(!is_member(GROUP));
-    let mut flow = Flow::udp_multicast(GROUP, PORT).join_on(HERE);
+    let mut flow = Flow::udp(GROUP, PORT).join_on(HERE);
     if path == Path::Direct {
         flow = flow.tag(7);
     }

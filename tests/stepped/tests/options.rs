@@ -40,7 +40,7 @@ const OPTIONS: &[(&str, Check)] = &[
         // `vectors.rs` reads the vector from the device.
     }),
     ("CqConfig: timestamps", |w| {
-        let ticks = CqConfig::new(64).path(w.path).timestamps(Timestamps::Ticks);
+        let ticks = CqConfig::new(4096).path(w.path).timestamps(Timestamps::Ticks);
         refused(TagMatchingSrq::new(&w.pd, &TagMatchingConfig::new(4).cq(ticks.clone())), "timestamps");
         let mut receiver = Receiver::new(&w.pd, &ticks).unwrap();
         let mut sender = Sender::new(&w.pd, &ticks).unwrap();
@@ -234,6 +234,7 @@ const OPTIONS_OF_FRAMES: &[(&str, CheckOfFrames)] = &[
         let receiver = frames(pd, path);
         drop(receiver.attach(&Flow::mac([2; 6]).priority(3)).unwrap());
         refused(receiver.attach(&Flow::mac([2; 6]).priority(16)), "priority");
+        assert!(receiver.attach(&Flow::tcp(Ipv4Addr::LOCALHOST, 1).priority(3)).is_ok());
         for flow in [feed(), Flow::unclaimed(), Flow::mac([1; 6])] {
             refused(receiver.attach(&flow.priority(1)), "Flow::priority");
         }
@@ -292,7 +293,7 @@ const OPTIONS_OF_FRAMES: &[(&str, CheckOfFrames)] = &[
 ];
 
 fn feed() -> Flow {
-    Flow::udp_multicast(GROUP, PORT)
+    Flow::udp(GROUP, PORT)
 }
 
 fn plain(path: Path) -> FrameConfig {
