@@ -32,7 +32,7 @@ impl Line {
 
 /// Returns the processor or thread in the prefix of a line.
 fn caller(line: &str) -> Option<&str> {
-    let start = line.get(..line.len().min(160)).or_else(|| line.get(..80))?;
+    let start = line.get(..line.len().min(160)).or_else(|| line.get(..80))?.trim_start();
     let mut words = start.split_whitespace();
     let first = words.next()?;
     // The kernel with CONFIG_PRINTK_CALLER: `[  408.380181][    C3]`, `[  408.380181][ T1234]`.
@@ -191,6 +191,8 @@ mod tests {
             ("[1496344648.549828] [vegas06:14872:0:14] x", "vegas06:14872:0:14"),
             ("[[27217,0],12][btl_openib_component.c:3556:handle_wc] from", "[[27217,0],12"),
             ("nodea:2411:2520 [3] NCCL WARN x", "nodea:2411:2520"),
+            ("\t\u{b}nodea:2411:2520 [3] NCCL WARN x", "nodea:2411:2520"),
+            ("  \u{0}a::\u{fffd}\u{fffd}: b", ""),
             ("W0419 23:51:51.067479 114309 worker_pool.cpp:373] Worker", "114309"),
             ("Sun Oct  1 17:01:10 2017[1,30]<stdout>:[1506866470.7] UCX", "[1,30]"),
             ("[1,0]<stderr>:00000000 00000000", "[1,0]"),
