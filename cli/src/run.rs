@@ -14,9 +14,6 @@ use crate::args::RunArgs;
 
 const LIBRARY: &str = "libdoorbell_drop_in.so";
 
-/// The variable of libmlx5 by which a device puts no payload into CQEs.
-const SCATTER: &str = "MLX5_SCATTER_TO_CQE";
-
 /// The library that an installed program carries, see build.rs.
 #[cfg(carries_library)]
 const CARRIED: Option<&[u8]> = Some(include_bytes!(env!("DROP_IN_LIBRARY")));
@@ -40,10 +37,6 @@ pub fn run(args: &RunArgs) -> Result<bool, Box<dyn Error>> {
     let mut command = Command::new(program);
     command.args(arguments).env("LD_PRELOAD", preload);
     command.env("DOORBELL_DROP_IN", "all");
-    // A CQE with payload has to be copied to memory that the processor may not reach, for example that of a GPU.
-    if env::var_os(SCATTER).is_none() {
-        command.env(SCATTER, "0");
-    }
     let error = command.exec();
     Err(format!("cannot start {}: {error}", Path::new(program).display()).into())
 }

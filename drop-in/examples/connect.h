@@ -54,6 +54,7 @@ static inline void connect_to(struct ibv_qp *qp, uint32_t peer)
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTR, .path_mtu = port.active_mtu, .dest_qp_num = peer,
 		.min_rnr_timer = 1, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
+		.max_rd_atomic = 1, .max_dest_rd_atomic = 1,
 		.ah_attr = { .is_global = 1, .grh = { .dgid = gid, .hop_limit = 1 },
 			     .dlid = port.lid, .port_num = 1 },
 	};

@@ -7,13 +7,14 @@ use core::sync::atomic::AtomicU32;
 
 use rdma_core_sys::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_SRQ_INIT_ATTR_TYPE,
-    IBV_SRQT_BASIC, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_qp, ibv_qp_init_attr_ex, ibv_srq,
-    ibv_srq_init_attr_ex,
+    IBV_SRQT_BASIC, MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE, MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS, ibv_context,
+    ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq,
+    ibv_srq_init_attr_ex, mlx5dv_qp_init_attr,
 };
 
 use crate::builder;
 use crate::context::{self, Context, real};
-use crate::decide::{self, Refusal, uncovered_by_environment};
+use crate::decide::{self, Refusal, may_drive, uncovered_by_environment};
 use crate::extended;
 use crate::lock::Lock;
 use crate::log;
@@ -52,6 +53,63 @@ pub(crate) unsafe fn record_srq(context: &Context, srq: *mut ibv_srq) {
     let record = Srq { ibv: srq, status: Status::undecided(), side: Lock::new(None), users: AtomicU32::new(0) };
     // SAFETY: `srq` is an SRQ. One whose handle has too many bits has no record.
     let _ = context.srqs.insert(unsafe { (*srq).handle }, Box::new(record));
+}
+
+/// Creates a queue pair without payload in CQEs, if doorbell may drive it; `None` if libmlx5 is to create it as the
+/// program asks. The processor would copy such payload, and a key does not tell whether it reaches the memory: a pointer
+/// of a GPU is registered as other memory is. `MLX5_SCATTER_TO_CQE` is the word of the program that it does.
+///
+/// # Safety
+/// [verbs], for `ibv_create_qp_ex` of `context`.
+unsafe fn without_payload(context: &Context, attr: *mut ibv_qp_init_attr_ex) -> Option<*mut ibv_qp> {
+    // SAFETY: [verbs]; the types are libmlx5's.
+    unsafe {
+        if std::env::var_os("MLX5_SCATTER_TO_CQE").is_some() || !may_drive(context, &*attr) {
+            return None;
+        }
+        let create = real!(
+            context.ibv,
+            c"mlx5dv_create_qp"
+                as fn(*mut ibv_context, *mut ibv_qp_init_attr_ex, *mut mlx5dv_qp_init_attr) -> *mut ibv_qp
+        )?;
+        let mut flags = mlx5dv_qp_init_attr {
+            comp_mask: MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS.into(),
+            create_flags: MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE,
+            ..Default::default()
+        };
+        Some(create(context.ibv, attr, &mut flags))
+    }
+}
+
+/// As [`without_payload`], with the attributes of `ibv_create_qp`.
+///
+/// # Safety
+/// [verbs], for `ibv_create_qp` of `context`.
+pub(crate) unsafe fn plain_without_payload(
+    context: &Context,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> Option<*mut ibv_qp> {
+    // SAFETY: [verbs]
+    unsafe {
+        let mut extended = ibv_qp_init_attr_ex {
+            qp_context: (*attr).qp_context,
+            send_cq: (*attr).send_cq,
+            recv_cq: (*attr).recv_cq,
+            srq: (*attr).srq,
+            cap: (*attr).cap,
+            qp_type: (*attr).qp_type,
+            sq_sig_all: (*attr).sq_sig_all,
+            comp_mask: IBV_QP_INIT_ATTR_PD,
+            pd,
+            ..Default::default()
+        };
+        let qp = without_payload(context, &mut extended)?;
+        if !qp.is_null() {
+            (*attr).cap = extended.cap;
+        }
+        Some(qp)
+    }
 }
 
 /// Decides for a new queue pair. Returns null if it cannot share its CQs or its SRQ with doorbell; then it is
@@ -124,7 +182,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(ibv: *mut ibv_context, attr: *mut i
     unsafe {
         let context = context::of(ibv);
         let Some(create) = context.create_qp_ex else { return ptr::null_mut() };
-        let qp = create(ibv, attr);
+        let qp = without_payload(context, attr).unwrap_or_else(|| create(ibv, attr));
         let mask = (*attr).comp_mask;
         let has_flags = mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && (*attr).create_flags != 0;
         let has_builder = mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;

@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use rdma_core_sys::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_cq, ibv_qp, ibv_qp_ex};
+use rdma_core_sys::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_cq, ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex, ibv_qp_type};
 
 use crate::builder;
 use crate::context::{Context, real};
@@ -35,6 +35,23 @@ pub(crate) fn uncovered_by_environment() -> Option<Why> {
         .then_some("WQEs with signatures (MLX5_QP_SIGNATURE, MLX5_SRQ_SIGNATURE)")
 }
 
+fn is_covered(qp_type: ibv_qp_type) -> bool {
+    [IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD].contains(&qp_type)
+}
+
+/// Returns `true` if doorbell may drive a queue pair that is about to be created.
+///
+/// # Safety
+/// The CQs of `attr` are null or of `context`.
+pub(crate) unsafe fn may_drive(context: &Context, attr: &ibv_qp_init_attr_ex) -> bool {
+    let is_ours = |cq: *mut ibv_cq| {
+        // SAFETY: the CQ is null or of `context`. [record-lives]
+        let record = unsafe { cq.as_ref().and_then(|cq| context.cqs.get(cq.handle)) };
+        record.is_some_and(|record| record.status.path() != Path::Libmlx5)
+    };
+    is_covered(attr.qp_type) && is_ours(attr.send_cq) && is_ours(attr.recv_cq) && uncovered_by_environment().is_none()
+}
+
 /// Decides for a new queue pair, for those of its CQs and its SRQ that are undecided, and gives it a record if doorbell
 /// drives it.
 ///
@@ -52,7 +69,7 @@ pub(crate) unsafe fn join(context: &Context, qp: *mut ibv_qp, uncovered: Option<
     let statuses = || cqs.iter().flatten().map(|cq| &cq.status).chain(srq.map(|srq| &srq.status));
     let has = |path| statuses().any(|status: &Status| status.path() == path);
     let why = uncovered.or_else(|| {
-        if ![IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD].contains(&made.qp_type) {
+        if !is_covered(made.qp_type) {
             Some("a QP that is none of RC, UC and UD")
         } else if cqs.iter().any(Option::is_none) || srq.is_none() != made.srq.is_null() {
             Some("doorbell does not cover its CQ or its SRQ, or has not seen its creation")

@@ -198,8 +198,9 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_a
         let ibv = (*pd).context;
         let create = real!(ibv, c"ibv_create_qp" as fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp);
         let Some(create) = create else { return absent() };
-        let qp = create(pd, attr);
-        context::find(ibv).map_or(qp, |context| create::joined(context, qp, None))
+        let Some(context) = context::find(ibv) else { return create(pd, attr) };
+        let qp = create::plain_without_payload(context, pd, attr).unwrap_or_else(|| create(pd, attr));
+        create::joined(context, qp, None)
     }
 }
 

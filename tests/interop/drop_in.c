@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -561,6 +562,36 @@ static void inline_refused(void)
 	end(p);
 }
 
+/* Receives and reads into a dma-buf, at addresses that only the device knows. */
+static void opaque(void)
+{
+	enum { PLACE = 4096, LENGTH = 8 };
+	uint64_t place = 1ull << 40;
+	struct pair *p = make(2);
+	int fd = memfd_create("opaque", MFD_CLOEXEC);
+	check(fd >= 0 && !ftruncate(fd, PLACE), "memfd_create");
+	char *bytes = mmap(NULL, PLACE, PROT_READ, MAP_SHARED, fd, 0);
+	struct ibv_mr *mr = ibv_reg_dmabuf_mr(p->pd, 0, PLACE, place, fd, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_mr *from = ibv_reg_mr(p->pd, p->memory, sizeof p->memory, IBV_ACCESS_REMOTE_READ);
+	struct ibv_qp_attr attr = { .qp_access_flags = IBV_ACCESS_REMOTE_READ };
+	check(bytes != MAP_FAILED && mr && from, "registering memory");
+	check(!ibv_modify_qp(p->to, &attr, IBV_QP_ACCESS_FLAGS), "ibv_modify_qp");
+	strcpy(p->memory[0], "a message and a READ");
+
+	check(!post_recv(p->to, 1, (void *)place, LENGTH, mr), "ibv_post_recv");
+	check(!post_send(p->from, 2, p->memory[0], LENGTH, p->mr), "ibv_post_send");
+	check(wait_for(p->cq).wr_id + wait_for(p->cq).wr_id == 3, "the message");
+	struct ibv_sge sge = { .addr = place + LENGTH, .length = LENGTH, .lkey = mr->lkey };
+	struct ibv_send_wr *bad, wr = { .wr_id = 4, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ };
+	wr.wr.rdma.remote_addr = (uintptr_t)p->memory[0] + LENGTH;
+	wr.wr.rdma.rkey = from->rkey;
+	check(!ibv_post_send(p->from, &wr, &bad) && wait_for(p->cq).wr_id == 4, "the READ");
+	check(!memcmp(bytes, p->memory[0], 2 * LENGTH), "the bytes");
+
+	check(!ibv_dereg_mr(mr) && !ibv_dereg_mr(from) && !munmap(bytes, PLACE) && !close(fd), "destroying");
+	end(p);
+}
+
 /* Polls between the calls of a batch of the same queue pair. */
 static void batch(void)
 {
@@ -896,7 +927,7 @@ static const struct { const char *name; void (*run)(void); } modes[] = {
 	{ "destroy", destroyed }, { "refuse", refused }, { "inline", inline_refused }, { "batch", batch },
 	{ "contended-batch", contended_batch }, { "reset-by-another", reset_by_another },
 	{ "reset-beside-posts", reset_beside_posts }, { "refused-creation", created_after_refusal },
-	{ "apart", apart }, { "abort", aborts }, { "exit", exits },
+	{ "apart", apart }, { "opaque", opaque }, { "abort", aborts }, { "exit", exits },
 #ifdef ATTACH
 	{ "attach", attached }, { "attach-while-destroyed", attached_while_destroyed },
 #endif
