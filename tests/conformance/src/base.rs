@@ -9,6 +9,7 @@ use soft_mlx5::nic::inspect::Queues;
 
 use crate::memory::Region;
 use crate::plan::Wire;
+use crate::reference;
 use crate::verbs::{self, done, made};
 
 /// Longer than the RNR timer of the queues under test.
@@ -24,6 +25,7 @@ pub struct Base {
     pub peer_cq: *mut sys::ibv_cq,
     pub peers: Vec<*mut sys::ibv_qp>,
     mrs: Vec<*mut sys::ibv_mr>,
+    dms: Vec<*mut sys::ibv_dm>,
     pub lid: u16,
     mtu: sys::ibv_mtu,
 }
@@ -47,6 +49,7 @@ impl Base {
                 peer_cq: ptr::null_mut(),
                 peers: Vec::new(),
                 mrs: Vec::new(),
+                dms: Vec::new(),
                 lid: verbs::lid(context),
                 mtu: if wire.small_mtu { sys::IBV_MTU_256 } else { sys::IBV_MTU_1024 },
             }
@@ -89,10 +92,23 @@ impl Base {
     pub fn register(&mut self, pd: *mut sys::ibv_pd, memory: Region, access: u32) -> u32 {
         let (start, len) = (memory.start().cast(), memory.len());
         // SAFETY: the domain is alive, and the memory outlives the twin.
-        let mr = made(unsafe { sys::ibv_reg_mr(pd, start, len, access) }, "ibv_reg_mr");
+        self.keep(made(unsafe { sys::ibv_reg_mr(pd, start, len, access) }, "ibv_reg_mr"))
+    }
+
+    /// Keeps a region that was registered just now; returns its key.
+    pub fn keep(&mut self, mr: *mut sys::ibv_mr) -> u32 {
         self.mrs.push(mr);
         // SAFETY: registered just now; lkey and rkey are equal.
         unsafe { (*mr).lkey }
+    }
+
+    /// Allocates memory of the adapter.
+    pub fn alloc_dm(&mut self, pd: *mut sys::ibv_pd, length: usize) -> *mut sys::ibv_dm {
+        let mut attr = sys::ibv_alloc_dm_attr { length, log_align_req: 0, comp_mask: 0 };
+        // SAFETY: the domain is alive, and so is its context.
+        let dm = made(unsafe { sys::ibv_alloc_dm((*pd).context, &mut attr) }, "ibv_alloc_dm");
+        self.dms.push(dm);
+        dm
     }
 
     /// Registers memory for the queues under test.
@@ -177,7 +193,14 @@ fn set_environment(wire: &Wire) {
         unsafe { std::env::set_var(name, value) }
     };
     set("MLX5_CQE_SIZE", if wire.large_cqe { "128" } else { "64" });
-    set("MLX5_SCATTER_TO_CQE", if wire.scatter_to_cqe { "1" } else { "0" });
+    let is_drop_ins = reference::is_dropped_in() && !reference::is_being_made();
+    if is_drop_ins && !wire.scatter_to_cqe {
+        // The drop-in creates queue pairs without payload in CQEs by itself.
+        // SAFETY: as above.
+        unsafe { std::env::remove_var("MLX5_SCATTER_TO_CQE") }
+    } else {
+        set("MLX5_SCATTER_TO_CQE", if wire.scatter_to_cqe { "1" } else { "0" });
+    }
 }
 
 impl Drop for Base {
@@ -192,6 +215,9 @@ impl Drop for Base {
             // destroys an SRQ that doorbell did not make. Then closing the context frees the domain.
             for mr in self.mrs.drain(..) {
                 sys::ibv_dereg_mr(mr);
+            }
+            for dm in self.dms.drain(..) {
+                done(sys::ibv_free_dm(dm), "ibv_free_dm");
             }
             for pd in [self.pd, self.peer_pd] {
                 sys::ibv_dealloc_pd(pd);

@@ -9,12 +9,12 @@ use rdma_core_sys as sys;
 
 use crate::difference::{Result, same, same_bytes};
 use crate::fault;
-use crate::memory::Region;
+use crate::memory::{Memory, Region};
 use crate::pair::{Pair, same_completions};
 use crate::plan::{self, Entry, Give, Key, Layer, Operation, Send, SendKind, Shape};
 use crate::queue::{CompletionQueue, WorkQueue};
 use crate::reference;
-use crate::session::{self, Kind, Memory, Outcome, Plan, Run};
+use crate::session::{self, Kind, Outcome, Plan, Run};
 use crate::subject::{self, Completion, Receive, Subject};
 use crate::tally;
 use crate::twin::Twin;
@@ -174,21 +174,21 @@ impl<'a> session::Case<'a> for Case<'a> {
 
 impl<'a> Case<'a> {
     fn new(shape: &Shape, memory: Memory, run: Run<'a>) -> Self {
-        let Memory { arena, source, target, .. } = memory;
+        let Memory { source, target, .. } = memory;
         let mut doorbell = Twin::new("twin_doorbell", shape, source, target);
         let mut libmlx5;
         let mut regions;
         let subject: Box<dyn Subject> = match shape.layer {
             Layer::Ring | Layer::DropIn => {
                 libmlx5 = reference::make(|| Twin::new("twin_libmlx5", shape, source, target));
-                regions = vec![arena];
-                let keys = [sys::IBV_ACCESS_LOCAL_WRITE, 0].map(|access| {
-                    let key = libmlx5.base.register_arena(arena, access);
-                    assert_eq!(key, doorbell.base.register_arena(arena, access), "equal keys");
-                    key
+                let [(theirs, their_keys), (ours, our_keys)] = [&mut libmlx5, &mut doorbell].map(|twin| {
+                    let (pd, access) = (twin.base.pd, [sys::IBV_ACCESS_LOCAL_WRITE, 0]);
+                    twin.base.register_as(pd, shape.backing, &memory, memory.arena, access)
                 });
-                let arena = arena.address();
-                let keys = subject::Keys { arena, good: keys[0], read_only: keys[1] };
+                assert_eq!((their_keys, theirs.address), (our_keys, ours.address), "equal keys and addresses");
+                regions = vec![[ours.region, theirs.region]];
+                let [good, read_only] = our_keys;
+                let keys = subject::Keys { arena: ours.address, good, read_only };
                 if shape.layer == Layer::DropIn {
                     Box::new(subject::DropIn::new(doorbell.objects(), keys))
                 } else {
@@ -198,13 +198,14 @@ impl<'a> Case<'a> {
             Layer::Safe => {
                 let pools = subject::Pools::new(&doorbell, shape);
                 libmlx5 = reference::make(|| Twin::new("twin_libmlx5", shape, source, target));
-                regions = pools.memory();
                 let access = sys::IBV_ACCESS_LOCAL_WRITE;
-                let keys: Vec<_> = regions.iter().map(|region| libmlx5.base.register_arena(*region, access)).collect();
+                let pooled = pools.memory();
+                let keys: Vec<_> = pooled.iter().map(|region| libmlx5.base.register_arena(*region, access)).collect();
+                regions = pooled.into_iter().map(|region| [region; 2]).collect();
                 Box::new(subject::Safe::new(&doorbell, shape, pools, &keys))
             }
         };
-        regions.push(target);
+        regions.push([target; 2]);
         let (theirs, ours) = (libmlx5.base.queues(), doorbell.base.queues());
         let slots = shape.shared.then(|| (shape.max_wr + 1).next_power_of_two());
         let numbers: Vec<_> = (0..shape.qps as usize).map(|qp| libmlx5.base.qp_num(qp)).collect();
@@ -217,7 +218,7 @@ impl<'a> Case<'a> {
             queues: queues.collect(),
             cqs,
             subject,
-            twins: Twins::new(libmlx5, doorbell, regions),
+            twins: Twins::with_regions(libmlx5, doorbell, regions),
             shape: shape.clone(),
             receives: HashMap::new(),
             operation: 0,
@@ -297,6 +298,9 @@ impl<'a> Case<'a> {
             return Ok(());
         }
         self.run.tally.add(tally::MESSAGES, 1);
+        if self.twins.payload && wc.opcode == sys::IBV_WC_RECV && wc.byte_len > 0 {
+            self.shape.backing.count(self.run.tally, tally::OPAQUE_MESSAGES);
+        }
         let Some(data) = &completion.data else { return Ok(()) };
         let mut left = data.len();
         let mut expected = Vec::new();

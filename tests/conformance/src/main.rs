@@ -12,6 +12,7 @@ mod case;
 mod difference;
 mod fault;
 mod memory;
+mod opaque;
 mod pair;
 mod plan;
 #[allow(dead_code, reason = "it is shared with the integration tests")]
@@ -40,7 +41,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use fault::Fault;
-use session::{Memory, OPERATIONS, Run};
+use memory::Memory;
+use session::{OPERATIONS, Run};
 use shrink::Failure;
 use tally::Tally;
 

@@ -1,6 +1,11 @@
 //! Memory that the twins and their devices share: read and restored as bytes, never borrowed.
 
-use std::ptr::NonNull;
+use std::os::fd::RawFd;
+use std::ptr::{self, NonNull};
+
+use crate::plan::{ARENA, LONGEST};
+use crate::tags::HEADERS;
+use crate::twin;
 
 /// A piece of memory that it does not own.
 #[derive(Clone, Copy, Debug)]
@@ -24,16 +29,6 @@ impl Region {
     pub unsafe fn at(address: u64, len: usize) -> Self {
         let start = std::ptr::with_exposed_provenance_mut(address as usize);
         // SAFETY: the clauses of `new`: usable memory, which nothing else touches during a method.
-        unsafe { Self::new(NonNull::new(start).expect("memory has an address"), len) }
-    }
-
-    /// Fresh memory that stays until the process ends.
-    pub fn leaked(len: usize) -> Self {
-        const PAGE: usize = 4096;
-        let memory = vec![0u8; len + PAGE].leak();
-        let start = memory.as_mut_ptr().map_addr(|addr| addr.next_multiple_of(PAGE));
-        start.expose_provenance();
-        // SAFETY: leaked, and reached only through the value.
         unsafe { Self::new(NonNull::new(start).expect("memory has an address"), len) }
     }
 
@@ -87,34 +82,75 @@ impl Region {
     }
 }
 
-/// Memory that messages are written to. Both devices write the same addresses, one after the other.
+/// Memory of all sessions of a process, which stays until the process ends: parts of one file that stands for a dma-buf.
+#[derive(Clone, Copy)]
+pub struct Memory {
+    pub arena: Region,
+    pub source: Region,
+    pub target: Region,
+    pub headers: Region,
+    /// The descriptor of the file.
+    pub dma_buf: RawFd,
+    /// Where the file begins.
+    pub start: u64,
+}
+
+impl Memory {
+    pub fn new() -> Self {
+        const PAGE: usize = 4096;
+        let sizes = [ARENA as usize, twin::SOURCE, LONGEST as usize, HEADERS];
+        let len = PAGE + sizes.iter().map(|size| size.next_multiple_of(PAGE)).sum::<usize>();
+        // SAFETY: the name is a string; a new mapping at an address that the kernel chooses.
+        let (dma_buf, start) = unsafe {
+            let fd = libc::memfd_create(c"conformance".as_ptr(), libc::MFD_CLOEXEC);
+            assert_eq!(libc::ftruncate(fd, len as i64), 0, "{}", std::io::Error::last_os_error());
+            (fd, libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0))
+        };
+        assert_ne!(start, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+        start.expose_provenance();
+        // The first page belongs to no part.
+        let mut next = start.cast::<u8>().wrapping_add(PAGE);
+        let [arena, source, target, headers] = sizes.map(|size| {
+            let start = NonNull::new(next).expect("memory has an address");
+            next = next.wrapping_add(size.next_multiple_of(PAGE));
+            // SAFETY: a part of the mapping, which stays and is reached only through the value.
+            unsafe { Region::new(start, size) }
+        });
+        twin::fill_source(source);
+        Self { arena, source, target, headers, dma_buf, start: start as u64 }
+    }
+}
+
+/// Memory that messages are written to: one place, which both devices write one after the other, or one place for each
+/// twin.
 pub struct Arena {
-    regions: Vec<Region>,
+    /// Of the first twin, and of the second.
+    regions: Vec<[Region; 2]>,
     before: Vec<Vec<u8>>,
     after: Vec<Vec<u8>>,
     now: Vec<u8>,
 }
 
 impl Arena {
-    pub fn new(regions: Vec<Region>) -> Self {
+    pub fn new(regions: Vec<[Region; 2]>) -> Self {
         let copies = vec![Vec::new(); regions.len()];
         Self { regions, before: copies.clone(), after: copies, now: Vec::new() }
     }
 
     /// Before an operation on the first twin.
     pub fn remember(&mut self) {
-        for (region, before) in self.regions.iter().zip(&mut self.before) {
-            region.read(before);
+        for ([first, _], before) in self.regions.iter().zip(&mut self.before) {
+            first.read(before);
         }
     }
 
     /// Between the twins: the second one starts from the same bytes.
     pub fn put_back(&mut self) {
         let copies = self.before.iter().zip(&mut self.after);
-        for (region, (before, after)) in self.regions.iter().zip(copies) {
-            region.read(after);
-            if before != after {
-                region.write(before);
+        for ([first, second], (before, after)) in self.regions.iter().zip(copies) {
+            first.read(after);
+            if before != after && first.address() == second.address() {
+                first.write(before);
             }
         }
     }
@@ -123,8 +159,8 @@ impl Arena {
     /// first twin, and those of the second.
     pub fn compare(&mut self) -> Result<usize, (usize, Vec<u8>, Vec<u8>)> {
         let mut compared = 0;
-        for (index, (region, after)) in self.regions.iter().zip(&self.after).enumerate() {
-            region.read(&mut self.now);
+        for (index, ([_, second], after)) in self.regions.iter().zip(&self.after).enumerate() {
+            second.read(&mut self.now);
             if self.now != *after {
                 return Err((index, after.clone(), self.now.clone()));
             }

@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use crate::opaque::Backing;
 use crate::reference;
 use crate::session::{OPERATIONS, Plan};
 
@@ -27,6 +28,8 @@ pub enum Layer {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
     pub layer: Layer,
+    /// How the memory of scatter lists is registered.
+    pub backing: Backing,
     /// One SRQ for all QPs, or a receive queue for each.
     pub shared: bool,
     pub qps: u32,
@@ -260,16 +263,18 @@ fn shape(session: u64) -> impl Strategy<Value = Shape> {
     };
     // libmlx5 makes no receive queue of less than 64 bytes.
     let max_sge = if log == 0 { 4..=6 } else { 1..=6u32 };
+    let backing = if layer == Layer::Safe { Backing::Ordinary } else { Backing::of_receives(turn / 3) };
     (qps, max_sge, any::<[bool; 5]>(), 0..=12u32).prop_map(
         move |(qps, max_sge, [large_cqe, scatter_to_cqe, spare, small_mtu, lossy], back)| Shape {
             layer,
+            backing,
             shared,
             qps,
             // An SRQ has one slot that stays unposted.
             max_wr: if shared { (1 << log) - u32::from(log > 0) } else { 1 << log },
             max_sge,
             spare: spare && shared && layer != Layer::DropIn,
-            wire: Wire { large_cqe, scatter_to_cqe, small_mtu, lossy },
+            wire: Wire { large_cqe, scatter_to_cqe: scatter_to_cqe && !backing.is_opaque(), small_mtu, lossy },
             lead: if lead { WRAP - back } else { 0 },
         },
     )

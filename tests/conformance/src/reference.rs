@@ -76,14 +76,22 @@ pub fn is_dropped_in() -> bool {
     })
 }
 
-/// Makes the twin of libmlx5: the drop-in, if there is one, leaves its objects alone.
+/// Has the drop-in, if there is one, leave objects alone.
+const PATH: &str = "DOORBELL_PATH";
+
+/// Makes the twin of libmlx5.
 pub fn make<T>(twin: impl FnOnce() -> T) -> T {
     // SAFETY: the program has one thread.
-    unsafe { std::env::set_var("DOORBELL_PATH", "libmlx5") }
+    unsafe { std::env::set_var(PATH, "libmlx5") }
     let twin = twin();
     // SAFETY: as above.
-    unsafe { std::env::remove_var("DOORBELL_PATH") }
+    unsafe { std::env::remove_var(PATH) }
     twin
+}
+
+/// Returns `true` while the twin of libmlx5 is made.
+pub fn is_being_made() -> bool {
+    std::env::var_os(PATH).is_some()
 }
 
 /// Returns `true` if libmlx5 is known to append freed slots of an SRQ to its list in the order in which they were

@@ -6,10 +6,9 @@ use proptest::strategy::Strategy;
 
 use crate::difference::{self, Difference};
 use crate::fault::Fault;
-use crate::memory::Region;
-use crate::plan::{ARENA, LONGEST, Traffic};
+use crate::memory::Memory;
+use crate::plan::Traffic;
 use crate::tally::{self, Tally};
-use crate::twin;
 use crate::twins::{Twin, Twins};
 
 /// Operations of a session.
@@ -51,25 +50,6 @@ pub struct Run<'a> {
     pub progress: &'a mut dyn FnMut(u64),
     /// A fault of the subject, to see that it is noticed.
     pub fault: Option<Fault>,
-}
-
-/// Memory of all sessions of a process.
-#[derive(Clone, Copy)]
-pub struct Memory {
-    pub arena: Region,
-    pub source: Region,
-    pub target: Region,
-    pub headers: Region,
-}
-
-impl Memory {
-    pub fn new() -> Self {
-        let source = Region::leaked(twin::SOURCE);
-        twin::fill_source(source);
-        let target = Region::leaked(LONGEST as usize);
-        let headers = Region::leaked(crate::tags::HEADERS);
-        Self { arena: Region::leaked(ARENA as usize), source, target, headers }
-    }
 }
 
 /// Two twins in the middle of a session.

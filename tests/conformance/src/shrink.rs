@@ -8,9 +8,10 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::case::Queues;
 use crate::difference::Difference;
+use crate::memory::Memory;
 use crate::reference;
 use crate::sends::Sends;
-use crate::session::{Kind, Memory, Outcome, Plan, PlanOf, Run};
+use crate::session::{Kind, Outcome, Plan, PlanOf, Run};
 use crate::tags::Tags;
 use crate::tally::Tally;
 

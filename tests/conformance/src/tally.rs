@@ -83,6 +83,14 @@ counts! {
     SEND_FULL = "requests that libmlx5's send queue had no room for", 500, Both;
     SEND_COPIED = "WQEs copied to a register", 500, Rings;
     SEND_WRAPS = "wraps of a send queue's 16-bit index", 3, Both;
+    OPAQUE_DMA_BUF = "requests and messages of a dma-buf", 1_000, Both;
+    OPAQUE_TRANSLATED = "requests and messages at an address of the device", 1_000, Both;
+    OPAQUE_ADAPTER = "requests and messages of memory of the adapter", 1_000, Both;
+    OPAQUE_MESSAGES = "messages received into such memory", 1_000, Both;
+    OPAQUE_SENDS = "SENDs and datagrams posted from such memory", 300, Both;
+    OPAQUE_WRITES = "RDMA WRITEs posted from and to such memory", 300, Both;
+    OPAQUE_READS = "RDMA READs posted from and to such memory", 100, Both;
+    OPAQUE_ATOMICS = "atomics posted from and to such memory", 100, Both;
     REGISTERS = "writes to UAR registers compared", 10_000, Both;
     EXACT = "bytes of queues, records and CQEs compared one by one", 10_000_000, Both;
     VIEWED = "bytes of WQEs compared in the device's order", 1_000_000, Both;

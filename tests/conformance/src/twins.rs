@@ -37,6 +37,11 @@ pub struct Twins<T> {
 impl<T: Twin> Twins<T> {
     /// Both write messages to `regions`.
     pub fn new(libmlx5: T, doorbell: T, regions: Vec<Region>) -> Self {
+        Self::with_regions(libmlx5, doorbell, regions.into_iter().map(|region| [region; 2]).collect())
+    }
+
+    /// They write messages to `regions`: doorbell's and libmlx5's.
+    pub fn with_regions(libmlx5: T, doorbell: T, regions: Vec<[Region; 2]>) -> Self {
         let failed = vec![false; doorbell.base().qps.len()];
         Self { doorbell, libmlx5, arena: Arena::new(regions), payload: false, failed }
     }

@@ -15,11 +15,11 @@ use proptest::strategy::Strategy;
 use rdma_core_sys as sys;
 
 use crate::difference::{Difference, Result, same};
-use crate::memory::Region;
+use crate::memory::Memory;
 use crate::pair::same_completions;
 use crate::queue::CompletionQueue;
 use crate::reference;
-use crate::session::{self, Kind, Memory, Outcome, Plan, Run};
+use crate::session::{self, Kind, Outcome, Plan, Run};
 use crate::subject::status;
 use crate::tally;
 use crate::twins::Twins;
@@ -132,12 +132,12 @@ impl<'a> session::Case<'a> for Case<'a> {
 
 impl<'a> Case<'a> {
     fn new(shape: &Shape, memory: Memory, run: Run<'a>) -> Self {
-        let Memory { arena, source, target, headers } = memory;
         // Atomics find small numbers.
-        target.write(&vec![0; target.len()]);
-        let regions: [Region; 4] = [source, arena, target, headers];
-        let doorbell = Twin::new("twin_doorbell", shape, regions);
-        let libmlx5 = reference::make(|| Twin::new("twin_libmlx5", shape, regions));
+        memory.target.write(&vec![0; memory.target.len()]);
+        let doorbell = Twin::new("twin_doorbell", shape, &memory);
+        let libmlx5 = reference::make(|| Twin::new("twin_libmlx5", shape, &memory));
+        let written = doorbell.written.into_iter().zip(libmlx5.written).map(|(ours, theirs)| [ours, theirs]);
+        let written = written.chain([[memory.headers; 2]]).collect();
         assert_eq!(libmlx5.keys, doorbell.keys, "equal keys");
         let subject = (!reference::is_dropped_in()).then(|| Subject::new(&doorbell, shape, run.fault));
         let (theirs, ours) = (libmlx5.base.queues(), doorbell.base.queues());
@@ -155,7 +155,7 @@ impl<'a> Case<'a> {
             .collect();
         Self {
             subject,
-            twins: Twins::new(libmlx5, doorbell, vec![arena, target, headers]),
+            twins: Twins::with_regions(libmlx5, doorbell, written),
             shape: shape.clone(),
             memory,
             senders,

@@ -3,6 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use crate::opaque::Backing;
 use crate::plan::{Entry, Key, LONGEST, Traffic, Wire, traffic};
 use crate::reference;
 use crate::session::{OPERATIONS, Plan};
@@ -11,6 +12,8 @@ use crate::session::{OPERATIONS, Plan};
 pub struct Shape {
     /// Datagrams, or connections.
     pub datagrams: bool,
+    /// How the memory of requests and of the peers is registered.
+    pub backing: Backing,
     pub qps: u32,
     pub max_wr: u32,
     pub max_sge: u32,
@@ -135,6 +138,7 @@ fn operation(shape: &Shape) -> impl Strategy<Value = Operation> + use<> {
 fn shape(number: u64) -> impl Strategy<Value = Shape> {
     let max_wr = [1, 2, 3, 5, 8, 16, 64][(number % 7) as usize];
     let (datagrams, lead, quiet) = (number % 4 == 3, number % 8 == 1, number % 3 == 2);
+    let backing = Backing::of_sends(number);
     let inline = prop_oneof![Just(0u32), Just(12), 13..=250u32, Just(400)];
     let bf = (any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.7));
     (1..=2u32, 1..=4u32, inline, any::<[bool; 4]>(), 0..=12u32, bf).prop_map(
@@ -144,11 +148,17 @@ fn shape(number: u64) -> impl Strategy<Value = Shape> {
             let shut_up_bf = shut_up_bf || reference::is_dropped_in();
             Shape {
                 datagrams,
+                backing,
                 qps,
                 max_wr,
                 max_sge,
                 max_inline,
-                wire: Wire { large_cqe, scatter_to_cqe, small_mtu, lossy: lossy && !datagrams },
+                wire: Wire {
+                    large_cqe,
+                    scatter_to_cqe: scatter_to_cqe && !backing.is_opaque(),
+                    small_mtu,
+                    lossy: lossy && !datagrams,
+                },
                 shut_up_bf,
                 prefer_bf,
                 quiet,

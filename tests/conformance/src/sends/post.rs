@@ -5,7 +5,7 @@ use rdma_core_sys as sys;
 use super::build::build;
 use super::plan::{self, Kind};
 use super::request::{Destination, Request};
-use super::twin::Twin;
+use super::twin::{Known, Twin};
 use super::{Case, queue, subject};
 use crate::difference::{Difference, Result, same};
 use crate::plan::{Entry, Key};
@@ -107,23 +107,28 @@ impl Case<'_> {
             (false, true) => 900,
             (false, false) => u32::MAX,
         };
-        let (memory, key) = if reads { (self.memory.arena, keys.results) } else { (self.memory.source, keys.source) };
+        let known = match (inline, reads) {
+            // The processor reads inline bytes.
+            (true, _) => Known { address: self.memory.source.address(), ..keys.source },
+            (false, true) => keys.results,
+            (false, false) => keys.source,
+        };
         let sge = |piece: &Entry| {
             let length = piece.length.min(room);
             room -= length;
-            let lkey = if piece.key == Key::Good { key } else { UNKNOWN_KEY };
-            let addr = memory.address() + u64::from(piece.offset);
+            let lkey = if piece.key == Key::Good { known.key } else { UNKNOWN_KEY };
+            let addr = known.address + u64::from(piece.offset);
             sys::ibv_sge { addr, length, lkey }
         };
         let mut sges: Vec<_> = planned.pieces.iter().map(sge).collect();
         if atomic {
-            let addr = memory.address() + u64::from(at);
-            sges = vec![sys::ibv_sge { addr, length: 8, lkey: key }];
+            let addr = known.address + u64::from(at);
+            sges = vec![sys::ibv_sge { addr, length: 8, lkey: known.key }];
         }
         debug_assert!(SOURCE >= plan::END as usize);
         self.next_id += 1;
-        let rkey = if good_key { keys.target } else { UNKNOWN_KEY };
-        let remote = (self.memory.target.address() + u64::from(at), rkey);
+        let rkey = if good_key { keys.target.key } else { UNKNOWN_KEY };
+        let remote = (keys.target.address + u64::from(at), rkey);
         Request { id: self.next_id, kind, sges, inline, remote, signaled, solicited, fence }
     }
 
@@ -163,16 +168,18 @@ impl Case<'_> {
     }
 
     fn count_request(&mut self, request: &Request, is_built: bool) {
-        let name = match request.kind {
-            Kind::Send if self.shape.datagrams => tally::SEND_DATAGRAMS,
-            Kind::SendImmediate(_) if self.shape.datagrams => tally::SEND_DATAGRAMS,
-            Kind::Send | Kind::SendImmediate(_) | Kind::SendInvalidate(_) => tally::SEND_SENDS,
-            Kind::Write | Kind::WriteImmediate(_) => tally::SEND_WRITES,
-            Kind::Read => tally::SEND_READS,
-            Kind::FetchAdd(_) | Kind::CompareSwap(..) => tally::SEND_ATOMICS,
+        let (name, opaque) = match request.kind {
+            Kind::Send | Kind::SendImmediate(_) if self.shape.datagrams => (tally::SEND_DATAGRAMS, tally::OPAQUE_SENDS),
+            Kind::Send | Kind::SendImmediate(_) | Kind::SendInvalidate(_) => (tally::SEND_SENDS, tally::OPAQUE_SENDS),
+            Kind::Write | Kind::WriteImmediate(_) => (tally::SEND_WRITES, tally::OPAQUE_WRITES),
+            Kind::Read => (tally::SEND_READS, tally::OPAQUE_READS),
+            Kind::FetchAdd(_) | Kind::CompareSwap(..) => (tally::SEND_ATOMICS, tally::OPAQUE_ATOMICS),
         };
         if self.twins.payload {
             self.run.tally.add(name, 1);
+            if !request.inline && request.sges.iter().any(|sge| sge.length > 0) {
+                self.shape.backing.count(self.run.tally, opaque);
+            }
             self.run.tally.add(tally::SEND_INLINE, u64::from(request.inline));
             self.run.tally.add(tally::SEND_BUILT, u64::from(is_built));
         }

@@ -6,7 +6,7 @@ use rdma_core_sys as sys;
 
 use super::plan::Shape;
 use crate::base::{self, Base};
-use crate::memory::Region;
+use crate::memory::{Memory, Region};
 use crate::twins;
 use crate::verbs::{self, done, made};
 
@@ -29,14 +29,23 @@ pub struct Twin {
     inbox: (Region, u32),
     next_place: u64,
     pub keys: Keys,
+    /// Where this process sees the memory of results, and that of the peers.
+    pub written: [Region; 2],
 }
 
-/// Keys of memory, which are equal on both twins.
+/// Memory as the device knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    pub address: u64,
+    pub key: u32,
+}
+
+/// Addresses and keys of memory, which are equal on both twins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keys {
-    pub source: u32,
-    pub results: u32,
-    pub target: u32,
+    pub source: Known,
+    pub results: Known,
+    pub target: Known,
 }
 
 const OPERATIONS: u32 = sys::IBV_QP_EX_WITH_SEND | sys::IBV_QP_EX_WITH_SEND_WITH_IMM;
@@ -49,8 +58,8 @@ const CONNECTED: u32 = OPERATIONS
     | sys::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
 
 impl Twin {
-    /// Requests send from `source` and read into `results`; peers have `target` and receive in `inbox`.
-    pub fn new(name: &str, shape: &Shape, [source, results, target, inbox]: [Region; 4]) -> Self {
+    /// Requests send from `source` and read into the arena; peers have `target` and receive in `headers`.
+    pub fn new(name: &str, shape: &Shape, memory: &Memory) -> Self {
         set_environment(shape);
         let mut base = Base::new(name, &shape.wire);
         // SAFETY: the context is open.
@@ -74,19 +83,24 @@ impl Twin {
         };
         let kind = if shape.datagrams { sys::IBV_QPT_UD } else { sys::IBV_QPT_RC };
         base.add_peers_of(kind, shape.qps, peers);
+        let (pd, peer_pd) = (base.pd, base.peer_pd);
         let local = sys::IBV_ACCESS_LOCAL_WRITE;
         let remote = local | sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_READ | sys::IBV_ACCESS_REMOTE_ATOMIC;
-        let keys = Keys {
-            source: base.register_arena(source, 0),
-            results: base.register_arena(results, local),
-            target: base.register(base.peer_pd, target, remote),
+        let mut register = |pd, region, access| {
+            let (place, [key]) = base.register_as(pd, shape.backing, memory, region, [access]);
+            (place.region, Known { address: place.address, key })
         };
-        let inbox = (inbox, base.register(base.peer_pd, inbox, local));
+        let (_, source) = register(pd, memory.source, 0);
+        let (results, arena) = register(pd, memory.arena, local);
+        let (target, peers) = register(peer_pd, memory.target, remote);
+        let keys = Keys { source, results: arena, target: peers };
+        let inbox = (memory.headers, base.register(peer_pd, memory.headers, local));
         let mut attr = sys::ibv_ah_attr { dlid: base.lid, port_num: 1, ..Default::default() };
         // SAFETY: the domain is alive.
         let ah = made(unsafe { sys::ibv_create_ah(base.pd, &mut attr) }, "ibv_create_ah");
         let datagrams = shape.datagrams;
-        let mut twin = Self { base, cq, cap, ah, recv_cq, datagrams, inbox, next_place: 0, keys };
+        let written = [results, target];
+        let mut twin = Self { base, cq, cap, ah, recv_cq, datagrams, inbox, next_place: 0, keys, written };
         for index in 0..shape.qps as usize {
             twin.connect(index);
         }

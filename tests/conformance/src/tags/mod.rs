@@ -17,9 +17,10 @@ use proptest::strategy::Strategy;
 use rdma_core_sys as sys;
 
 use crate::difference::{Difference, Result, same};
+use crate::memory::Memory;
 use crate::pair::{Pair, same_completions};
 use crate::queue::{CompletionQueue, WorkQueue};
-use crate::session::{self, Case as _, Kind, Memory, Outcome, Plan, Run};
+use crate::session::{self, Case as _, Kind, Outcome, Plan, Run};
 use crate::tally;
 use crate::twins::Twins;
 
@@ -151,7 +152,7 @@ impl<'a> session::Case<'a> for Case<'a> {
 
 impl<'a> Case<'a> {
     fn new(shape: &Shape, memory: Memory, run: Run<'a>) -> Self {
-        let Memory { arena, source, target, headers } = memory;
+        let Memory { arena, source, target, headers, .. } = memory;
         // The FINs of rendezvous arrive in `target`, where other sessions write.
         let peers = [source, headers, target];
         let mut doorbell = Twin::new("twin_doorbell", shape, peers);
