@@ -1,7 +1,7 @@
 //! The processor does not look into opaque buffers.
 
 use doorbell::opaque::{OpaqueBuffer, OpaqueMemory, OpaquePool, OpaqueReceiver};
-use doorbell::tags::TaggedBuffer;
+use doorbell::tags::{PeerId, TagMatchingSrq, TaggedBuffer, TaggedReceive};
 use doorbell::{QpConfig, QueuePair, Receiver, Sender, SqId, SrqId};
 
 pub fn right(receiver: &mut OpaqueReceiver, sender: &mut Sender, queue: SqId, srq: SrqId, pool: &OpaquePool) {
@@ -43,6 +43,22 @@ pub fn read_a_completion(sender: &mut Sender) -> Vec<u8> {
 
 pub fn send_with_a_tag(buffer: OpaqueBuffer) {
     drop(TaggedBuffer::new(buffer)); //~ E0308
+}
+
+pub fn offer_with_a_tag(tags: &mut TagMatchingSrq, peer: PeerId, buffer: OpaqueBuffer) {
+    drop(tags.send_rendezvous(peer, 1, 0, buffer)); //~ E0308
+}
+
+pub fn receive_by_tag(tags: &mut TagMatchingSrq, buffer: OpaqueBuffer) {
+    drop(tags.post(1, u64::MAX, buffer)); //~ E0308
+}
+
+pub fn receive_many_by_tag(tags: &mut TagMatchingSrq, buffer: OpaqueBuffer) {
+    drop(tags.post_all([TaggedReceive::new(1, u64::MAX, buffer)])); //~ E0308
+}
+
+pub fn match_tags_of_messages_in_opaque_buffers(tags: &mut TagMatchingSrq, pool: &OpaquePool) {
+    tags.keep_filled(pool).unwrap(); //~ E0308
 }
 
 pub fn receive_through_a_queue_pair_with_payload_in_cqes(receiver: &mut OpaqueReceiver, srq: SrqId) {
