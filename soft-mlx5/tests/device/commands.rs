@@ -116,6 +116,20 @@ fn the_context_comes_first_and_once() {
     });
 }
 
+/// Without this bit libibverbs strips the optional access flags from all registrations.
+#[test]
+fn the_context_says_that_it_knows_optional_access_flags() {
+    with_file(|fd| {
+        let request: [u32; 8] = [16, 4, 0, 0, 1, 0, 0, 0];
+        let (mut answer, mut support) = ([0u32; 18], [0u64; 2]);
+        let to = answer.as_mut_ptr() as u64;
+        let [first, second] = support.each_mut().map(|word| Attr::new(1, 8, &raw mut *word as u64).optional());
+        ioctl(fd, 0, 3, [first, Attr::new(0x1000, 32, request.as_ptr() as u64), Attr::new(0x1001, 72, to)]).unwrap();
+        ioctl(fd, 0, 4, [second, Attr::new(0x1000, 72, to)]).unwrap();
+        assert_eq!(support, [1; 2], "GET_CONTEXT and QUERY_CONTEXT");
+    });
+}
+
 #[test]
 fn a_context_with_wishes_of_the_future_is_refused() {
     with_file(|fd| {
