@@ -15,6 +15,8 @@ fn a_message_goes_through_each_gid_of_either_link() {
         assert_eq!(code, Some(0), "{report}");
         assert!(report.contains("ok       port 1 loopback through GID 0"), "{report}");
         assert!(report.contains("note     ODP: the device takes no page faults"), "{report}");
+        let unbound = "none is bound to a counter: rdma statistic qp set link mlx5_0/1 auto type on";
+        assert!(report.contains(unbound), "{report}");
         assert!(!report.contains("WARNING") && !report.contains("FAILURE"), "{report}");
     }
 }

@@ -51,12 +51,23 @@ impl Counters {
                 }
             }
         }
+        Self::of(values)
+    }
+
+    /// Takes values by name.
+    pub fn of(mut values: BTreeMap<String, u64>) -> Self {
         // Requests and receives of a queue pair that ended are flushed: that is no trouble.
         for (all, flushed) in [("req_cqe_error", "req_cqe_flush_error"), ("resp_cqe_error", "resp_cqe_flush_error")] {
             let flushed = values.get(flushed).copied().unwrap_or_default();
             values.entry(all.to_owned()).and_modify(|count| *count = count.saturating_sub(flushed));
         }
         Self(values)
+    }
+
+    /// Returns the counters of trouble that are not 0, with their meanings.
+    pub fn trouble(&self) -> Vec<(&'static str, u64, &'static str)> {
+        let value = |(name, meaning)| Some((name, *self.0.get(name)?, meaning));
+        MEANINGS.into_iter().filter_map(value).filter(|(_, value, _)| *value > 0).collect()
     }
 
     /// Returns the counters of trouble that rose, and by how much; `None` where there are no counters.

@@ -5,6 +5,7 @@ pub(crate) mod counters;
 mod loopback;
 mod odp;
 mod port;
+mod queue_pairs;
 mod routes;
 
 use serde::Serialize;

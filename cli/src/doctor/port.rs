@@ -3,7 +3,7 @@
 use doorbell::{Context, Gid, GidKind};
 
 use super::counters::Counters;
-use super::{Level, Patient, loopback, routes};
+use super::{Level, Patient, loopback, queue_pairs, routes};
 use crate::info::names;
 use crate::sysfs;
 
@@ -51,8 +51,7 @@ pub fn examine(patient: &mut Patient, context: &Context, number: u8) -> doorbell
         }
     }
     before.compare(patient, &port, &Counters::read(&dir));
-    let text = "not in sysfs, and not read here: rdma statistic qp show link DEVICE/PORT has them where they are bound (rdma statistic qp set)";
-    patient.add(Level::Note, format!("{port} counters of single queue pairs"), text);
+    queue_pairs::examine(patient, &port, context.name(), number);
     Ok(())
 }
 

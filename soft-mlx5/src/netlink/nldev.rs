@@ -133,6 +133,13 @@ fn execute(
             port()?;
             writer.message(kind, |w| put_statistics(w, device));
         }
+        command::STAT_GET if header.is_dump() => {
+            device()?;
+            // No queue pair of the device is bound to a counter.
+            if given.number(attr::STAT_RES) != Some(attr::RES_QP.into()) {
+                return Err(EINVAL);
+            }
+        }
         _ => {
             let Some(table) = TABLES.iter().find(|table| table.command == command) else {
                 return Err(if command <= command::LAST { EOPNOTSUPP } else { EINVAL });

@@ -21,6 +21,7 @@ fn devices_and_ports_are_listed() {
     assert_eq!(shown.trim_end(), "0: mlx5_0: pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0 srq 0");
     let shown = rdma(&[], "statistic show link mlx5_0/1").succeeded();
     assert!(shown.contains(" out_of_buffer 0 "), "{shown}");
+    assert_eq!(rdma(&[], "statistic qp show link mlx5_0/1").succeeded(), "");
     assert!(rdma(&[], "system show").succeeded().contains("copy-on-fork on"));
 }
 
@@ -88,6 +89,8 @@ assert {number(qp[21]) for qp in found} == {qp.qp_num for qp in qps} and all(num
 _, [found] = table(12, 35)
 assert (number(found[37]), number(found[38])) == (127, 6)
 assert table(23, 88) == (0, [])
+# Counters of queue pairs, of which none is bound, and those of another kind of object.
+assert (ask(17, DUMP, a1=index, a75=19), ask(17, DUMP, a1=index, a75=40)) == ([], -22)
 [one] = ask(10, ACK, a1=index, a21=qps[1].qp_num)
 assert number(dict(one)[26]) == 2
 assert ask(10, ACK, a1=index, a21=0xffffff) == -2
