@@ -56,8 +56,8 @@ pub(crate) unsafe fn record_srq(context: &Context, srq: *mut ibv_srq) {
 }
 
 /// Creates a queue pair without payload in CQEs, if doorbell may drive it; `None` if libmlx5 is to create it as the
-/// program asks. The processor would copy such payload, and a key does not tell whether it reaches the memory: a pointer
-/// of a GPU is registered as other memory is. `MLX5_SCATTER_TO_CQE` is the word of the program that it does.
+/// program asks. The processor would copy such payload, and a key does not tell whether the processor reaches the
+/// memory: a pointer of a GPU is registered as other memory is. With `MLX5_SCATTER_TO_CQE` the program decides.
 ///
 /// # Safety
 /// [verbs], for `ibv_create_qp_ex` of `context`.

@@ -1,5 +1,5 @@
-//! Counters of single queue pairs, which only RDMA netlink has (`RDMA_NLDEV_CMD_STAT_GET`): the kernel binds queue pairs
-//! to counters when it is asked to.
+//! Counters of single queue pairs, which only RDMA netlink has (`RDMA_NLDEV_CMD_STAT_GET`): the kernel binds queue
+//! pairs to counters when an administrator asks for it.
 
 use std::collections::BTreeMap;
 use std::io;

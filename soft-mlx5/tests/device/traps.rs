@@ -68,8 +68,8 @@ fn options_for_enhanced_connection_establishment_are_echoed() {
     assert_eq!(unsafe { ibv_set_ece(qp, &mut foreign) }, libc::EINVAL);
 }
 
-/// libibverbs strips optional flags unless the kernel says that it knows them (`commands.rs`): the flag must arrive, and
-/// do nothing.
+/// libibverbs strips optional flags unless the kernel says that it knows them (`commands.rs`): the flag must arrive,
+/// and do nothing.
 #[test]
 fn optional_access_flags_are_accepted_by_each_registration() {
     let world = World::stepped();

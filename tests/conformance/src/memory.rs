@@ -82,7 +82,8 @@ impl Region {
     }
 }
 
-/// Memory of all sessions of a process, which stays until the process ends: parts of one file that stands for a dma-buf.
+/// Memory of all sessions of a process, which stays until the process ends: parts of one file that stands for a
+/// dma-buf.
 #[derive(Clone, Copy)]
 pub struct Memory {
     pub arena: Region,
@@ -124,7 +125,7 @@ impl Memory {
 /// Memory that messages are written to: one place, which both devices write one after the other, or one place for each
 /// twin.
 pub struct Arena {
-    /// Of the first twin, and of the second.
+    /// Each region of the first twin, and of the second.
     regions: Vec<[Region; 2]>,
     before: Vec<Vec<u8>>,
     after: Vec<Vec<u8>>,

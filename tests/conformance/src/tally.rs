@@ -87,8 +87,8 @@ counts! {
     OPAQUE_TRANSLATED = "requests and messages at an address of the device", 1_000, Both;
     OPAQUE_ADAPTER = "requests and messages of memory of the adapter", 1_000, Both;
     OPAQUE_MESSAGES = "messages received into such memory", 1_000, Both;
-    OPAQUE_SENDS = "SENDs and datagrams posted from such memory", 300, Both;
-    OPAQUE_WRITES = "RDMA WRITEs posted from and to such memory", 300, Both;
+    OPAQUE_SENDS = "SENDs and datagrams posted from such memory", 100, Both;
+    OPAQUE_WRITES = "RDMA WRITEs posted from and to such memory", 100, Both;
     OPAQUE_READS = "RDMA READs posted from and to such memory", 100, Both;
     OPAQUE_ATOMICS = "atomics posted from and to such memory", 100, Both;
     REGISTERS = "writes to UAR registers compared", 10_000, Both;
