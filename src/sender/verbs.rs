@@ -197,9 +197,8 @@ pub(super) unsafe fn post_payload<P: Payload>(
     operation: Operation<'_>,
     payload: &P,
     flags: Flags,
-    token: u64,
+    request: WorkRequest,
 ) -> Result<(), NotSent> {
-    let request = payload.request(token);
     let (wr, handle) = describe(operation);
     // SAFETY: the caller's [memory] and [ready]; inline bytes are copied at once.
     unsafe {
