@@ -7,6 +7,9 @@
 //! all_devices
 //! ```
 
+#[path = "common/device.rs"]
+mod device;
+
 use std::error::Error;
 use std::process::ExitCode;
 use std::thread;
@@ -36,7 +39,8 @@ struct Station {
 
 impl Station {
     fn open(device: &Device) -> Result<Self, Box<dyn Error>> {
-        let pd = device.open()?.alloc_pd()?;
+        let context = device.open()?;
+        let pd = context.alloc_pd()?;
         let mut receiver = Receiver::new(&pd, &CqConfig::new(64))?;
         let srq = receiver.create_srq(&SrqConfig::new(63))?;
         receiver.fill(srq, &BufferPool::new(&pd, &PoolConfig::new(64, 64))?)?;
@@ -51,7 +55,7 @@ impl Station {
         end.connect(&there)?;
         from.connect(&here)?;
         Ok(Self {
-            name: device.name().to_owned(),
+            name: device::describe(&context),
             receiver,
             sender,
             queue,

@@ -12,6 +12,9 @@
 //! tag_matching --senders 3 --messages 5000 [--software]
 //! ```
 
+#[path = "common/device.rs"]
+mod device;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
 use std::os::unix::net::UnixStream;
@@ -85,7 +88,7 @@ fn run(args: &Args) -> Result<()> {
         "{} senders of {} messages each, on {}: path {}, offload {}",
         args.senders,
         args.messages,
-        context.name(),
+        device::describe(&context),
         receiver.tags.path(),
         yes_or_no(receiver.tags.offload())
     );

@@ -15,6 +15,9 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 to=${DESTDIR-}$prefix
 install -D -m 755 "$library" "$to/lib/libdoorbell_drop_in.so"
 install -D -m 644 drop-in/include/doorbell.h "$to/include/doorbell.h"
+# Programs find the library where it was installed, without ldconfig and LD_LIBRARY_PATH.
+rpath=
+[ "$prefix" = /usr ] || rpath=' -Wl,-rpath,${prefix}/lib'
 install -d "$to/lib/pkgconfig"
 cat >"$to/lib/pkgconfig/doorbell-drop-in.pc" <<END
 prefix=$prefix
@@ -22,7 +25,13 @@ prefix=$prefix
 Name: doorbell-drop-in
 Description: doorbell's data path for single objects of libibverbs on mlx5 devices
 Version: $version
-Libs: -L\${prefix}/lib -ldoorbell_drop_in
+Libs: -L\${prefix}/lib$rpath -ldoorbell_drop_in
 Requires.private: libibverbs
 Cflags: -I\${prefix}/include
 END
+echo "install-c: ok: $to/lib/libdoorbell_drop_in.so, $to/include/doorbell.h, $to/lib/pkgconfig/doorbell-drop-in.pc"
+[ "$prefix" = /usr ] || echo "install-c: pkg-config tells programs to look for the library in $prefix/lib (rpath)"
+case $prefix in
+/usr | /usr/local) ;;
+*) echo "install-c: export PKG_CONFIG_PATH=$prefix/lib/pkgconfig before you call pkg-config" ;;
+esac

@@ -202,7 +202,7 @@ impl<'a> QueuePairBuilder<'a> {
                 if receive.cq.is_in_real_time() != send.cq.is_in_real_time() {
                     return Err(Error::Unsupported {
                         operation: "a queue pair",
-                        when: "with Timestamps::RealTime in the CqConfig of the receiver or the sender only: set it in both",
+                        when: "with Timestamps::RealTime in the CqConfig of the receiver or the sender only: set it in both (soft-mlx5 has it with --real-time)",
                     });
                 }
                 (receive, send)

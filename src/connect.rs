@@ -11,7 +11,13 @@
 //!
 //! The byte at the end is 1 for connected, 0 for not.
 
+use std::future::Future;
 use std::io::{self, Read, Write};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+#[cfg(feature = "tokio")]
+use tokio::io::{self as tokio_io, AsyncRead, AsyncWrite};
 
 use crate::error::{Error, Result};
 use crate::qp::{AddressHandle, Mtu, QpAddress, QueuePair};
@@ -39,8 +45,8 @@ impl QueuePair {
     /// and later a byte that confirms. It must block. The program may use the stream for other data before and after
     /// the call. The call waits for the peer as long as the stream does: set its read time-out. In an event loop a slow
     /// peer holds up the others for that time; to avoid that, exchange [addresses](Self::address) without blocking and
-    /// call [`connect`](Self::connect), which does not wait. For datagrams use
-    /// [`address_handle_over`](Self::address_handle_over).
+    /// call [`connect`](Self::connect), which does not wait. A task of tokio calls `connect_over_async`. For datagrams
+    /// use [`address_handle_over`](Self::address_handle_over).
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -70,14 +76,60 @@ impl QueuePair {
     /// [`Error::Unsupported`] for datagrams; the errors of [`connect`](Self::connect). Nothing is written to the stream
     /// if the queue pair cannot be connected in its state.
     pub fn connect_over<S: Read + Write>(&mut self, stream: &mut S) -> Result<()> {
+        let address = self.address_to_exchange("connect_over")?;
+        exchange(stream, &[address], |[peer]| self.connect(&peer))
+    }
+
+    /// Does the same as [`connect_over`](Self::connect_over) in a task, over a stream of tokio. The peer may call
+    /// either. Needs the feature `tokio`.
+    ///
+    /// The call waits for the peer without limit: wrap it in `tokio::time::timeout`. A dropped future leaves a part of
+    /// the exchange in the stream, and may leave the queue pair connected: close the stream, and destroy or
+    /// [reset](crate::Receiver::reset_qp) the queue pair.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use std::time::Duration;
+    ///
+    /// use tokio::net::{TcpListener, TcpStream};
+    ///
+    /// # use doorbell::{CqConfig, QpConfig, QueuePair, Receiver, RqConfig};
+    /// # let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;
+    /// # let mut qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(128)).build()?;
+    /// # let mut other = Receiver::new(&pd, &CqConfig::new(4096))?;
+    /// # let mut peer = QueuePair::builder(&QpConfig::rc()).receive(&mut other, RqConfig::new(128)).build()?;
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let listener = TcpListener::bind("127.0.0.1:0").await?;
+    /// let address = listener.local_addr()?;
+    /// // The other side, here a task.
+    /// let side = tokio::spawn(async move {
+    ///     let mut stream = TcpStream::connect(address).await?;
+    ///     peer.connect_over_async(&mut stream).await
+    /// });
+    /// let mut stream = listener.accept().await?.0;
+    /// tokio::time::timeout(Duration::from_secs(5), qp.connect_over_async(&mut stream)).await??;
+    /// side.await??;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`connect_over`](Self::connect_over) except [`Error::SilentPeer`].
+    #[cfg(feature = "tokio")]
+    pub async fn connect_over_async<S: AsyncRead + AsyncWrite + Unpin>(&mut self, stream: &mut S) -> Result<()> {
+        let address = self.address_to_exchange("connect_over_async")?;
+        exchange_in(&mut Tokio(stream), &[address], |[peer]| self.connect(&peer)).await
+    }
+
+    /// Returns the address, if this queue pair can be connected now.
+    fn address_to_exchange(&self, operation: &'static str) -> Result<QpAddress> {
         if self.is_datagram() {
-            return Err(Error::Unsupported {
-                operation: "connect_over",
-                when: "for datagrams: use address_handle_over",
-            });
+            return Err(Error::Unsupported { operation, when: "for datagrams: use address_handle_over" });
         }
-        self.check_connectable("connect_over")?;
-        exchange(stream, &[self.address()?], |[peer]| self.connect(&peer))
+        self.check_connectable(operation)?;
+        self.address()
     }
 
     /// Exchanges addresses and queue keys with the owner of a datagram queue pair who calls this function at the
@@ -122,21 +174,67 @@ impl QueuePair {
                 when: "on a connected transport: use connect_over",
             });
         }
-        write(stream, &encode(&self.address()?, DATAGRAMS))?;
-        let peer = read_frame(stream, DATAGRAMS)
-            .and_then(|peer| {
-                // Only now: a peer of another transport would leave it unread, and the stream end with a reset.
-                write(stream, &self.qkey().to_be_bytes())?;
-                Ok((peer, u32::from_be_bytes(read(stream)?)))
-            })
-            .and_then(|(peer, qkey)| {
-                let to = self.address_handle(&peer, qkey)?;
-                if self.known_state() == QpState::Init {
-                    self.activate()?;
-                }
-                Ok(to)
-            });
-        agree(stream, peer)
+        let stream = &mut Blocking(stream);
+        now(async {
+            write(stream, &encode(&self.address()?, DATAGRAMS)).await?;
+            let to = self.handle_of_peer(stream).await;
+            agree(stream, to).await
+        })
+    }
+
+    async fn handle_of_peer(&mut self, stream: &mut impl Stream) -> Result<AddressHandle> {
+        let peer = decode(&read(stream).await?, DATAGRAMS)?;
+        // Only now: a peer of another transport would leave it unread, and the stream end with a reset.
+        write(stream, &self.qkey().to_be_bytes()).await?;
+        let qkey = u32::from_be_bytes(read(stream).await?);
+        let to = self.address_handle(&peer, qkey)?;
+        if self.known_state() == QpState::Init {
+            self.activate()?;
+        }
+        Ok(to)
+    }
+}
+
+/// The stream of an exchange. A stream that blocks is one whose futures are ready when they are first polled.
+trait Stream {
+    /// Writes all bytes, and flushes.
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    async fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize>;
+}
+
+struct Blocking<'a, S>(&'a mut S);
+
+impl<S: Read + Write> Stream for Blocking<'_, S> {
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes).and_then(|()| self.0.flush())
+    }
+
+    async fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.read(bytes)
+    }
+}
+
+#[cfg(feature = "tokio")]
+struct Tokio<'a, S>(&'a mut S);
+
+#[cfg(feature = "tokio")]
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for Tokio<'_, S> {
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        tokio_io::AsyncWriteExt::write_all(self.0, bytes).await?;
+        tokio_io::AsyncWriteExt::flush(self.0).await
+    }
+
+    async fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        tokio_io::AsyncReadExt::read(self.0, bytes).await
+    }
+}
+
+/// Runs an exchange over a stream that blocks.
+fn now<T>(exchange: impl Future<Output = T>) -> T {
+    match pin!(exchange).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => unreachable!("the futures of a stream that blocks are ready"),
     }
 }
 
@@ -146,30 +244,38 @@ pub(crate) fn exchange<const N: usize, S: Read + Write>(
     addresses: &[QpAddress; N],
     connect: impl FnOnce([QpAddress; N]) -> Result<()>,
 ) -> Result<()> {
+    now(exchange_in(&mut Blocking(stream), addresses, connect))
+}
+
+async fn exchange_in<const N: usize>(
+    stream: &mut impl Stream,
+    addresses: &[QpAddress; N],
+    connect: impl FnOnce([QpAddress; N]) -> Result<()>,
+) -> Result<()> {
     for address in addresses {
-        write(stream, &encode(address, CONNECTION))?;
+        write(stream, &encode(address, CONNECTION)).await?;
     }
-    let connected = read_addresses(stream).and_then(connect);
-    agree(stream, connected)
+    let connected = read_addresses(stream).await.and_then(connect);
+    agree(stream, connected).await
 }
 
 /// Sends to the peer whether this side succeeded, and gives what it came to when the peer says that it did too.
-fn agree<T, S: Read + Write>(stream: &mut S, outcome: Result<T>) -> Result<T> {
+async fn agree<T>(stream: &mut impl Stream, outcome: Result<T>) -> Result<T> {
     // The peer waits for this byte in either case. The error of `outcome` goes before that of sending.
-    let sent = write(stream, &[if outcome.is_ok() { CONNECTED } else { FAILED }]);
+    let sent = write(stream, &[if outcome.is_ok() { CONNECTED } else { FAILED }]).await;
     let outcome = outcome?;
     sent?;
-    match read(stream)? {
+    match read(stream).await? {
         [CONNECTED] => Ok(outcome),
         [FAILED] => Err(handshake("it could not connect its side, which has an error that says why")),
         [byte] => Err(handshake(&format!("it ended the exchange with byte {byte:#04x}"))),
     }
 }
 
-fn read_addresses<const N: usize>(stream: &mut impl Read) -> Result<[QpAddress; N]> {
+async fn read_addresses<const N: usize>(stream: &mut impl Stream) -> Result<[QpAddress; N]> {
     let mut addresses = [QpAddress { lid: 0, gid: [0; 16], qpn: 0, psn: 0, mtu: Mtu::Mtu256 }; N];
     for address in &mut addresses {
-        *address = read_frame(stream, CONNECTION)?;
+        *address = decode(&read(stream).await?, CONNECTION)?;
     }
     Ok(addresses)
 }
@@ -186,15 +292,15 @@ fn failed(error: io::Error) -> Error {
     }
 }
 
-fn write(stream: &mut impl Write, bytes: &[u8]) -> Result<()> {
-    stream.write_all(bytes).and_then(|()| stream.flush()).map_err(failed)
+async fn write(stream: &mut impl Stream, bytes: &[u8]) -> Result<()> {
+    stream.write(bytes).await.map_err(failed)
 }
 
-fn read<const N: usize>(stream: &mut impl Read) -> Result<[u8; N]> {
+async fn read<const N: usize>(stream: &mut impl Stream) -> Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut received = 0;
     while received < N {
-        match stream.read(&mut bytes[received..]) {
+        match stream.read(&mut bytes[received..]).await {
             Ok(0) => return Err(handshake(CLOSED)),
             Ok(count) => received += count,
             Err(error) => match error.kind() {
@@ -216,10 +322,6 @@ fn encode(address: &QpAddress, kind: u8) -> [u8; FRAME] {
     frame[MAGIC.len()..].copy_from_slice(&address.to_bytes());
     frame[KIND] = kind;
     frame
-}
-
-fn read_frame(stream: &mut impl Read, kind: u8) -> Result<QpAddress> {
-    decode(&read(stream)?, kind)
 }
 
 fn decode(frame: &[u8; FRAME], kind: u8) -> Result<QpAddress> {
@@ -291,32 +393,44 @@ mod tests {
 
     #[test]
     fn a_peer_that_leaves_is_not_an_io_error() {
-        let mut short = &BYTES[..39];
-        assert!(matches!(read::<FRAME>(&mut short), Err(Error::Handshake(_))));
-        let mut reset = Silent(&BYTES[..3], io::ErrorKind::ConnectionReset);
-        assert!(matches!(read::<FRAME>(&mut reset), Err(Error::Handshake(_))));
+        for kind in [None, Some(io::ErrorKind::ConnectionReset)] {
+            assert!(matches!(read_from(&BYTES[..39], kind), Err(Error::Handshake(_))));
+        }
     }
 
-    /// A stream that fails with this error after some bytes.
-    struct Silent<'a>(&'a [u8], io::ErrorKind);
+    /// A stream that ends after some bytes, or fails.
+    struct Short<'a>(&'a [u8], Option<io::ErrorKind>);
 
-    impl Read for Silent<'_> {
+    impl Read for Short<'_> {
         fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-            match self.0.read(bytes)? {
-                0 => Err(self.1.into()),
-                count => Ok(count),
+            match (self.0.read(bytes)?, self.1) {
+                (0, Some(kind)) => Err(kind.into()),
+                (count, _) => Ok(count),
             }
         }
+    }
+
+    impl Write for Short<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn read_from(bytes: &[u8], then: Option<io::ErrorKind>) -> Result<[u8; FRAME]> {
+        now(read(&mut Blocking(&mut Short(bytes, then))))
     }
 
     #[test]
     fn a_peer_that_is_silent_is_named_with_what_came() {
         for kind in [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut] {
-            let error = read::<FRAME>(&mut Silent(&BYTES[..3], kind)).unwrap_err();
+            let error = read_from(&BYTES[..3], Some(kind)).unwrap_err();
             assert!(matches!(error, Error::SilentPeer { received: 3, expected: FRAME }), "{error}");
             assert!(error.to_string().contains("calls connect_over"), "{error}");
         }
-        let mut broken = Silent(&BYTES[..3], io::ErrorKind::NotConnected);
-        assert!(matches!(read::<FRAME>(&mut broken), Err(Error::Io(_))));
+        assert!(matches!(read_from(&BYTES[..3], Some(io::ErrorKind::NotConnected)), Err(Error::Io(_))));
     }
 }

@@ -3,13 +3,14 @@
 use std::ffi::CStr;
 use std::fmt;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use rdma_core_sys as sys;
 
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::node;
+use crate::{local_cpus, node};
 
 /// Returns the RDMA devices of the host in the order of libibverbs.
 ///
@@ -49,7 +50,7 @@ pub fn devices() -> Result<Vec<Device>> {
 /// Why libibverbs shows no device.
 fn none() -> Error {
     let root = std::env::var_os("SYSFS_PATH").unwrap_or("/sys".into());
-    let class = std::path::Path::new(&root).join("class/infiniband_verbs");
+    let class = Path::new(&root).join("class/infiniband_verbs");
     let mut devices: Vec<_> = std::fs::read_dir(class)
         .into_iter()
         .flatten()
@@ -145,6 +146,22 @@ impl Device {
         }
         // SAFETY: a fresh context that no other code closes.
         unsafe { Context::from_open(context, self.name()) }
+    }
+
+    /// Returns the processors on the NUMA node of the device (`local_cpulist` in sysfs), where threads that poll
+    /// belong. The list is empty if the system does not say, as for devices without a PCI function.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// for device in doorbell::devices()? {
+    ///     println!("{} is near the processors {:?}", device.name(), device.local_cpus());
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn local_cpus(&self) -> Vec<usize> {
+        // SAFETY: the device is alive, and libibverbs has ended the path.
+        let path = unsafe { CStr::from_ptr((*self.device).ibdev_path.as_ptr()) };
+        local_cpus::of(Path::new(&*path.to_string_lossy()))
     }
 
     /// Returns the error if this user may not open the node of the device.

@@ -129,7 +129,7 @@ pub enum Error {
 
     /// The queues of a receiver, or of a sender, can complete more requests than its CQ holds.
     #[error(
-        "the CQ has {capacity} entries, and its queues, whose sizes are rounded up, need {needed}: set a larger {setting}"
+        "the CQ has {capacity} entries, and its queues, whose sizes are rounded up, need {needed}{}: set a larger {setting}", of_the_new(*.new)
     )]
     CqTooSmall {
         /// The setting that determines the size of the CQ.
@@ -138,6 +138,8 @@ pub enum Error {
         needed: u64,
         /// Entries of the CQ.
         capacity: u64,
+        /// How many of `needed` are for the new queue. 0 if there is none.
+        new: u64,
     },
 
     /// The CQ of the receiver has failed (`IBV_EVENT_CQ_ERR`): it overran, or the device could not write to it.
@@ -300,6 +302,13 @@ pub enum Error {
 }
 
 debug_is_display!(Error);
+
+fn of_the_new(queue: u64) -> String {
+    match queue {
+        0 => String::new(),
+        entries => format!(", {entries} of them the new queue, and as many each further queue of its size"),
+    }
+}
 
 impl Error {
     /// The error of a C function that sets `errno`.
@@ -470,7 +479,7 @@ mod tests {
     #[test]
     fn debugging_output_is_the_message() {
         let setting = "capacity in CqConfig::new";
-        let error = Error::CqTooSmall { setting, needed: 4, capacity: 1 };
+        let error = Error::CqTooSmall { setting, needed: 4, capacity: 1, new: 2 };
         assert_eq!(format!("{error:?}"), error.to_string());
         assert!(format!("{error:?}").contains("set a larger capacity"));
     }

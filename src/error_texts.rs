@@ -32,7 +32,7 @@ fn texts() -> Vec<(&'static str, String)> {
         Error::NotDirect { device: name(), reason: NotDirect::NotMlx5 },
         Error::OutOfRange { what: "port", value: 3, min: 1, max: 2 },
         Error::NotPowerOfTwo { what: "strides of a buffer", value: 700, min: 512, max: 8192 },
-        Error::CqTooSmall { setting: "capacity in CqConfig::new", needed: 512, capacity: 256 },
+        Error::CqTooSmall { setting: "capacity in CqConfig::new", needed: 512, capacity: 256, new: 128 },
         Error::CqFailed,
         Error::NotPosted { posted: 2, reason: PostFailure::Full },
         Error::NoRoomForHeader { capacity: 40 },

@@ -12,7 +12,7 @@
 //! | receive messages | [`Receiver`]: one CQ and the receive queues that complete on it; [`Receiver::next`] and [`Batch`] lend each [`Message`] |
 //! | send, RDMA WRITE and READ, atomics | [`Sender`]: one CQ for the send queues of any number of queue pairs; [`Sender::send`], [`Request`], [`Posting`] |
 //! | make queue pairs | [`QueuePair::builder`] |
-//! | connect | [`QueuePair::connect_over`] any stream; module `rdmacm` by IP address |
+//! | connect | [`QueuePair::connect_over`] any stream, with tokio `connect_over_async`; module `rdmacm` by IP address |
 //! | connect again after a failure | [`Receiver::reset_qp`], steps at [`QueuePair`] |
 //! | receive and send datagrams, join multicast groups | [`QpConfig::ud`], [`Message::datagram`], [`QueuePair::join`] |
 //! | receive and send Ethernet frames | module [`frames`] |
@@ -52,7 +52,7 @@
 //! - `memmap2`: pools in mappings of the crate memmap2, see [`StableMemory`].
 //! - `rdmacm`: connections by IP address, module `rdmacm`.
 //! - `serde`: [`QpAddress`] in the formats of serde.
-//! - `tokio`: `Async` for everything that has [`Completions`], and `EventStream`.
+//! - `tokio`: `Async` for everything that has [`Completions`], `EventStream`, and `QueuePair::connect_over_async`.
 //! - `tracing`: events of the control path; the page Diagnostics of the book lists them.
 
 mod async_event;
@@ -72,6 +72,7 @@ mod events;
 pub mod frames;
 mod gid;
 mod ids;
+mod local_cpus;
 mod memory;
 mod message_source;
 mod mlx5;
@@ -140,6 +141,11 @@ mod shown {
         };
     }
 
+    #[cfg(feature = "tokio")]
+    pages! {
+        Async = "../docs/async.md",
+    }
+
     pages! {
         Readme = "../README.md",
         FirstProgram = "../docs/first-program.md",
@@ -147,6 +153,7 @@ mod shown {
         MarketData = "../docs/market-data.md",
         Porting = "../docs/porting.md",
         ReceiveModels = "../docs/receive-models.md",
+        Recipes = "../docs/recipes.md",
         Safety = "../docs/safety.md",
         TagMatching = "../docs/tag-matching.md",
     }

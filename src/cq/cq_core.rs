@@ -109,13 +109,14 @@ impl CqCore {
         self.poller.arm(&self.object, events, solicited_only)
     }
 
-    /// Refuses `needed` completions that can be outstanding at once if the CQ has fewer entries.
-    pub(crate) fn check_room(&self, needed: u64, setting: &'static str) -> Result<()> {
-        let capacity = u64::from(self.object.capacity());
+    /// Refuses a queue of `new` completions that can be outstanding, beside `committed` of the other queues, if the CQ
+    /// has fewer entries than both.
+    pub(crate) fn check_room(&self, committed: u64, new: u64, setting: &'static str) -> Result<()> {
+        let (capacity, needed) = (u64::from(self.object.capacity()), committed + new);
         if needed > capacity {
             let made_elsewhere = "cqe in ibv_create_cq, with which the program created the CQ";
             let setting = if self.object.is_made_here() { setting } else { made_elsewhere };
-            return Err(Error::CqTooSmall { setting, capacity, needed });
+            return Err(Error::CqTooSmall { setting, capacity, needed, new });
         }
         Ok(())
     }

@@ -165,7 +165,7 @@ impl FrameReceiver {
         if real_time != sender.is_in_real_time() {
             return Err(Error::Unsupported {
                 operation: "FrameReceiver::with_sender",
-                when: "with Timestamps::RealTime in the CqConfig of the receiver or the sender only: set it in both",
+                when: "with Timestamps::RealTime in the CqConfig of the receiver or the sender only: set it in both (soft-mlx5 has it with --real-time)",
             });
         }
         Self::with_raw_qp(pd, config, Some(sender))
@@ -360,7 +360,7 @@ unsafe fn direct_queue(
     let not_direct = |error| pd.context().not_direct(error);
     let layout = layout.map_err(not_direct)?;
     let needed = u64::from(layout.wqe_cnt) * u64::from(config.shape.completions());
-    cq.check_room(needed, "capacity with FrameConfig::cq")?;
+    cq.check_room(0, needed, "capacity with FrameConfig::cq")?;
     let buffers = Buffers::new(pd, config, layout.wqe_cnt)?;
     let slots = mlx5::Storage::uninit(layout.wqe_cnt as usize);
     let posted = (0..layout.wqe_cnt).map(|index| buffers.get(index));

@@ -17,7 +17,7 @@ pub struct QpConfig {
     pub(crate) qp_type: sys::ibv_qp_type,
     pub(crate) max_send_wr: u32,
     pub(crate) max_send_sge: u32,
-    pub(crate) max_inline: u32,
+    pub(crate) max_inline: Option<u32>,
     pub(crate) max_unsignaled: u32,
     pub(crate) port: u8,
     pub(crate) gid_index: Option<u8>,
@@ -68,7 +68,7 @@ impl QpConfig {
             qp_type: sys::IBV_QPT_RC,
             max_send_wr: 128,
             max_send_sge: 1,
-            max_inline: 0,
+            max_inline: None,
             max_unsignaled: u32::MAX,
             port: 1,
             gid_index: None,
@@ -140,11 +140,12 @@ impl QpConfig {
         self
     }
 
-    /// Sets how many bytes a request can copy into its WQE, 0 by default, see [`Payload`](crate::Payload). The driver
-    /// may round up to the end of a WQE, so short payloads fit without this setting on mlx5:
-    /// [`QueuePair::max_inline`](crate::QueuePair::max_inline) returns the actual number.
+    /// Sets how many bytes a request can copy into its WQE, see [`Payload`](crate::Payload). By default they are 44, as
+    /// many as a SEND of one basic block has room for (60 for datagrams, of two blocks); an RDMA WRITE of more than 28
+    /// bytes then takes two blocks. A device without room for 44 bytes gets queues without any. The driver may round up
+    /// to the end of a WQE: [`QueuePair::max_inline`](crate::QueuePair::max_inline) returns the actual number.
     pub const fn max_inline(mut self, bytes: u32) -> Self {
-        self.max_inline = bytes;
+        self.max_inline = Some(bytes);
         self
     }
 
@@ -240,13 +241,13 @@ impl QpConfig {
 
     /// Sends nothing. Not every driver makes a queue pair without any room for sends.
     pub(crate) const fn idle(mut self) -> Self {
-        (self.max_send_wr, self.max_send_sge, self.max_inline) = (1, 1, 0);
+        (self.max_send_wr, self.max_send_sge, self.max_inline) = (1, 1, Some(0));
         self
     }
 
     /// Gives the send queue to the device.
     pub(crate) const fn device_sends(mut self) -> Self {
-        (self.device_sends, self.max_send_wr, self.max_inline) = (true, 0, 0);
+        (self.device_sends, self.max_send_wr, self.max_inline) = (true, 0, Some(0));
         self
     }
 
@@ -269,6 +270,28 @@ impl QpConfig {
         self
     }
 
+    /// Returns how many basic blocks libmlx5 gives the send queue (`mlx5_calc_sq_size`) for the operations of a sender.
+    pub(crate) const fn send_blocks(&self) -> u32 {
+        const BLOCK: u64 = 64;
+        // The most segments in front of the payload: those of a datagram, of a WRITE, of an atomic or of a frame.
+        let head = match self.qp_type {
+            sys::IBV_QPT_UD => 64,
+            sys::IBV_QPT_UC => 32,
+            _ => 48,
+        };
+        let gathered = head + 16 * self.max_send_sge as u64;
+        let inline = match self.max_inline {
+            Some(bytes) if bytes > 0 => head + (4 + bytes as u64).next_multiple_of(16),
+            _ => 0,
+        };
+        let longest = if gathered > inline { gathered } else { inline };
+        let bytes = longest.next_multiple_of(BLOCK).saturating_mul(self.max_send_wr as u64);
+        match bytes.checked_next_power_of_two() {
+            Some(bytes) if bytes / BLOCK <= u32::MAX as u64 => (bytes / BLOCK) as u32,
+            _ => u32::MAX,
+        }
+    }
+
     /// Checks what can be checked against the device before anything is made.
     pub(crate) fn check(&self, attr: &sys::ibv_device_attr) -> Result<()> {
         let max_wr = attr.max_qp_wr.max(0) as u64;
@@ -277,7 +300,7 @@ impl QpConfig {
         if !self.device_sends {
             Error::check_range("max_wr of sends", self.max_send_wr.into(), 1, max_wr)?;
             Error::check_range("send_buffers", self.max_send_sge.into(), 1, max_sge)?;
-            Error::check_range("max_inline", self.max_inline.into(), 0, MAX_INLINE)?;
+            Error::check_range("max_inline", self.max_inline.unwrap_or(0).into(), 0, MAX_INLINE)?;
         }
         Error::check_range("port", self.port.into(), 1, attr.phys_port_cnt.into())?;
         Error::check_range("service_level", self.service_level.into(), 0, 15)?;

@@ -205,7 +205,7 @@ impl Receiver {
         let capacity = u64::from(entries);
         if self.path() == Path::Verbs && capacity < self.committed {
             let needed = self.committed;
-            return Err(Error::CqTooSmall { setting: "number of entries", capacity, needed });
+            return Err(Error::CqTooSmall { setting: "number of entries", capacity, needed, new: 0 });
         }
         self.cq.resize(entries)
     }

@@ -149,7 +149,7 @@ impl Receiver {
         let queue = unsafe { RecvQueue::new(self.mlx5dv(), object, index, max_wr, max_sge) };
         let queue = queue.map_err(|error| self.pd.context().not_direct(error))?;
         let capacity = u64::from(queue.capacity());
-        self.cq.check_room(self.committed + capacity, "capacity in CqConfig::new")?;
+        self.cq.check_room(self.committed, capacity, "capacity in CqConfig::new")?;
         self.committed += capacity;
         let number = self.next_number;
         self.next_number = number.wrapping_add(1);

@@ -79,8 +79,8 @@ impl Sender {
             }
         };
         let capacity = u64::from(ring.capacity());
-        let setting = "capacity in CqConfig::new, or with tag matching a larger TagMatchingConfig::send_capacity";
-        self.cq.check_room(self.committed + capacity, setting)?;
+        let setting = "capacity in CqConfig::new (Sender::entries_for), or with tag matching a larger TagMatchingConfig::send_capacity";
+        self.cq.check_room(self.committed, capacity, setting)?;
         self.committed += capacity;
         let id = SqId { index: free as u32, number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed) };
         let bytes = qp.max_msg_size() as usize;
@@ -126,6 +126,27 @@ impl Sender {
         if self.routes.find(entry.qp.qp_num()) == Some(&(index as u32)) {
             self.routes.remove(entry.qp.qp_num());
         }
+    }
+
+    /// Returns how many entries `queue_pairs` of this configuration need in the CQ of their sender: the number for
+    /// [`CqConfig::new`](crate::CqConfig::new). For queue pairs of several configurations add the numbers. The direct
+    /// path rounds up to basic blocks and powers of two; the verbs path may need fewer.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use doorbell::{CqConfig, QpConfig, QueuePair, Sender};
+    ///
+    /// let config = QpConfig::rc().sends(100).max_inline(200);
+    /// let mut sender = Sender::new(&pd, &CqConfig::new(Sender::entries_for(&config, 3)))?;
+    /// let mut qps = Vec::new();
+    /// for _ in 0..3 {
+    ///     qps.push(QueuePair::builder(&config).send(&mut sender).build()?);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn entries_for(config: &QpConfig, queue_pairs: u32) -> u32 {
+        config.send_blocks().saturating_mul(queue_pairs)
     }
 
     /// Returns how many requests can be outstanding on a queue, each of one basic block of 64 bytes on the direct

@@ -80,7 +80,7 @@ impl TagMatchingSrq {
             });
         }
         let config = config.clone().remote_read(true);
-        let inline = config.max_inline.max(RENDEZVOUS as u32);
+        let inline = config.max_inline.unwrap_or(0).max(RENDEZVOUS as u32);
         let receiving = if self.offload() { config.clone().device_sends() } else { config.clone().idle() };
         let send = self.sender.idle_side();
         let incoming = self.engine.create_qp(&self.pd, &receiving, send)?;

@@ -14,6 +14,11 @@ use crate::memory::DeferredFree;
 use crate::pd::ProtectionDomain;
 use crate::qp::config::QpConfig;
 
+/// Bytes that fit into one basic block of a WQE besides the control segment and the header of inline data.
+const SMALL: u32 = 64 - 16 - 4;
+/// The same beside a remote address, too: the most for a queue of one block.
+const SMALL_WRITE: u32 = SMALL - 16;
+
 impl Parts {
     fn new(pd: &ProtectionDomain, receive: ReceiveSide, send: SendSide) -> ManuallyDrop<Self> {
         let SendSide { cq: send_cq, register: _register, .. } = send;
@@ -68,7 +73,7 @@ impl Qp {
         (init.cap.max_recv_wr, init.cap.max_recv_sge) = receive.own;
         init.cap.max_send_wr = config.max_send_wr;
         init.cap.max_send_sge = config.max_send_sge;
-        init.cap.max_inline_data = config.max_inline;
+        init.cap.max_inline_data = config.max_inline.unwrap_or(if send.mlx5dv.is_some() { 0 } else { SMALL });
 
         let raw_packets = config.qp_type == sys::IBV_QPT_RAW_PACKET;
         if config.vlan_stripping {
@@ -76,7 +81,8 @@ impl Qp {
             init.create_flags |= sys::IBV_QP_CREATE_CVLAN_STRIPPING;
         }
         // Frames are never scattered to the CQE.
-        let (qp, operation) = match receive.mlx5dv.or(send.mlx5dv).filter(|_| !raw_packets) {
+        let mlx5dv = receive.mlx5dv.or(send.mlx5dv).filter(|_| !raw_packets);
+        let make = |init: &mut sys::ibv_qp_init_attr_ex| match mlx5dv {
             Some(mlx5dv) => {
                 let mut mlx5 = sys::mlx5dv_qp_init_attr {
                     comp_mask: sys::MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS.into(),
@@ -86,18 +92,29 @@ impl Qp {
                     ..Default::default()
                 };
                 // SAFETY: live objects of one device and initialised structures.
-                let qp = unsafe { (mlx5dv.create_qp)(context.as_raw(), &mut init, &mut mlx5) };
+                let qp = unsafe { (mlx5dv.create_qp)(context.as_raw(), init, &mut mlx5) };
                 (qp, "mlx5dv_create_qp")
             }
             None => {
                 // SAFETY: as above.
-                let qp = unsafe { sys::ibv_create_qp_ex(context.as_raw(), &mut init) };
+                let qp = unsafe { sys::ibv_create_qp_ex(context.as_raw(), init) };
                 (qp, "ibv_create_qp")
             }
         };
+        let (mut qp, operation) = make(&mut init);
+        if qp.is_null() && config.max_inline.is_none() && init.cap.max_inline_data > 0 {
+            // The device has no room for so much, and the program did not ask for it.
+            init.cap.max_inline_data = 0;
+            (qp, _) = make(&mut init);
+        }
         if qp.is_null() {
             let error = if raw_packets { Error::raw_packet } else { Error::last_os };
             return Err(error(operation, context.name()));
+        }
+        if send.mlx5dv.is_some() && config.max_inline.is_none() {
+            // libmlx5 leaves room for the segments of an atomic operation, which the WQE of a SEND does not have.
+            let free = if init.cap.max_send_wr > 1 { SMALL } else { SMALL_WRITE };
+            init.cap.max_inline_data = init.cap.max_inline_data.max(free);
         }
         let has_sender = AtomicBool::new(send.has_sender);
         let parts = Parts::new(pd, receive, send);

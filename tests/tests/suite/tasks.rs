@@ -1,18 +1,21 @@
 //! Waiting in tasks of tokio.
 
 use std::future::poll_fn;
+use std::os::unix::net::UnixStream as Blocking;
 use std::pin::{Pin, pin};
 use std::sync::mpsc;
 use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use doorbell::{Async, AsyncEvent, EventStream, Receiver};
+use doorbell::{Async, AsyncEvent, Error, EventStream, QpConfig, QpState, QueuePair, Receiver, RqConfig};
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::sending::Sending;
 use doorbell_tests::world::Shared;
-use doorbell_tests::{Peers, assert_matches, message, share};
+use doorbell_tests::{Peers, assert_matches, device, message, share};
 use futures_core::Stream;
+use tokio::io::{AsyncWriteExt, duplex};
+use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 fn run(test: impl Future<Output = ()>) {
@@ -138,5 +141,61 @@ fn the_limit_of_an_srq_arrives_in_a_stream_of_events() {
         let event = next().await.unwrap().unwrap();
         assert_matches!(event, AsyncEvent::SrqLimitReached { .. });
         assert!(w.receiver.handle_event(&event).unwrap());
+    });
+}
+
+fn unconnected(receiver: &mut Receiver) -> QueuePair {
+    QueuePair::builder(&QpConfig::rc()).receive(receiver, RqConfig::new(4)).build().unwrap()
+}
+
+#[test]
+fn tasks_connect_over_a_stream_that_holds_one_exchange() {
+    run(async {
+        let (_, mut receiver) = device::start(64);
+        let mut qps = [unconnected(&mut receiver), unconnected(&mut receiver)];
+        let [near, far] = &mut qps;
+        // An address and the byte at the end.
+        let (mut here, mut there) = duplex(41);
+        let (one, other) = tokio::join!(near.connect_over_async(&mut here), far.connect_over_async(&mut there));
+        assert_eq!((one.unwrap(), other.unwrap()), ((), ()));
+        assert!(qps.iter().all(|qp| qp.state().unwrap() == QpState::Rts));
+        let refused = qps[0].connect_over_async(&mut here).await.unwrap_err();
+        assert_matches!(refused, Error::WrongState { operation: "connect_over_async", .. });
+    });
+}
+
+#[test]
+fn a_task_connects_to_a_thread() {
+    run(async {
+        let (_, mut receiver) = device::start(64);
+        let (mut near, mut far) = (unconnected(&mut receiver), unconnected(&mut receiver));
+        let (mut there, here) = Blocking::pair().unwrap();
+        here.set_nonblocking(true).unwrap();
+        let mut here = UnixStream::from_std(here).unwrap();
+        let side = thread::spawn(move || far.connect_over(&mut there).map(|()| far));
+        near.connect_over_async(&mut here).await.unwrap();
+        let far = side.join().unwrap().unwrap();
+        assert_eq!([near.state().unwrap(), far.state().unwrap()], [QpState::Rts; 2]);
+    });
+}
+
+#[test]
+fn an_exchange_that_is_given_up_leaves_the_queue_pair_as_it_was() {
+    run(async {
+        let (_, mut receiver) = device::start(64);
+        let mut qp = unconnected(&mut receiver);
+        let (mut here, mut there) = duplex(41);
+        there.write_all(b"door").await.unwrap();
+        let given_up = timeout(Duration::from_millis(5), qp.connect_over_async(&mut here)).await;
+        assert!(given_up.is_err(), "{given_up:?}");
+        assert_eq!(qp.state().unwrap(), QpState::Init);
+        // A peer that leaves, over another stream.
+        let (mut here, there) = duplex(41);
+        drop(there);
+        assert_matches!(qp.connect_over_async(&mut here).await, Err(Error::Handshake(_)));
+        let mut datagrams =
+            QueuePair::builder(&QpConfig::ud(1)).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
+        let refused = datagrams.connect_over_async(&mut duplex(41).0).await.unwrap_err();
+        assert!(refused.to_string().contains("address_handle_over"), "{refused}");
     });
 }

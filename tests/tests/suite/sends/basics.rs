@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use doorbell::{BufferPool, Completions, CqConfig, Error, Path, PoolConfig, QpConfig, Timestamps, WcStatus};
-use doorbell_tests::message;
+use doorbell::{BufferPool, Completions, CqConfig, Error, NotSent, Path, PoolConfig, QpConfig, Timestamps, WcStatus};
 use doorbell_tests::sending::{Done, RECEIVES, Sending};
+use doorbell_tests::{assert_matches, message};
 
 const LENGTHS: [usize; 12] = [12, 31, 32, 33, 63, 64, 65, 255, 257, 4095, 4097, 65_536];
 
@@ -68,6 +68,31 @@ fn inline_messages_have_exactly_the_bytes_given() {
         w.sender.post(queue).unwrap().send(&bytes[..len]).unwrap();
         assert_eq!(w.messages(1)[0].1, bytes[..len]);
         assert_eq!(w.done(1), [Done { qp: 0, token: 0, status: WcStatus::SUCCESS, buffers: vec![] }]);
+    }
+}
+
+/// The default of `max_inline` is what a SEND of one basic block holds.
+#[test]
+fn small_messages_need_no_setting() {
+    for sends in [1, 2, 4] {
+        let mut w = Sending::with(1, 256, &QpConfig::rc().sends(sends), &CqConfig::new(4096));
+        let (queue, bytes) = (w.queue(0), [7; 45]);
+        let direct = w.sender.path() == Path::Direct;
+        // An RDMA WRITE of so many bytes takes two blocks, and the queue may have one.
+        let most = if direct && sends == 1 { 28 } else { 44 };
+        assert!(w.near[0].max_inline() >= most);
+        let remote = w.remote().slice(0, 44).unwrap();
+        for _ in 0..20 {
+            w.sender.send(queue, &bytes[..most]).unwrap();
+            assert_eq!(w.messages(1)[0].1, bytes[..most]);
+            w.succeed(1);
+            w.sender.post(queue).unwrap().write(&bytes[..most], &remote).unwrap();
+            w.succeed(1);
+        }
+        if direct {
+            let refused = w.sender.send(queue, &bytes[..=most]).unwrap_err();
+            assert_matches!(refused.reason, NotSent::TooLong { len, max } if (len, max) == (most + 1, most));
+        }
     }
 }
 

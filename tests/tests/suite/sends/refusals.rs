@@ -1,7 +1,7 @@
 //! A refused request gives everything back, and changes nothing.
 
 use doorbell::{
-    BufferPool, CqConfig, Error, NotSent, PoolConfig, QpConfig, QpState, QueuePair, RqConfig, Sender, WcStatus,
+    BufferPool, CqConfig, Error, NotSent, Path, PoolConfig, QpConfig, QpState, QueuePair, RqConfig, Sender, WcStatus,
 };
 use doorbell_tests::sending::Sending;
 use doorbell_tests::{assert_matches, device};
@@ -86,6 +86,34 @@ fn only_a_connected_queue_pair_of_the_sender_sends() {
     assert_matches!(w.sender.post(queue).err(), Some(NotSent::State(QpState::Error)));
 }
 
+/// The sender says before it is made what its queue pairs will need.
+#[test]
+fn a_cq_of_the_entries_that_were_counted_is_large_enough() {
+    let (pd, mut receiver) = device::start(64);
+    let transports = [QpConfig::rc(), QpConfig::ud(1)];
+    let sizes = [1, 3, 64, 100].into_iter().flat_map(|sends| [1, 2, 5].map(|buffers| (sends, buffers)));
+    for (config, (sends, buffers)) in transports.iter().flat_map(|config| sizes.clone().map(move |size| (config, size)))
+    {
+        let config = config.clone().sends(sends).send_buffers(buffers);
+        for config in
+            [config.clone(), config.clone().max_inline(0), config.clone().max_inline(13), config.max_inline(200)]
+        {
+            let needed = Sender::entries_for(&config, 3);
+            let mut sender = device::sender(&pd, needed);
+            let mut build =
+                || QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build();
+            let qps = [(); 3].map(|()| build().unwrap());
+            let taken: u32 = qps.iter().map(|qp| sender.capacity(qp)).sum();
+            if sender.path() == Path::Direct {
+                assert_eq!(taken, needed, "{config:?}");
+            } else {
+                assert!(taken <= needed, "{config:?}: {taken}, {needed}");
+            }
+        }
+    }
+    assert_eq!(Sender::entries_for(&QpConfig::rc().sends(u32::MAX).max_inline(u32::MAX), u32::MAX), u32::MAX);
+}
+
 #[test]
 fn a_cq_that_is_too_small_and_a_foreign_sender_are_refused() {
     let mut w = Sending::new(1, 4, 64);
@@ -98,7 +126,8 @@ fn a_cq_that_is_too_small_and_a_foreign_sender_are_refused() {
         .send(&mut small)
         .build()
         .unwrap_err();
-    assert_matches!(refused, Error::CqTooSmall { needed: 128, .. });
+    assert_matches!(refused, Error::CqTooSmall { needed: 128, new: 64, .. });
+    assert!(refused.to_string().contains("64 of them the new queue"), "{refused}");
     // Its room is free again after it is dropped.
     let queue = fits.send_queue().unwrap();
     drop(fits);
