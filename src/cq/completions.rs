@@ -91,7 +91,8 @@ pub trait Completions: Waiting {
     fn arm(&mut self) -> Result<bool>;
 
     /// Returns `true` if there is something to poll. For a sender also after a queue pair was reset, destroyed or
-    /// dropped, and for unsignaled requests: then a poll may return nothing. For tags an event: a message that matches no receive is none.
+    /// dropped, and for unsignaled requests: then a poll may return nothing. For tags an event: a message that matches
+    /// no receive is none.
     fn has_completions(&mut self) -> bool;
 
     /// Sleeps until there is [something to poll](Self::has_completions), at most for `timeout`; without a time-out,

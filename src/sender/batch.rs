@@ -234,7 +234,7 @@ impl Sender {
         // SAFETY: it was taken from its queue, and no other code has it.
         drop(unsafe { request.into_buffer() });
         if more > 0 {
-            // What nobody takes is dropped.
+            // Buffers that nobody takes are dropped.
             rest_of(&mut self.queues, self.run.queue, more);
         }
     }

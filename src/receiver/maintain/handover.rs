@@ -8,9 +8,9 @@ use super::wake_state::{Then, WakeState};
 /// A queue that many put things into and one owner takes them from. A thing is dropped at once if there is no room, or
 /// if the owner has left: it does not wait for the last handle to go.
 ///
-/// A mutex protects the queue, because the owner takes all that is there at once: one lock of many, and each giver holds
-/// it for one push. A queue without a lock costs each giver more: an exchange, and a fence before it reads the state of
-/// the owner.
+/// A mutex protects the queue, because the owner takes all that is there at once: one lock of many, and each giver
+/// holds it for one push. A queue without a lock costs each giver more: an exchange, and a fence before it reads the
+/// state of the owner.
 pub(crate) struct Handover<T> {
     things: Mutex<VecDeque<T>>,
     capacity: usize,

@@ -10,9 +10,9 @@ const GONE: u8 = 2;
 /// is there and then leaves. A giver puts something there and then asks what is left to do.
 ///
 /// The owner writes the state and then takes the lock of the queue to look. A giver puts something and reads the state
-/// under the same lock. If the owner has the lock first, its unlocking orders the new state before what the giver reads;
-/// otherwise the owner sees what was put. So either the owner sees it, or the giver sees that the owner sleeps or has
-/// left.
+/// under the same lock. If the owner has the lock first, its unlocking orders the new state before what the giver
+/// reads; otherwise the owner sees what was put. So either the owner sees it, or the giver sees that the owner sleeps
+/// or has left.
 pub(crate) struct WakeState(AtomicU8);
 
 /// Action that is left to a giver.
