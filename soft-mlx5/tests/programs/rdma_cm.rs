@@ -187,6 +187,25 @@ fn multicast_finds_its_members() {
     }
 }
 
+#[test]
+fn a_group_is_known_to_the_subnet_administrator_while_it_has_members() {
+    let fabric = fresh_fabric(&free_port().to_string());
+    let options = ["--fabric", &fabric];
+    let mut receiver = start(&mut run(&options, &["mckey", "-m", "239.1.2.3", "-C", "20"]));
+    let is_known = || finish(&mut run(&options, &["saquery", "-g"])).stdout.contains("ff12:4001:ffff::f01:203");
+    for _ in 0..ATTEMPTS {
+        if is_known() {
+            receiver.child.kill().unwrap();
+            receiver.child.wait().unwrap();
+            assert!(!is_known(), "the member has ended");
+            return;
+        }
+        assert_eq!(receiver.child.try_wait().unwrap(), None, "the receiver waits for datagrams");
+    }
+    receiver.child.kill().unwrap();
+    panic!("the group has no member: {:?}", receiver.finish());
+}
+
 /// perftest connects twice: the first connection tells both sides when to make the second one, for which the server
 /// listens no sooner than the client asks. A server that loses this race waits for ever, so
 /// both sides begin anew.

@@ -147,10 +147,12 @@ impl Call<'_> {
         rdma_cm.waiting.remove(&number);
         let numbers = &mut rdma_cm.numbers;
         numbers.release(number);
+        let mut left = Vec::new();
         rdma_cm.groups.retain(|group_number, group| {
             let stays = group.id != number;
             if !stays {
                 numbers.release(*group_number);
+                left.push(group.gid);
             }
             stays
         });
@@ -165,6 +167,9 @@ impl Call<'_> {
             rdma_cm.cm.destroy(cm);
         }
         let unread = rdma_cm.files.get_mut(&id.file).map(|file| file.extract(|e| e.of == number));
+        for gid in left {
+            let _ = self.core.follow_membership(&gid, 0);
+        }
         // Requests in them are lost: no program reads them.
         for fresh in unread.into_iter().flatten().filter_map(|event| event.fresh) {
             self.destroy(fresh);

@@ -10,9 +10,11 @@ use super::identifier::{State, ps};
 use super::{Call, event};
 use crate::fabric::LinkLayer;
 use crate::fabric::address::mlid_of_group;
+use crate::fabric::groups::{Member, Membership};
+use crate::kernel::Core;
 use crate::kernel::abi::rdma_cm::{AhAttr, DestroyId, EventHead, JoinIpMcast, JoinMcast, UdParam};
-use crate::kernel::errno::{EADDRINUSE, EINVAL, ENOENT, ENOSPC};
-use crate::nic::objects::{Result, Service};
+use crate::kernel::errno::{EADDRINUSE, EINVAL, ENOENT, ENOMEM, ENOSPC};
+use crate::nic::objects::{Errno, Result, Service};
 
 /// A group.
 #[derive(Debug)]
@@ -20,6 +22,10 @@ pub struct Group {
     /// Identifier that has joined it.
     pub id: u32,
     address: Address,
+    /// Its GID.
+    pub gid: [u8; 16],
+    // Kind of member that the identifier is.
+    join_state: u8,
     /// Events that the program has read.
     pub reported: u32,
 }
@@ -27,27 +33,28 @@ pub struct Group {
 const MULTICAST_QPN: u32 = 0xff_ffff;
 /// Partition of IPoIB, whose groups carry it.
 const PKEY: [u8; 2] = [0xff, 0xff];
-/// Join flags: a full member, or one that only sends.
-const MAX_JOIN_FLAG: u16 = 1;
+/// Kinds of members by join flags: a full member, and one that only sends.
+const JOIN_STATES: [u8; 2] = [1, 8];
 
 impl Call<'_> {
     pub(super) fn join_ip_multicast(&mut self, request: &Request) -> Result<()> {
         let wanted: JoinIpMcast = request.input.get()?;
         let address = Address::parse(&wanted.addr)?.ok_or(EINVAL)?;
-        self.join(request, wanted.response, wanted.uid, wanted.id, address)
+        let join = Join { uid: wanted.uid, id: wanted.id, address, join_state: JOIN_STATES[0] };
+        self.join(request, wanted.response, &join)
     }
 
     pub(super) fn join_multicast(&mut self, request: &Request) -> Result<()> {
         let wanted: JoinMcast = request.input.get()?;
         let storage = wanted.addr.as_flattened().get(..wanted.addr_size.into()).ok_or(EINVAL)?;
-        if wanted.join_flags > MAX_JOIN_FLAG {
-            return Err(EINVAL);
-        }
+        let join_state = *JOIN_STATES.get(usize::from(wanted.join_flags)).ok_or(EINVAL)?;
         let address = Address::parse(storage)?.ok_or(EINVAL)?;
-        self.join(request, wanted.response, wanted.uid, wanted.id, address)
+        let join = Join { uid: wanted.uid, id: wanted.id, address, join_state };
+        self.join(request, wanted.response, &join)
     }
 
-    fn join(&mut self, request: &Request, response: u64, uid: u64, number: u32, address: Address) -> Result<()> {
+    fn join(&mut self, request: &Request, response: u64, join: &Join) -> Result<()> {
+        let Join { uid, id: number, address, join_state } = *join;
         if request.room < 4 {
             return Err(ENOSPC);
         }
@@ -58,16 +65,24 @@ impl Call<'_> {
             return Err(EINVAL);
         }
         let (space, qkey) = (id.ps, id.qkey());
+        let gid = group_gid(&address, space, link);
         let rdma_cm = &mut self.core.rdma_cm;
         if rdma_cm.groups.values().any(|group| group.id == number && group.address == address) {
             return Err(EADDRINUSE);
         }
         let group = rdma_cm.numbers.take();
-        if let Err(error) = request.respond(response, &group) {
-            rdma_cm.numbers.release(group);
-            return Err(error);
-        }
-        rdma_cm.groups.insert(group, Group { id: number, address, reported: 0 });
+        rdma_cm.groups.insert(group, Group { id: number, address, gid, join_state, reported: 0 });
+        let joined = self.core.follow_membership(&gid, qkey);
+        let answered = joined.and_then(|qkey| request.respond(response, &group).map(|()| qkey));
+        let qkey = match answered {
+            Ok(qkey) => qkey,
+            Err(error) => {
+                self.core.rdma_cm.groups.remove(&group);
+                self.core.rdma_cm.numbers.release(group);
+                let _ = self.core.follow_membership(&gid, 0);
+                return Err(error);
+            }
+        };
         let param = UdParam {
             qp_num: MULTICAST_QPN,
             qkey,
@@ -77,7 +92,7 @@ impl Call<'_> {
         };
         let head = EventHead { uid, id: group, event: event::MULTICAST_JOIN, status: 0 };
         let param = Param::Ud(Box::new(param));
-        rdma_cm.push(Queued { of: number, group: Some(group), fresh: None, head, param });
+        self.core.rdma_cm.push(Queued { of: number, group: Some(group), fresh: None, head, param });
         Ok(())
     }
 
@@ -89,12 +104,48 @@ impl Call<'_> {
         let rdma_cm = &mut self.core.rdma_cm;
         let id = rdma_cm.groups.get(&wanted.id).ok_or(ENOENT)?.id;
         let file = rdma_cm.id(self.file, id)?.file;
-        let reported = rdma_cm.groups.remove(&wanted.id).map_or(0, |group| group.reported);
+        let left = rdma_cm.groups.remove(&wanted.id).ok_or(ENOENT)?;
         rdma_cm.numbers.release(wanted.id);
         if let Some(file) = rdma_cm.files.get_mut(&file) {
             file.extract(|queued| queued.group == Some(wanted.id));
         }
-        request.respond(wanted.response, &reported)
+        let _ = self.core.follow_membership(&left.gid, 0);
+        request.respond(wanted.response, &left.reported)
+    }
+}
+
+/// A wish of a program to join a group.
+struct Join {
+    uid: u64,
+    id: u32,
+    address: Address,
+    join_state: u8,
+}
+
+impl Core {
+    /// Makes the port the member of a group that the identifiers of this process want it to be, or no member if none
+    /// wants the group. Returns the queue key of the group: that of its first member, or `qkey`. Ethernet has no
+    /// administrator who knows members.
+    pub(super) fn follow_membership(&mut self, mgid: &[u8; 16], qkey: u32) -> Result<u32> {
+        if self.link == LinkLayer::Ethernet {
+            return Ok(qkey);
+        }
+        let groups = self.rdma_cm.groups.values().filter(|group| group.gid == *mgid);
+        let join_state = groups.fold(0, |state, group| state | group.join_state);
+        if join_state == 0 {
+            self.nic.leave_group(mgid);
+            return Ok(qkey);
+        }
+        let members = self.nic.group_members();
+        let first = members.iter().find(|member| member.membership.mgid == *mgid);
+        let qkey = first.map_or(qkey, |member| member.membership.qkey);
+        let membership = Membership { mgid: *mgid, qkey, join_state };
+        let lid = self.nic.port().lid;
+        if !members.contains(&Member { lid, membership }) {
+            let joined = self.nic.join_group(membership);
+            joined.map_err(|error| error.raw_os_error().map_or(ENOMEM, Errno))?;
+        }
+        Ok(qkey)
     }
 }
 
