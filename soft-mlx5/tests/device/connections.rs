@@ -25,13 +25,13 @@ const TCP: u16 = 0x106;
 const RC: u8 = 2;
 
 /// The open file of a program.
-struct Channel {
+pub struct Channel {
     fd: RawFd,
 }
 
 /// An event as the program reads it.
 #[derive(Debug, PartialEq, Eq)]
-struct Event {
+pub struct Event {
     uid: u64,
     id: u32,
     event: u32,
@@ -44,7 +44,7 @@ fn errno() -> i32 {
 }
 
 impl Channel {
-    fn open() -> Self {
+    pub fn open() -> Self {
         let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK;
         // SAFETY: a C string.
         let fd = unsafe { libc::open(c"/dev/infiniband/rdma_cm".as_ptr(), flags) };
@@ -52,7 +52,7 @@ impl Channel {
         Self { fd }
     }
 
-    fn write(&self, command: u32, body: &[u8], out: u16) -> Result<(), i32> {
+    pub fn write(&self, command: u32, body: &[u8], out: u16) -> Result<(), i32> {
         let mut bytes = command.to_ne_bytes().to_vec();
         bytes.extend((body.len() as u16).to_ne_bytes());
         bytes.extend(out.to_ne_bytes());
@@ -66,18 +66,22 @@ impl Channel {
         Ok(())
     }
 
-    fn create(&self, uid: u64) -> u32 {
+    pub fn create(&self, uid: u64) -> u32 {
+        self.create_in(TCP, RC, uid)
+    }
+
+    pub fn create_in(&self, port_space: u16, qp_type: u8, uid: u64) -> u32 {
         let mut id = 0u32;
         let mut body = uid.to_ne_bytes().to_vec();
         body.extend((&raw mut id as u64).to_ne_bytes());
-        body.extend(TCP.to_ne_bytes());
-        body.extend([RC, 0, 0, 0, 0, 0]);
+        body.extend(port_space.to_ne_bytes());
+        body.extend([qp_type, 0, 0, 0, 0, 0]);
         self.write(CREATE_ID, &body, 4).unwrap();
         id
     }
 
     /// Destroys an identifier; returns the number of its events that were read.
-    fn destroy(&self, id: u32) -> Result<u32, i32> {
+    pub fn destroy(&self, id: u32) -> Result<u32, i32> {
         let mut reported = u32::MAX;
         let mut body = (&raw mut reported as u64).to_ne_bytes().to_vec();
         body.extend(id.to_ne_bytes());
@@ -85,7 +89,7 @@ impl Channel {
         self.write(DESTROY_ID, &body, 4).map(|()| reported)
     }
 
-    fn bind(&self, id: u32, ip: [u8; 4], port: u16) -> Result<(), i32> {
+    pub fn bind(&self, id: u32, ip: [u8; 4], port: u16) -> Result<(), i32> {
         let mut body = vec![0; 8];
         body.extend(sockaddr(ip, port));
         body.extend(id.to_ne_bytes());
@@ -163,7 +167,7 @@ impl Channel {
         })
     }
 
-    fn expect(&self, world: &World, event: u32) -> Event {
+    pub fn expect(&self, world: &World, event: u32) -> Event {
         world.device().settle();
         let next = self.next().unwrap();
         assert_eq!(next.event, event, "{next:?}");
@@ -201,7 +205,7 @@ impl Drop for Channel {
     }
 }
 
-fn sockaddr(ip: [u8; 4], port: u16) -> [u8; 28] {
+pub fn sockaddr(ip: [u8; 4], port: u16) -> [u8; 28] {
     let mut bytes = [0; 28];
     bytes[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
     bytes[2..4].copy_from_slice(&port.to_be_bytes());
@@ -416,6 +420,34 @@ fn commands_that_are_wrong() {
     channel.expect(&world, 2);
     assert_eq!(channel.connect(id, &[0; 57]), Err(libc::EINVAL), "no room beside the header");
     assert_eq!(channel.write(QUERY_ROUTE, &[0; 16], 199), Err(libc::ENOENT));
+}
+
+#[test]
+fn a_program_writes_events_to_itself() {
+    const WRITE_EVENT: u32 = 24;
+    const USER: u32 = 18;
+    const INTERNAL: u32 = 19;
+    let world = World::stepped();
+    let channel = Channel::open();
+    let id = channel.create(5);
+    let write = |id: u32, event: u32, argument: u64| {
+        let mut body = [id, 0, event, 77].map(u32::to_ne_bytes).concat();
+        body.extend(argument.to_ne_bytes());
+        channel.write(WRITE_EVENT, &body, 0)
+    };
+    assert_eq!(write(id, CONNECT_REQUEST, 0), Err(libc::EINVAL));
+    assert_eq!(write(id + 1, USER, 0), Err(libc::ENOENT));
+    assert!(!channel.is_readable());
+    write(id, USER, 0x1122_3344_5566_7788).unwrap();
+    write(id, INTERNAL, 16).unwrap();
+    let mut bytes = [0u8; 336];
+    channel.write(GET_EVENT, &(&raw mut bytes as u64).to_ne_bytes(), 336).unwrap();
+    assert_eq!(bytes[..20], [5u64.to_ne_bytes().to_vec(), [id, USER, 77].map(u32::to_ne_bytes).concat()].concat());
+    assert_eq!(bytes[20..28], 0x1122_3344_5566_7788u64.to_ne_bytes());
+    assert!(channel.is_readable());
+    assert_eq!(channel.destroy(id), Ok(1), "the other event is gone with its identifier");
+    assert!(!channel.is_readable());
+    assert_eq!(world.device().next_timer(), None);
 }
 
 #[test]

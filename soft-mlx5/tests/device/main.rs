@@ -13,6 +13,7 @@ mod frames;
 mod gids;
 mod lifecycle;
 mod limits;
+mod memberships;
 mod objects;
 mod paths;
 #[path = "../common/qp_states.rs"]

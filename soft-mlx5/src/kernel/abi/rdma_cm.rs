@@ -296,6 +296,15 @@ structure! {
     }
 }
 structure! {
+    struct WriteEvent = 24 {
+        id: u32,
+        reserved: u32,
+        event: u32,
+        status: u32,
+        arg: u64,
+    }
+}
+structure! {
     /// Head of an event; a [`UdParam`] or a [`ConnParam`] of the same room follows, and an [`EventTail`].
     struct EventHead = 20 {
         uid: u64,

@@ -81,7 +81,8 @@ pub(super) fn run(call: &mut Call, addr: u64, count: usize) -> Result<bool> {
         20 => call.bind(request)?,
         21 => call.resolve_addr(request)?,
         22 => call.join_multicast(request)?,
-        // GET_OPTION: the kernel has none, either.
+        24 => call.write_event(request)?,
+        // GET_OPTION: the kernel has none, either. RESOLVE_IB_SERVICE (23): no administrator has service records.
         13 => return Err(ENOSYS),
         _ => return Err(EINVAL),
     }

@@ -36,6 +36,8 @@ pub enum Param {
     Conn(Box<ConnParam>),
     /// Parameters of a datagram service.
     Ud(Box<UdParam>),
+    /// What the program that wrote the event wants to read.
+    Argument(u64),
 }
 
 impl Queued {
@@ -46,6 +48,7 @@ impl Queued {
             Param::None => {}
             Param::Conn(param) => bytes.extend(param.to_bytes()),
             Param::Ud(param) => bytes.extend(param.to_bytes()),
+            Param::Argument(argument) => bytes.extend(argument.to_ne_bytes()),
         }
         bytes.resize(EventHead::SIZE + UdParam::SIZE + EventTail::SIZE, 0);
         bytes

@@ -16,6 +16,7 @@ mod options;
 mod query;
 mod resolve;
 mod service;
+mod user_event;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::RawFd;
@@ -44,6 +45,8 @@ pub(super) mod event {
     pub const DEVICE_REMOVAL: u32 = 11;
     pub const MULTICAST_JOIN: u32 = 12;
     pub const TIMEWAIT_EXIT: u32 = 15;
+    pub const USER: u32 = 18;
+    pub const INTERNAL: u32 = 19;
 }
 
 /// Identifiers and events of all programs that have the file open, which is one process.
