@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Unpacks, without installing, the rdma-core of a newer Debian and what it needs, and prints a command
-# that runs a program on it: newer-rdma-core.sh [SUITE]
+# that runs a program on it: newer-rdma-core.sh [SUITE [python]]
+#
+# With `python` the command is an interpreter with pyverbs, and rdma-core's tests are below usr/share/doc/rdma-core.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-suite=${1:-trixie}
+suite=${1:-trixie} python=${2-}
 target=$(target_directory)
-root=$target/rdma-core/$suite
+root=$target/rdma-core/$suite${python:+-python}
 libraries=$root/files/usr/lib/x86_64-linux-gnu
 
 if [ ! -e "$root/done" ]; then
@@ -23,8 +25,13 @@ if [ ! -e "$root/done" ]; then
     (
         cd "$root"
         timeout 300 apt-get "${apt[@]}" update
-        timeout 300 apt-get "${apt[@]}" download \
-            libibverbs1 ibverbs-providers libnl-3-200 libnl-route-3-200 libc6 libgcc-s1
+        packages=(libibverbs1 ibverbs-providers libnl-3-200 libnl-route-3-200 libc6 libgcc-s1)
+        if [ -n "$python" ]; then
+            version=$(apt-cache "${apt[@]}" depends python3-pyverbs | sed -n 's/.*Depends: libpython\(3\.[0-9]*\).*/\1/p' | head -n 1)
+            packages+=(python3-pyverbs rdma-core librdmacm1t64 libibumad3 zlib1g libexpat1 libffi8)
+            packages+=("python$version-minimal" "libpython$version" "libpython$version-minimal" "libpython$version-stdlib")
+        fi
+        timeout 300 apt-get "${apt[@]}" download "${packages[@]}"
         for package in *.deb; do
             dpkg-deb -x "$package" files
         done
@@ -37,4 +44,9 @@ fi
 # The provider's suffix has a number that changes; libibverbs adds it.
 provider=$libraries/libibverbs/libmlx5
 loader=$(find "$root/files" -name 'ld-linux-x86-64.so.2' -type f -o -name 'ld-linux-x86-64.so.2' -type l | head -1)
-echo "env IBV_DRIVERS=$provider $loader --library-path $libraries"
+command="$loader --library-path $libraries"
+if [ -n "$python" ]; then
+    usr=$root/files/usr
+    command="PYTHONHOME=$usr PYTHONPATH=$usr/lib/python3/dist-packages $command $(find "$usr/bin" -name 'python3.*')"
+fi
+echo "env IBV_DRIVERS=$provider $command"

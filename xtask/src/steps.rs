@@ -70,6 +70,7 @@ const STEPS: &[Step] = &[
     step("vm-short", Ring::Network, vm_short),
     step("vm", Ring::Network, vm),
     step("newer-libmlx5", Ring::Network, conformance::newer),
+    step("newer-python", Ring::Network, newer_python),
 ];
 
 impl Step {
@@ -342,6 +343,20 @@ fn python(session: &Session, under: &str) -> Result<Totals> {
     let mut command = Command::new(session.root.join("soft-mlx5/tests/programs/pyverbs.py"));
     command.arg(session.target.join("debug/soft-mlx5")).args(session.selection());
     counted(command.env("UNDER", under))
+}
+
+/// The python tests of the newest rdma-core of Debian, which is unpacked below the target directory.
+fn newer_python(session: &Session) -> Result<Totals> {
+    artifacts::build(&mut session.cargo(EVERYTHING))?;
+    let unpacked = session.script("newer-rdma-core.sh").args(["sid", "python"]).output();
+    let unpacked = unpacked.map_err(|e| format!("scripts/newer-rdma-core.sh: {e}"))?;
+    if !unpacked.status.success() {
+        return Err(format!("rdma-core of sid: {}", String::from_utf8_lossy(&unpacked.stderr).trim_end()));
+    }
+    let mut command = Command::new(session.root.join("soft-mlx5/tests/programs/pyverbs.py"));
+    command.arg("--newer").arg(String::from_utf8_lossy(&unpacked.stdout).trim_end());
+    command.arg(session.target.join("debug/soft-mlx5")).args(session.selection());
+    counted(&mut command)
 }
 
 /// Every state of small queues, those of 8 slots only when they are asked for.
