@@ -29,14 +29,14 @@ pub fn write_modify(call: &mut Call, request: &Request) -> Result<()> {
 
 /// Runs MODIFY_QP, extended form.
 pub fn write_modify_ex(call: &mut Call, request: &Request) -> Result<()> {
-    let core: ExModifyQp = request.core.input.request()?;
+    let mut core: ExModifyQp = request.core.input.request()?;
     if core.base.attr_mask & !(mask::STANDARD | mask::RATE_LIMIT) != 0 {
         return Err(EOPNOTSUPP);
     }
     let ece_options = check_driver(&request.driver)?;
     if core.base.attr_mask & mask::RATE_LIMIT != 0 {
-        // Only raw packet QPs have a rate.
-        return Err(EINVAL);
+        call.check_rate(&core)?;
+        core.base.attr_mask &= !mask::RATE_LIMIT;
     }
     call.modify_qp(&core.base)?;
     let room = request.driver.output;
@@ -78,6 +78,14 @@ fn state(number: u8) -> Result<QpState> {
 }
 
 impl Call<'_> {
+    // Only raw packet QPs have a rate. The device has no packet pacing, so that it takes no rate but "no limit".
+    fn check_rate(&self, core: &ExModifyQp) -> Result<()> {
+        if self.get::<Qp>(core.base.qp_handle)?.service != Service::Raw {
+            return Err(EINVAL);
+        }
+        if core.rate_limit == 0 { Ok(()) } else { Err(EOPNOTSUPP) }
+    }
+
     fn modify_qp(&mut self, core: &ModifyQp) -> Result<()> {
         if self.get::<RssQp>(core.qp_handle).is_ok() {
             return Err(ENOSYS);

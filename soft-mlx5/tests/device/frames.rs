@@ -6,7 +6,7 @@ use rdma_core_sys::*;
 use soft_mlx5::{Device, LinkLayer};
 
 use crate::qp_states;
-use crate::world::{World, create_qp, errno, init_attr, next_async, poll, post_recv};
+use crate::world::{World, create_qp, errno, init_attr, modify, next_async, poll, post_recv};
 
 const GROUP: [u8; 6] = [0x01, 0x00, 0x5e, 1, 2, 3];
 const KEY: [u8; 40] = [0x5a; 40];
@@ -251,6 +251,22 @@ fn frames_need_ethernet_and_a_privilege() {
     drop(infiniband);
     let builder = Device::builder().stepped().link_layer(LinkLayer::Ethernet).refuse_raw(true);
     assert_eq!(refused(&World::new(builder)), libc::EPERM);
+}
+
+#[test]
+fn a_queue_pair_takes_no_limit_of_its_rate() {
+    let world = world(LinkLayer::Ethernet);
+    let cq = world.cq(16);
+    let init = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, ..Default::default() };
+    let rtr = ibv_qp_attr { qp_state: IBV_QPS_RTR, ..Default::default() };
+    let rts = |rate_limit| ibv_qp_attr { qp_state: IBV_QPS_RTS, rate_limit, ..Default::default() };
+    let raw = world.qp(IBV_QPT_RAW_PACKET, cq, ptr::null_mut());
+    assert_eq!(modify(raw, &init, IBV_QP_STATE | IBV_QP_PORT), 0);
+    assert_eq!(modify(raw, &rtr, IBV_QP_STATE), 0);
+    assert_eq!(modify(raw, &rts(5000), IBV_QP_STATE | IBV_QP_RATE_LIMIT), libc::EOPNOTSUPP);
+    assert_eq!(modify(raw, &rts(0), IBV_QP_STATE | IBV_QP_RATE_LIMIT), 0);
+    let rc = world.qp(IBV_QPT_RC, cq, ptr::null_mut());
+    assert_eq!(modify(rc, &rts(0), IBV_QP_STATE | IBV_QP_RATE_LIMIT), libc::EINVAL);
 }
 
 #[test]
