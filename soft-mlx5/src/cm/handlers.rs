@@ -16,7 +16,12 @@ impl Cm {
             return self.refuse(from, transaction, refused, Answered::Req, why);
         }
         let by_qpn = (req.ca_guid, req.qpn);
-        if let Some(stale) = self.by_remote_qpn.remove(&by_qpn) {
+        let stale = self.by_remote_qpn.get(&by_qpn).copied();
+        if stale.is_some_and(|stale| self.state(stale) == Some(State::DreqReceived)) {
+            // The program of this side has not ended the old connection yet.
+            return self.refuse(from, transaction, refused, Answered::Req, reason::STALE_CONNECTION);
+        }
+        if let Some(stale) = stale {
             // The other side knows nothing of its old connection, whose queue pair it has created anew.
             self.lose(stale);
         }

@@ -424,6 +424,25 @@ fn a_peer_that_was_started_anew() {
 }
 
 #[test]
+fn a_queue_pair_is_stale_until_its_old_connection_is_ended() {
+    let mut world = World::new(Weather::default(), 10);
+    let [a, b] = world.connect();
+    world.ports[0].disconnect(a).unwrap();
+    assert_eq!(world.event(1), (b, Event::Disconnected { timed_out: false }));
+    world.ports[0].destroy(a);
+    let refused = world.ports[0].connect(&wanted(path(1, 2), 0x55));
+    let (id, rejected) = world.event(0);
+    assert!(id == refused && matches!(rejected, Event::Rejected { reason: 10, .. }), "{rejected:?}");
+    world.ports[1].disconnect(b).unwrap();
+    let accepted = world.ports[0].connect(&wanted(path(1, 2), 0x55));
+    let (c, request) = world.event(1);
+    assert!(matches!(request, Event::Request(_)), "{request:?}");
+    [refused, accepted].into_iter().for_each(|id| world.ports[0].destroy(id));
+    [b, c].into_iter().for_each(|id| world.ports[1].destroy(id));
+    world.assert_empty();
+}
+
+#[test]
 fn lookups() {
     let mut world = World::new(Weather { duplication: 10, ..Weather::default() }, 9);
     let lookup = world.ports[0].look_up(&path(1, 2), SERVICE, 0xffff, b"where");
