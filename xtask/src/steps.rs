@@ -213,6 +213,9 @@ fn integration(session: &Session, path: &str) -> Result<Totals> {
     Ok(totals)
 }
 
+/// Addresses of the first device of a fabric, as soft-mlx5's connection manager gives them.
+pub const ADDRESSES: &str = "10.219.0.1,fe80::db:ff:fe00:1";
+
 /// Options for tests that run under `soft-mlx5 run --strict`.
 pub fn on_device(session: &Session, path: &str, more: &[&str]) -> Options {
     let mut options = options(session, 300);
@@ -220,6 +223,7 @@ pub fn on_device(session: &Session, path: &str, more: &[&str]) -> Options {
     let arguments = ["run", "--strict"].iter().chain(more).chain(&["--"]);
     options.under.extend(arguments.map(ToString::to_string));
     options.variables.push(("DOORBELL_PATH".into(), path.into()));
+    options.variables.push(("DOORBELL_ADDRESSES".into(), ADDRESSES.into()));
     options
 }
 

@@ -16,7 +16,7 @@ use doorbell::{
 use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::{assert_matches, device, receiving, skip};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn addresses() -> Vec<IpAddr> {
     let addresses = std::env::var("DOORBELL_ADDRESSES").unwrap_or_default();
