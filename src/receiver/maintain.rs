@@ -8,6 +8,7 @@ mod statistics;
 mod wake_state;
 
 use std::collections::VecDeque;
+use std::iter;
 use std::sync::Arc;
 
 use super::Receiver;
@@ -16,7 +17,7 @@ use super::verify::WrongCqe;
 use crate::cq::Poller;
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, SrqId};
-use crate::memory::{Buffer, BufferPool};
+use crate::memory::BufferPool;
 use crate::post_failure::PostFailure;
 use crate::qp::Qp;
 use crate::qp_state::QpState;
@@ -28,8 +29,9 @@ use shared::{Returned, Wake};
 
 /// The parts of `wake_state` and `handover`: their test has other atomics.
 mod sync {
-    pub(super) use std::sync::atomic::{AtomicU8, Ordering};
-    pub(super) use std::sync::{Mutex, MutexGuard};
+    pub(super) use std::sync::atomic::{AtomicU8, Ordering, fence};
+
+    pub(super) use crossbeam::queue::ArrayQueue;
 }
 
 /// Completions that are looked at to count those that wait.
@@ -43,8 +45,6 @@ pub(super) struct Maintenance {
     pub(super) counted: Statistics,
     /// The queues of completions that wait to be polled.
     waiting: Vec<u32>,
-    /// Buffers that were taken from the other threads, for one queue after the other.
-    given: Vec<Buffer>,
     /// Completions taken, modulo 2^32, when they were counted last.
     seen: u32,
     /// CQEs whose signature was wrong, where they are checked.
@@ -171,8 +171,6 @@ impl Receiver {
             None => Arc::new(Wake::new()?),
         };
         self.maintenance_mut().wake = Some(Arc::clone(&wake));
-        // Once: batches do not allocate.
-        self.maintenance_mut().given.reserve(capacity);
         let pd = self.pd.clone();
         let kept = self.kept(queue);
         let returned = kept.returned.get_or_insert_with(|| Arc::new(Returned::new(capacity, pd, wake)));
@@ -230,7 +228,7 @@ impl Receiver {
             return;
         };
         self.find_waiting(&mut work);
-        let Maintenance { queues, counted, waiting, given, .. } = &mut *work;
+        let Maintenance { queues, counted, waiting, .. } = &mut *work;
         let exists = |kept: &Kept| self.find(kept.queue).is_some();
         queues.retain(|kept| exists(kept) || kept.turn_away());
         for kept in queues.iter_mut() {
@@ -247,13 +245,10 @@ impl Receiver {
             }
             if let Some(returned) = &kept.returned {
                 let room = self.free_slots(queue) as usize;
-                if room > 0 {
-                    returned.buffers.take(room, given);
-                }
-                if !given.is_empty() {
+                if room > 0 && !returned.buffers.is_empty() {
                     // Buffers of this domain, and no more than there is room for: what a failing QP refuses goes back
                     // to its pool.
-                    let _ = self.post(queue, given.drain(..));
+                    let _ = self.post(queue, iter::from_fn(|| returned.buffers.take()).take(room));
                 }
             }
             if let Some((pool, watermark)) = &kept.refill {

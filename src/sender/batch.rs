@@ -8,7 +8,7 @@ use super::Sender;
 use super::completion::{SendCompletion, SendFailure};
 use super::queue::{Entry, SendRing};
 use super::request::{Rest, WorkRequest};
-use crate::cq::{Cq, Poller, Wc};
+use crate::cq::{Poller, Wc};
 use crate::ids::SqId;
 use crate::status::WcStatus;
 
@@ -173,82 +173,32 @@ impl Sender {
         }
     }
 
-    /// Takes the next request that is over, and has a completion.
+    /// Takes the next request that is over.
     #[inline(always)]
     fn take_next(&mut self) -> Option<Result<SendCompletion<'_>, SendFailure>> {
         if self.run.is_over() && !self.next_run() {
             return None;
         }
-        // SAFETY: [run], which is not over.
-        let is_plain = unsafe { self.run.requests.peek() }.is_plain();
-        if !is_plain || self.run.status != sys::IBV_WC_SUCCESS {
-            return self.take_other();
+        if self.run.status != sys::IBV_WC_SUCCESS {
+            return Some(Err(self.take_failure()));
         }
         // SAFETY: [run], which is not over.
         let request = unsafe { self.run.requests.take() };
-        Some(Ok(completion(&self.run, &self.cq.object, request, Rest::default())))
-    }
-
-    /// As [`take_next`](Self::take_next), where the next request has failed, or has no completion or several buffers.
-    #[cold]
-    #[inline(never)]
-    fn take_other(&mut self) -> Option<Result<SendCompletion<'_>, SendFailure>> {
-        loop {
-            if self.run.is_over() && !self.next_run() {
-                return None;
-            }
-            if self.run.status != sys::IBV_WC_SUCCESS {
-                match self.take_failure() {
-                    Some(failure) => return Some(Err(failure)),
-                    None => continue,
-                }
-            }
-            // SAFETY: [run], which is not over.
-            let request = unsafe { self.run.requests.take() };
-            if request.has_completion() {
-                let more = request.more();
-                let rest = if more == 0 { Rest::default() } else { rest_of(&mut self.queues, self.run.queue, more) };
-                return Some(Ok(completion(&self.run, &self.cq.object, request, rest)));
-            }
-            self.pass_over(request);
-        }
-    }
-
-    /// Passes over a request without a completion, and the rest of the run if it is of such requests alone.
-    #[inline(always)]
-    fn pass_over(&mut self, request: WorkRequest) {
-        if request.has_buffers() {
-            return self.drop_buffers(request);
-        }
-        let entry = self.queues.get_mut(self.run.queue.index as usize).and_then(Option::as_deref_mut);
-        if let Some(SendRing::Direct(sq)) = entry.map(|entry| &mut entry.ring) {
-            sq.unsignaled.pass_over(&mut self.run.requests);
-        }
-    }
-
-    /// Returns the buffers of a request that the run has returned to their pools.
-    #[cold]
-    #[inline(never)]
-    fn drop_buffers(&mut self, request: WorkRequest) {
+        let Run { queue, time, .. } = self.run;
         let more = request.more();
-        // SAFETY: it was taken from its queue, and no other code has it.
-        drop(unsafe { request.into_buffer() });
-        if more > 0 {
-            // Buffers that nobody takes are dropped.
-            rest_of(&mut self.queues, self.run.queue, more);
-        }
+        let rest = if more == 0 { Rest::default() } else { rest_of(&mut self.queues, queue, more) };
+        let token = request.wr_id();
+        // SAFETY: it was taken from its queue just now, and no other code has it.
+        let buffer = unsafe { request.into_buffer() };
+        Some(Ok(SendCompletion { queue, token, buffer, rest, time, cq: &self.cq.object }))
     }
 
-    /// Takes the next request of the run, which has failed and is not over; returns `None` if the program did not post
-    /// it.
+    /// Takes the next request of the run, which has failed and is not over.
     #[cold]
     #[inline(never)]
-    fn take_failure(&mut self) -> Option<SendFailure> {
+    fn take_failure(&mut self) -> SendFailure {
         // SAFETY: [run], which the caller says is not over.
         let request = unsafe { self.run.requests.take() };
-        if request.is_last() {
-            return None;
-        }
         let Run { queue, status, vendor_err, .. } = self.run;
         let entry = self.queues.get(queue.index as usize).and_then(Option::as_deref);
         let qp_num = entry.map_or(0, |entry| entry.qp.qp_num());
@@ -264,7 +214,7 @@ impl Sender {
             while rest.take_opaque().is_some() {}
         }
         let status = WcStatus::from_raw(status);
-        Some(SendFailure { queue, qp_num, token, status, first, vendor_err, buffers })
+        SendFailure { queue, qp_num, token, status, first, vendor_err, buffers }
     }
 
     /// Has the queue of the run free the blocks of the requests that were returned, and drops buffers that were not
@@ -369,13 +319,4 @@ fn rest_of(queues: &mut [Option<Box<Entry>>], queue: SqId, more: u32) -> Rest<'_
         Some(Some(entry)) => entry.gathered.rest(more),
         _ => Rest::default(),
     }
-}
-
-/// Returns the completion of a request that a run has returned.
-#[inline(always)]
-fn completion<'a>(run: &Run, cq: &'a Cq, request: WorkRequest, rest: Rest<'a>) -> SendCompletion<'a> {
-    let token = request.wr_id();
-    // SAFETY: it was taken from its queue just now, and no other code has it.
-    let buffer = unsafe { request.into_buffer() };
-    SendCompletion { queue: run.queue, token, buffer, rest, time: run.time, cq }
 }

@@ -110,37 +110,6 @@ impl Request<'_> {
         self
     }
 
-    /// Makes the request unsignaled: no completion returns it if it succeeds. If it fails, a [`SendFailure`] does.
-    ///
-    /// ```
-    /// # let mut world = doorbell_doc::World::new();
-    /// # let queue = world.queue();
-    /// # let doorbell_doc::World { sender, peer_receiver, .. } = &mut world;
-    /// for price in 0..200_u64 {
-    ///     sender.post(queue)?.unsignaled().send(price.to_ne_bytes())?;
-    /// #   while peer_receiver.next().is_none() {}
-    ///     // Frees the slots of requests that succeeded, and returns those that failed.
-    ///     if let Some(done) = sender.next() {
-    ///         done?;
-    ///     }
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// The request has no CQE of its own, unless [`max_unsignaled`](crate::QpConfig::max_unsignaled) requests before it
-    /// have none. The next CQE of the queue frees its slot and returns its buffers to their pools, when the sender is
-    /// polled. [`is_busy`](Sender::is_busy) does not wait for the request: to learn that all have arrived, end with a
-    /// request that is not unsignaled. After [`Receiver::reset_qp`](crate::Receiver::reset_qp) or
-    /// [`destroy_qp`](crate::Receiver::destroy_qp), requests that no CQE has covered are returned as flushed, although
-    /// they may have arrived.
-    ///
-    /// [`SendFailure`]: crate::SendFailure
-    #[inline(always)]
-    pub fn unsignaled(mut self) -> Self {
-        self.0.unsignaled();
-        self
-    }
-
     /// See [`Posting::send_to`].
     ///
     /// # Errors

@@ -62,8 +62,9 @@ pub(super) unsafe fn post<P: Payload>(
     operation: Operation<'_>,
     payload: &P,
     flags: Flags,
-    request: WorkRequest,
+    token: u64,
 ) -> Result<(), PostError> {
+    let request = payload.request(token);
     let sges = payload.sges();
     let sges = sges.as_ref();
     let inline = payload.inline();

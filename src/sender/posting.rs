@@ -7,7 +7,7 @@ use super::Sender;
 use super::error::NotSent;
 use super::operation::{self, Operation};
 use super::payload::Payload;
-use super::queue::{Entry, Limits, SendRing, Unsignaled};
+use super::queue::{Entry, Limits, SendRing};
 use super::request::{Gathered, WorkRequest};
 use super::target::Target;
 use super::verbs::{self, VerbsSq};
@@ -57,13 +57,11 @@ impl Sender {
         let ring = match ring {
             SendRing::Direct(direct) => {
                 self.half = direct.ring.select_half(self.half);
-                let posting = if is_single { direct.ring.posting_singly() } else { direct.ring.posting() };
-                Ring::Direct(posting, &mut direct.unsignaled)
+                Ring::Direct(if is_single { direct.ring.posting_singly() } else { direct.ring.posting() })
             }
             SendRing::Verbs(verbs) => Ring::Verbs(verbs),
         };
-        let (domain, flags) = (self.pd.id(), Flags::NONE);
-        Ok(Posting { ring, gathered, limits, domain, is_single, is_unsignaled: false, flags, token: 0 })
+        Ok(Posting { ring, gathered, limits, domain: self.pd.id(), flags: Flags::NONE, token: 0 })
     }
 }
 
@@ -94,17 +92,13 @@ pub struct Posting<'a> {
     gathered: &'a mut Gathered,
     limits: &'a Limits,
     domain: DomainId,
-    /// Each request has a doorbell of its own.
-    is_single: bool,
-    /// No completion is returned for a request that succeeds.
-    is_unsignaled: bool,
     /// Flags and token of the next request.
     flags: Flags,
     token: u64,
 }
 
 enum Ring<'a> {
-    Direct(sq::Posting<'a, WorkRequest>, &'a mut Unsignaled),
+    Direct(sq::Posting<'a, WorkRequest>),
     Verbs(&'a mut VerbsSq),
 }
 
@@ -139,12 +133,6 @@ impl Posting<'_> {
     pub fn signaled(&mut self) -> &mut Self {
         self.flags = self.flags | Flags::SIGNALED;
         self
-    }
-
-    /// Makes the requests unsignaled, see [`Request::unsignaled`](crate::Request::unsignaled).
-    #[inline(always)]
-    pub(super) fn unsignaled(&mut self) {
-        self.is_unsignaled = true;
     }
 
     /// Sends a message.
@@ -347,33 +335,20 @@ impl Posting<'_> {
     /// Posts a request that uses the memory of `payload`.
     #[inline(always)]
     fn gather<P: Payload>(&mut self, operation: Operation<'_>, payload: P) -> Result<(), Refused<P, NotSent>> {
-        let (mut flags, token) = (self.flags, self.token);
+        let (flags, token) = (self.flags, self.token);
         (self.flags, self.token) = (Flags::NONE, 0);
-        let is_unsignaled = self.is_unsignaled;
-        if self.is_single && !is_unsignaled {
-            flags = flags | Flags::SIGNALED;
-        }
-        // In each branch: a request that both share would lie in memory.
-        let describe = |payload: &P| {
-            let request = payload.request(token);
-            if is_unsignaled { request.without_completion() } else { request }
-        };
         if let Err(reason) = self.check(operation, &payload) {
             return refuse(payload, reason);
         }
         let posted = match &mut self.ring {
-            Ring::Direct(posting, unsignaled) => {
-                let (start, request) = (posting.posted(), describe(&payload));
+            Ring::Direct(posting) => {
                 // SAFETY: [memory] the buffers are the request's until it is retired; inline bytes are copied now.
                 // [ready] by `Sender::post`.
-                let posted = unsafe { operation::post(posting, operation, &payload, flags, request) };
-                if is_unsignaled && posted.is_ok() && !request.has_buffers() {
-                    unsignaled.add(start, posting.posted());
-                }
-                posted.map_err(|error| self.limits.refusal(error, payload.bytes()))
+                unsafe { operation::post(posting, operation, &payload, flags, token) }
+                    .map_err(|error| self.limits.refusal(error, payload.bytes()))
             }
             // SAFETY: the same.
-            Ring::Verbs(verbs) => unsafe { verbs::post_payload(verbs, operation, &payload, flags, describe(&payload)) },
+            Ring::Verbs(verbs) => unsafe { verbs::post_payload(verbs, operation, &payload, flags, token) },
         };
         match posted {
             Ok(()) => {

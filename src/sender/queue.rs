@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mlx5_ring::sq::{self, Flags, Immediate, PostError, Record, SendQueue};
+use mlx5_ring::sq::{self, PostError, Record, SendQueue};
 use rdma_core_sys::{self as sys, Mlx5dv};
 
 use super::error::NotSent;
@@ -64,40 +64,9 @@ impl Limits {
     }
 }
 
-/// The last requests without completions and buffers that were posted one after the other: running counts of blocks.
-/// When a CQE covers nothing else, all of them are passed over at once.
-#[derive(Default)]
-pub(super) struct Unsignaled {
-    start: u32,
-    end: u32,
-}
-
-impl Unsignaled {
-    /// Takes note of another such request.
-    #[inline(always)]
-    pub(super) const fn add(&mut self, start: u32, end: u32) {
-        if self.end != start {
-            self.start = start;
-        }
-        self.end = end;
-    }
-
-    /// Passes over the rest of a run, from which such a request was taken, if there is nothing else in it.
-    #[inline(always)]
-    pub(super) fn pass_over(&mut self, run: &mut sq::Run<WorkRequest>) {
-        // The counts are less than half of all numbers apart.
-        let is_before = |a: u32, b: u32| b.wrapping_sub(a) as i32 >= 0;
-        if is_before(self.start, run.returned()) && is_before(run.end(), self.end) {
-            run.pass_over();
-            self.start = run.end();
-        }
-    }
-}
-
 /// The send queue of a queue pair and what its ring stands on.
 pub(super) struct DirectSq {
     pub(super) ring: SendQueue<WorkRequest>,
-    pub(super) unsignaled: Unsignaled,
     _records: Storage<Record<WorkRequest>>,
     _object: Arc<Qp>,
 }
@@ -117,7 +86,7 @@ impl DirectSq {
         // SAFETY: no other code posts to the caller's queue, which the value keeps, and its register is as *register*
         // says.
         let (ring, _records) = unsafe { mlx5::send_ring(mlx5dv, qp.as_raw(), qp.qp_num(), config, max_unsignaled) }?;
-        Ok(Self { ring, unsignaled: Unsignaled::default(), _records, _object: qp })
+        Ok(Self { ring, _records, _object: qp })
     }
 
     /// Returns this queue with at most `blocks` blocks outstanding.
@@ -148,18 +117,6 @@ impl SendRing {
         }
     }
 
-    /// Returns `true` if a request is outstanding whose completion is returned, also if it succeeds.
-    pub(super) fn awaits_completion(&self) -> bool {
-        let mut requests = self.run_of_all();
-        // SAFETY: the queue exists, and frees nothing meanwhile.
-        while let Some(request) = unsafe { requests.next() } {
-            if request.has_completion() {
-                return true;
-            }
-        }
-        false
-    }
-
     /// Returns all requests that are outstanding.
     pub(super) fn run_of_all(&self) -> sq::Run<WorkRequest> {
         match self {
@@ -181,20 +138,12 @@ impl SendRing {
         }
     }
 
-    /// Rings for the requests of a posting that was forgotten. Has the device of a queue pair in ERROR report the last
-    /// request, and with it everything that is outstanding. Returns `false` if the queue is full, of requests that the
-    /// device reports: then call this again.
+    /// Rings for the requests of a posting that was forgotten.
     #[cold]
-    pub(super) fn drain(&mut self, is_in_error: bool) -> bool {
-        let Self::Direct(DirectSq { ring, .. }) = self else { return true };
-        drop(ring.posting());
-        if !is_in_error || ring.is_covered() {
-            return true;
+    pub(super) fn ring(&mut self) {
+        if let Self::Direct(direct) = self {
+            drop(direct.ring.posting());
         }
-        // The device flushes requests that it has not executed. It reports no success of those that it has executed.
-        let (payload, signaled) = (sq::Payload::default(), Flags::SIGNALED);
-        // SAFETY: [memory] none. [ready] in ERROR: it is flushed.
-        unsafe { ring.posting_singly().send(payload, Immediate::None, signaled, WorkRequest::LAST) }.is_ok()
     }
 
     /// Starts an empty queue again.
@@ -205,7 +154,6 @@ impl SendRing {
         if let Self::Direct(direct) = self {
             // SAFETY: the caller's queue pair was reset and not made ready since, and the CQ has nothing of it.
             unsafe { direct.ring.reset(|_| {}) }
-            direct.unsignaled = Unsignaled::default();
         }
     }
 }

@@ -22,14 +22,9 @@ pub struct WorkRequest {
     pool: Option<NonNull<Pool>>,
     start: NonNull<u8>,
     len: u32,
-    /// Buffers after the first, and [`NO_COMPLETION`] and [`NO_FAILURE`].
+    /// Buffers after the first.
     more: u32,
 }
-
-/// Bit of [`WorkRequest::more`]: no completion is returned if the request succeeds.
-const NO_COMPLETION: u32 = 1 << 31;
-/// Bit of [`WorkRequest::more`]: nor is a failure.
-const NO_FAILURE: u32 = 1 << 30;
 
 // SAFETY: a buffer, which may be sent, and numbers.
 unsafe impl Send for WorkRequest {}
@@ -60,42 +55,10 @@ impl WorkRequest {
         self.token
     }
 
-    /// The last request of a queue pair that is in ERROR, which the library posts.
-    pub(super) const LAST: Self = Self { more: NO_COMPLETION | NO_FAILURE, ..Self::from_wr_id(0) };
-
-    /// Returns this request such that no completion is returned if it succeeds.
-    #[inline(always)]
-    pub(super) const fn without_completion(self) -> Self {
-        Self { more: self.more | NO_COMPLETION, ..self }
-    }
-
-    /// Returns `true` if a completion is returned also if the request succeeds.
-    #[inline(always)]
-    pub(super) const fn has_completion(&self) -> bool {
-        self.more & NO_COMPLETION == 0
-    }
-
-    /// Returns `true` if it has a completion and not several buffers.
-    #[inline(always)]
-    pub(super) const fn is_plain(&self) -> bool {
-        self.more == 0
-    }
-
-    /// Returns `true` if it is [`LAST`](Self::LAST).
-    pub(super) const fn is_last(&self) -> bool {
-        self.more & NO_FAILURE != 0
-    }
-
-    /// Returns `true` if the request has buffers.
-    #[inline(always)]
-    pub(super) const fn has_buffers(&self) -> bool {
-        self.pool.is_some() || self.more() > 0
-    }
-
     /// Returns how many buffers it has after the first.
     #[inline(always)]
     pub(super) const fn more(&self) -> u32 {
-        self.more & !(NO_COMPLETION | NO_FAILURE)
+        self.more
     }
 
     /// Returns the first buffer.

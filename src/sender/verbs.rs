@@ -197,8 +197,9 @@ pub(super) unsafe fn post_payload<P: Payload>(
     operation: Operation<'_>,
     payload: &P,
     flags: Flags,
-    request: WorkRequest,
+    token: u64,
 ) -> Result<(), NotSent> {
+    let request = payload.request(token);
     let (wr, handle) = describe(operation);
     // SAFETY: the caller's [memory] and [ready]; inline bytes are copied at once.
     unsafe {

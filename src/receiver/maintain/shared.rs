@@ -43,8 +43,7 @@ impl SharedPoster {
         Self(returned)
     }
 
-    /// Gives a buffer to the queue. Holds a lock for one store, which the receiver and other threads take as shortly,
-    /// and otherwise makes a system call only if the receiver sleeps.
+    /// Gives a buffer to the queue. Takes no lock, and makes a system call only if the receiver sleeps.
     ///
     /// # Errors
     /// [`PostFailure::WrongDomain`] for a buffer of another protection domain.

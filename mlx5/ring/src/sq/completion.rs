@@ -84,18 +84,6 @@ impl<T: Copy> Run<T> {
         self.next
     }
 
-    /// Returns the running count of blocks up to the end of all its WQEs.
-    #[inline(always)]
-    pub const fn end(&self) -> u32 {
-        self.end
-    }
-
-    /// Passes over all WQEs that were not returned, as if they were.
-    #[inline(always)]
-    pub const fn pass_over(&mut self) {
-        self.next = self.end;
-    }
-
     /// Returns what the oldest WQE was posted with.
     ///
     /// # Safety
@@ -104,16 +92,6 @@ impl<T: Copy> Run<T> {
     pub unsafe fn next(&mut self) -> Option<T> {
         // SAFETY: the caller's storage exists, and its blocks have not become free; the run is not over.
         (!self.is_over()).then(|| unsafe { self.take() })
-    }
-
-    /// Returns what [`take`](Self::take) returns next.
-    ///
-    /// # Safety
-    /// As for [`take`](Self::take).
-    #[inline(always)]
-    pub const unsafe fn peek(&self) -> &T {
-        // SAFETY: masked to the array; blocks that are not free hold WQEs, of which each first block has a record.
-        unsafe { self.records.add((self.next & self.mask) as usize).as_ref().data.assume_init_ref() }
     }
 
     /// As [`next`](Self::next), when the run is not over.

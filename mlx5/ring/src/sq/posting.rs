@@ -65,12 +65,6 @@ impl<'a, T: Copy> Posting<'a, T> {
         Self { queue, is_single }
     }
 
-    /// Returns the running count of blocks that were posted.
-    #[inline(always)]
-    pub const fn posted(&self) -> u32 {
-        self.queue.posted()
-    }
-
     /// Returns the number of basic blocks that can be written now.
     #[inline(always)]
     pub const fn free_blocks(&self) -> u32 {
@@ -302,6 +296,9 @@ impl<'a, T: Copy> Posting<'a, T> {
         data: T,
     ) -> Result<(Writer, Begun), PostError> {
         let queue = &mut *self.queue;
+        // The last WQE before a doorbell is this one.
+        let is_last = self.is_single && queue.signals_last;
+        let flags = if is_last { flags.with(Flags::SIGNALED) } else { flags };
         // A queue has at least one block.
         if units > UNITS_PER_BB as usize && units > queue.max_units as usize {
             return Err(PostError::TooLong);
