@@ -428,7 +428,7 @@ fn a_queue_pair_is_stale_until_its_old_connection_is_ended() {
     let mut world = World::new(Weather::default(), 10);
     let [a, b] = world.connect();
     world.ports[0].disconnect(a).unwrap();
-    assert_eq!(world.event(1), (b, Event::Disconnected { timed_out: false }));
+    assert_eq!(world.event(1), (b, Event::DisconnectRequest));
     world.ports[0].destroy(a);
     let refused = world.ports[0].connect(&wanted(path(1, 2), 0x55));
     let (id, rejected) = world.event(0);
