@@ -36,7 +36,7 @@ pub enum Param {
     Conn(Box<ConnParam>),
     /// Parameters of a datagram service.
     Ud(Box<UdParam>),
-    /// What the program that wrote the event wants to read.
+    /// Argument that the program gave with the event.
     Argument(u64),
 }
 
