@@ -12,9 +12,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-all=(commands firmware vfio_user wqes packets cqes decode)
+all=(commands connections firmware vfio_user wqes packets cqes decode)
 # Longer programs find nothing that these do not, and are slow.
-declare -A longest=([commands]=3000 [firmware]=1024 [vfio_user]=1024 [wqes]=1024 [packets]=3072 [cqes]=2048 [decode]=4096)
+declare -A longest=([commands]=3000 [connections]=3000 [firmware]=1024 [vfio_user]=1024 [wqes]=1024 [packets]=3072 [cqes]=2048 [decode]=4096)
 
 host=$(host_platform)
 target_dir=$(target_directory)

@@ -6,6 +6,7 @@
 //! | target | bytes |
 //! |---|---|
 //! | [`commands`] | commands of a program to the uverbs device of soft-mlx5: `ioctl`, `write`, `mmap` |
+//! | [`connections`] | commands of a program to the connection manager, and datagrams of its peer |
 //! | [`wqes`] | WQEs, doorbell records and register writes of a program |
 //! | [`packets`] | packets that reach the port of the device |
 //! | [`cqes`] | CQEs in the CQ of a [`doorbell::Receiver`], [`doorbell::Sender`] or [`doorbell::frames::FrameReceiver`] |
@@ -14,6 +15,7 @@
 //! | [`decode`] | text for `doorbell decode` |
 
 pub mod commands;
+pub mod connections;
 pub mod cqes;
 pub mod decode;
 pub mod firmware;

@@ -65,7 +65,7 @@ fn target() -> &'static Target {
 }
 
 /// The ICRC of a packet without it, as InfiniBand defines it: fields that routers change count as ones.
-fn icrc(covered: &[u8]) -> [u8; ICRC] {
+pub(crate) fn icrc(covered: &[u8]) -> [u8; ICRC] {
     let mut front = [0xff; 8 + TRANSPORT - IP];
     front[8..].copy_from_slice(&covered[IP..TRANSPORT]);
     front[8] |= 0xf;

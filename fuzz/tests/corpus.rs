@@ -21,4 +21,4 @@ macro_rules! replay {
     };
 }
 
-replay! { commands cqes decode firmware packets vfio_user wqes }
+replay! { commands connections cqes decode firmware packets vfio_user wqes }
