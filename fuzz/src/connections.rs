@@ -1,5 +1,5 @@
-//! Commands of a program to the connection manager, and datagrams of communication management that a peer sends: the device
-//! refuses or obeys, and touches only memory that the program named.
+//! Commands of a program to the connection manager, and datagrams of communication management that a peer sends: the
+//! device refuses or obeys, and touches only memory that the program named.
 
 use std::os::fd::RawFd;
 use std::os::linux::net::SocketAddrExt;
@@ -15,11 +15,11 @@ use crate::packets::icrc;
 
 /// Begins an operation, see [`run`].
 pub mod op {
-    /// `command: u8, room: u16, length: u16`, then the bytes behind the header of a command. Where a command has the address
-    /// of its answer first, that is in the arena.
+    /// `command: u8, room: u16, length: u16`, then the bytes behind the header of a command. Where a command has the
+    /// address of its answer first, that is in the arena.
     pub const COMMAND: u8 = 0;
-    /// `attribute: u8, length: u8`, then the bytes of a message behind its common header. The identifiers of the fuzzer's
-    /// messages stay small, and the device's own are put in where the byte of the operation has
+    /// `attribute: u8, length: u8`, then the bytes of a message behind its common header. The identifiers of the
+    /// fuzzer's messages stay small, and the device's own are put in where the byte of the operation has
     /// [`ANSWER`](super::ANSWER).
     pub const MESSAGE: u8 = 1;
     /// The device works, `u16` milliseconds later.
@@ -38,7 +38,8 @@ const LID: u16 = 2;
 const OWN: u16 = 1;
 const MAD: usize = 256;
 const HEADER: usize = 24;
-/// Where a frame has its datagram: after the local route header, the IPv6 header, UDP, and the two headers of a datagram.
+/// Where a frame has its datagram: after the local route header, the IPv6 header, UDP, and the two headers of a
+/// datagram.
 const PAYLOAD: usize = 8 + 40 + 8 + 12 + 8;
 const GET_EVENT: u32 = 12;
 const EVENT_SIZE: u16 = 336;
