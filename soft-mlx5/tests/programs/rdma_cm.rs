@@ -176,7 +176,7 @@ fn endpoints_of_libfabric() {
             let mut ends = [running, start(&mut run(&options, &[&client[..], &["127.0.0.1"]].concat()))];
             let is_rxm = provider.ends_with("rxm");
             // Whoever has the last message leaves. The other end of ofi_rxm may then read the flushed receives of its
-            // connection, or wait for ever for the completion of its last message.
+            // connection, or close the connection before it reads the CQE of its last message, and wait for ever.
             if is_rxm {
                 wait_for_both(&mut ends);
                 for end in &mut ends {
