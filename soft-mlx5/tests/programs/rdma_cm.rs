@@ -134,6 +134,34 @@ fn fifty_connections_at_once() {
 }
 
 #[test]
+fn a_file_is_copied() {
+    // More than a socket of librdmacm buffers at either end.
+    let bytes: Vec<u8> = (0..300_001u32).map(|index| (index ^ index >> 8) as u8).collect();
+    for link in LINKS {
+        let port = free_port().to_string();
+        let fabric = fresh_fabric(&port);
+        let options = ["--link", link, "--fabric", &fabric];
+        let [from, to] = ["from", "to"].map(|end| std::env::temp_dir().join(format!("{fabric}.{end}")));
+        fs::write(&from, &bytes).unwrap();
+        // This server has no end.
+        let server = start_first(&options, &fabric, &["rcopy", "-p", &port]);
+        let target = format!("127.0.0.1:{}", to.display());
+        // The client takes options after the files only.
+        let client = ["rcopy", from.to_str().unwrap(), &target, "-p", &port];
+        let copied = until_served(&options, &client, |outcome| outcome.stdout.contains("opening"));
+        server.signal(libc::SIGTERM);
+        let server = server.finish();
+        assert!(copied.status.success(), "{link} {copied:?} {server:?}");
+        assert!(fs::read(&to).unwrap() == bytes, "{link} {server:?}");
+        if std::env::var_os("UNDER").is_some() {
+            used_doorbell(&copied, 1);
+        }
+        fs::remove_file(&from).unwrap();
+        fs::remove_file(&to).unwrap();
+    }
+}
+
+#[test]
 fn fio_writes_and_reads() {
     let job = ["--bs=4k", "--size=256k", "--iodepth=4"];
     for link in LINKS {
