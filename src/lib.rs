@@ -146,6 +146,11 @@ mod shown {
         Async = "../docs/async.md",
     }
 
+    #[cfg(all(feature = "rdmacm", feature = "tokio"))]
+    pages! {
+        Connecting = "../docs/connecting.md",
+    }
+
     pages! {
         Readme = "../README.md",
         FirstProgram = "../docs/first-program.md",
