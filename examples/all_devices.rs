@@ -8,6 +8,7 @@
 //! ```
 
 #[path = "common/device.rs"]
+#[expect(dead_code, reason = "it opens each device")]
 mod device;
 
 use std::error::Error;

@@ -79,10 +79,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
-    let context = match &args.device {
-        Some(name) => doorbell::open(name)?,
-        None => doorbell::devices()?[0].open()?,
-    };
+    let context = device::open(args.device.as_deref())?;
     let device = describe(&context);
     let pd = context.alloc_pd()?;
     let large = BufferPool::new(&pd, &PoolConfig::new(RECEIVES + KEPT as u32, MAX_MESSAGE))?;

@@ -78,10 +78,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let context = match &args.device {
-        Some(name) => doorbell::open(name)?,
-        None => doorbell::devices()?[0].open()?,
-    };
+    let context = device::open(args.device.as_deref())?;
     let pd = context.alloc_pd()?;
     let mut receiver = Receiver::new(&pd, args)?;
     println!(

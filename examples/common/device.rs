@@ -2,7 +2,15 @@
 
 use std::fs;
 
-use doorbell::Context;
+use doorbell::{Context, Error, Result};
+
+/// Opens the device with this name, or the first one.
+pub fn open(name: Option<&str>) -> Result<Context> {
+    match name {
+        Some(name) => doorbell::open(name),
+        None => doorbell::devices()?.first().ok_or(Error::NoDevice)?.open(),
+    }
+}
 
 /// Name and kind of the device: `mlx5_0 (soft-mlx5)`, or with the name of its PCI function.
 pub fn describe(context: &Context) -> String {

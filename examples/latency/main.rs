@@ -81,10 +81,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let context = match &args.device {
-        Some(name) => doorbell::open(name)?,
-        None => doorbell::devices()?.first().ok_or("there is no RDMA device")?.open()?,
-    };
+    let context = device::open(args.device.as_deref())?;
     // A software device has started its thread by now.
     pin(args.cpu, args.host.is_none() && !args.local)?;
     let messages = args.warm_up.checked_add(args.iters).ok_or("too many messages")?;

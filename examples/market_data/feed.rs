@@ -3,6 +3,8 @@
 use std::io::{self, Read, Write};
 use std::net::Ipv4Addr;
 
+use crate::stream::{read_u64, write_u64};
+
 /// Groups of the A and the B feed.
 pub const GROUPS: [Ipv4Addr; 2] = [Ipv4Addr::new(239, 192, 1, 1), Ipv4Addr::new(239, 192, 1, 2)];
 /// UDP port of both.
@@ -48,16 +50,6 @@ pub fn read(frame: &[u8]) -> Option<u64> {
 
 /// Frames that were left out on purpose: feed and sequence number, in the order of sending.
 pub type Gaps = Vec<(usize, u64)>;
-
-pub fn write_u64(stream: &mut impl Write, value: u64) -> io::Result<()> {
-    stream.write_all(&value.to_be_bytes())
-}
-
-pub fn read_u64(stream: &mut impl Read) -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    stream.read_exact(&mut bytes)?;
-    Ok(u64::from_be_bytes(bytes))
-}
 
 pub fn write_gaps(stream: &mut impl Write, gaps: &Gaps) -> io::Result<()> {
     write_u64(stream, gaps.len() as u64)?;

@@ -18,6 +18,8 @@ mod feed;
 #[path = "../latency/plot.rs"]
 mod plot;
 mod publish;
+#[path = "../common/stream.rs"]
+mod stream;
 mod subscribe;
 
 use std::error::Error;
@@ -26,7 +28,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use doorbell::{Path, ProtectionDomain};
+use doorbell::Path;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -96,15 +98,5 @@ fn main() -> ExitCode {
             eprintln!("market_data: {error}");
             ExitCode::FAILURE
         }
-    }
-}
-
-impl Args {
-    fn pd(&self) -> Result<ProtectionDomain> {
-        let context = match &self.device {
-            Some(name) => doorbell::open(name)?,
-            None => doorbell::devices()?.first().ok_or("there is no RDMA device")?.open()?,
-        };
-        Ok(context.alloc_pd()?)
     }
 }

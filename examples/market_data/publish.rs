@@ -1,22 +1,18 @@
 //! The publisher.
 
-use std::net::TcpStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use doorbell::frames::{FrameConfig, FrameReceiver};
 use doorbell::{Buffer, BufferPool, CqConfig, PoolConfig, Sender, SqId};
 
 use crate::capture::Capture;
 use crate::feed::{self, Gaps, SIZES, WINDOW};
-use crate::{Args, Result};
+use crate::{Args, Result, device, stream};
 
 /// Frames on their way at most.
 const SENDS: u32 = 256;
 /// Frames with one doorbell.
 const BATCH: u32 = 32;
-/// How long to wait for the subscriber to listen.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// xorshift64.
 pub struct Random(u64);
@@ -119,7 +115,7 @@ impl Source {
 }
 
 pub fn run(args: &Args, host: &str, mut source: Source) -> Result<()> {
-    let pd = args.pd()?;
+    let pd = device::open(args.device.as_deref())?.alloc_pd()?;
     let config = CqConfig::new(SENDS).path(args.path);
     let mut sender = Sender::new(&pd, &config)?;
     // It receives nothing: no rule leads to it.
@@ -128,14 +124,14 @@ pub fn run(args: &Args, host: &str, mut source: Source) -> Result<()> {
     let queue = queue_pair.send_queue().ok_or("made without a send queue")?;
     let pool = BufferPool::new(&pd, &PoolConfig::new(SENDS, *SIZES.end() as u32))?;
 
-    let mut stream = connect(host, args.port)?;
+    let mut stream = stream::connect(host, args.port)?;
     for end in source.end() {
-        feed::write_u64(&mut stream, end)?;
+        stream::write_u64(&mut stream, end)?;
     }
     let (mut sent, mut taken, mut left) = (0, 0, true);
     while left {
         while sent >= taken + WINDOW {
-            taken = feed::read_u64(&mut stream)?;
+            taken = stream::read_u64(&mut stream)?;
         }
         let posted;
         (posted, left) = post(&mut sender, queue, &pool, &mut source)?;
@@ -147,11 +143,11 @@ pub fn run(args: &Args, host: &str, mut source: Source) -> Result<()> {
     }
     // Frames that are left out count as sent: the subscriber looks for them.
     while taken < sent {
-        taken = feed::read_u64(&mut stream)?;
+        taken = stream::read_u64(&mut stream)?;
     }
     feed::write_gaps(&mut stream, source.gaps())?;
     // The subscriber says by leaving that it has all.
-    let _ = feed::read_u64(&mut stream);
+    let _ = stream::read_u64(&mut stream);
     println!("published {sent} frames, left out {}", source.gaps().len());
     Ok(())
 }
@@ -178,18 +174,4 @@ fn finish(sender: &mut Sender) -> Result<()> {
         sent?;
     }
     Ok(())
-}
-
-fn connect(host: &str, port: u16) -> Result<TcpStream> {
-    let began = Instant::now();
-    loop {
-        match TcpStream::connect((host, port)) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream);
-            }
-            Err(_) if began.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(20)),
-            Err(error) => return Err(format!("connection to {host}:{port}: {error}").into()),
-        }
-    }
 }

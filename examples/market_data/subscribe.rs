@@ -1,7 +1,7 @@
 //! The subscriber.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -9,10 +9,10 @@ use doorbell::frames::{Flow, FrameConfig, FrameReceiver};
 use doorbell::{Clock, CqConfig, Timestamps};
 use hdrhistogram::Histogram;
 
-use crate::device::describe;
+use crate::device::{self, describe};
 use crate::feed::{self, GROUPS, Gaps, PORT, REPORT, WINDOW};
 use crate::plot::{self, Curve};
-use crate::{Args, Result};
+use crate::{Args, Result, stream};
 
 /// How long no frame may come.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -53,7 +53,7 @@ impl Feeds {
 }
 
 pub fn run(args: &Args, plain: bool, join_on: Option<Ipv4Addr>, svg: Option<&Path>) -> Result<()> {
-    let pd = args.pd()?;
+    let pd = device::open(args.device.as_deref())?.alloc_pd()?;
     let config = if plain {
         FrameConfig::new().plain(2 * WINDOW as u32, 2048)
     } else {
@@ -75,11 +75,8 @@ pub fn run(args: &Args, plain: bool, join_on: Option<Ipv4Addr>, svg: Option<&Pat
         rules.push(receiver.attach(&flow)?);
     }
 
-    let listener = TcpListener::bind(("0.0.0.0", args.port))?;
-    println!("waiting for a publisher on {}", listener.local_addr()?);
-    let (mut stream, _) = listener.accept()?;
-    stream.set_nodelay(true)?;
-    let end = [feed::read_u64(&mut stream)?, feed::read_u64(&mut stream)?];
+    let mut stream = stream::accept(args.port, "a publisher")?;
+    let end = [stream::read_u64(&mut stream)?, stream::read_u64(&mut stream)?];
 
     let mut feeds = Feeds { next: [0; 2], gaps: Gaps::new(), delivered: 0, lost: 0, duplicates: 0 };
     let mut latency = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3)?;
@@ -109,7 +106,7 @@ pub fn run(args: &Args, plain: bool, join_on: Option<Ipv4Addr>, svg: Option<&Pat
         }
         drop(batch);
         if frames / REPORT != before / REPORT || feeds.next == end {
-            feed::write_u64(&mut stream, frames)?;
+            stream::write_u64(&mut stream, frames)?;
         }
         if frames > before {
             last = Instant::now();

@@ -7,7 +7,7 @@ use doorbell::frames::{Flow, FrameConfig, FrameReceiver};
 use doorbell::{BufferPool, CqConfig, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, Sender};
 
 use crate::wire::{self, EXCHANGE, Tick};
-use crate::{Args, PATIENCE, Result};
+use crate::{Args, PATIENCE, Result, device, stream};
 
 /// Bytes of the longest frame.
 const FRAME: u32 = 128;
@@ -29,14 +29,14 @@ struct Exchange {
 }
 
 pub fn run(args: &Args, host: &str, ticks: u64) -> Result<()> {
-    let pd = args.pd()?;
+    let pd = device::open(args.device.as_deref())?.alloc_pd()?;
     let cq = CqConfig::new(64).path(args.path);
     let mut sender = Sender::new(&pd, &cq)?;
     let config = FrameConfig::new().plain(64, FRAME).sends(16).max_inline(FRAME).cq(cq);
     let frames = FrameReceiver::with_sender(&pd, &config, &mut sender)?;
     let _rule = frames.attach(&Flow::mac(EXCHANGE.0))?;
-    let mut stream = connect(host, args.port)?;
-    let orders = match wire::read_u64(&mut stream)? {
+    let mut stream = stream::connect(host, args.port)?;
+    let orders = match stream::read_u64(&mut stream)? {
         0 => Orders::Frames,
         _ => Orders::Connection(Box::new(accept(&pd, &mut stream, args)?)),
     };
@@ -118,7 +118,7 @@ impl Exchange {
         let began = Instant::now();
         loop {
             self.send(Tick::LAST)?;
-            match wire::read_u64(stream) {
+            match stream::read_u64(stream) {
                 Ok(sent) => return Ok(sent),
                 Err(_) if began.elapsed() < PATIENCE => {}
                 Err(error) => return Err(format!("the trader does not end: {error}").into()),
@@ -131,19 +131,5 @@ fn pause() {
     let began = Instant::now();
     while began.elapsed() < PAUSE {
         std::thread::yield_now();
-    }
-}
-
-fn connect(host: &str, port: u16) -> Result<TcpStream> {
-    let began = Instant::now();
-    loop {
-        match TcpStream::connect((host, port)) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream);
-            }
-            Err(_) if began.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(20)),
-            Err(error) => return Err(format!("connection to {host}:{port}: {error}").into()),
-        }
     }
 }

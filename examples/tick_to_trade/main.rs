@@ -15,6 +15,8 @@ mod device;
 mod exchange;
 #[path = "../latency/plot.rs"]
 mod plot;
+#[path = "../common/stream.rs"]
+mod stream;
 mod trade;
 mod wire;
 
@@ -24,7 +26,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use doorbell::{Path, ProtectionDomain};
+use doorbell::Path;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -80,15 +82,5 @@ fn main() -> ExitCode {
             eprintln!("tick_to_trade: {error}");
             ExitCode::FAILURE
         }
-    }
-}
-
-impl Args {
-    fn pd(&self) -> Result<ProtectionDomain> {
-        let context = match &self.device {
-            Some(name) => doorbell::open(name)?,
-            None => doorbell::devices()?.first().ok_or("there is no RDMA device")?.open()?,
-        };
-        Ok(context.alloc_pd()?)
     }
 }

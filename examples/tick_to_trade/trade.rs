@@ -1,7 +1,6 @@
 //! The trader.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::time::Instant;
 
@@ -9,10 +8,10 @@ use doorbell::frames::{Flow, FrameConfig, FrameReceiver};
 use doorbell::{Clock, CqConfig, QpConfig, QueuePair, Sender, SqId, Timestamp, Timestamps};
 use hdrhistogram::Histogram;
 
-use crate::device::describe;
+use crate::device::{self, describe};
 use crate::plot::{self, Curve};
 use crate::wire::{self, BYTES, GROUP, PRICES, Tick};
-use crate::{Args, PATIENCE, Result};
+use crate::{Args, PATIENCE, Result, stream};
 
 /// Bytes of the longest frame.
 const FRAME: u32 = 128;
@@ -35,7 +34,7 @@ struct Times {
 }
 
 pub fn run(args: &Args, rc: bool, svg: Option<&Path>) -> Result<()> {
-    let pd = args.pd()?;
+    let pd = device::open(args.device.as_deref())?.alloc_pd()?;
     let cq = CqConfig::new(64).timestamps(Timestamps::Ticks).path(args.path);
     let mut sender = Sender::new(&pd, &cq)?;
     let config = FrameConfig::new().plain(1024, FRAME).cq(cq);
@@ -50,11 +49,8 @@ pub fn run(args: &Args, rc: bool, svg: Option<&Path>) -> Result<()> {
     };
     let _rule = frames.attach(&Flow::udp(GROUP, PRICES))?;
 
-    let listener = TcpListener::bind(("0.0.0.0", args.port))?;
-    println!("waiting for an exchange on {}", listener.local_addr()?);
-    let (mut stream, _) = listener.accept()?;
-    stream.set_nodelay(true)?;
-    wire::write_u64(&mut stream, rc.into())?;
+    let mut stream = stream::accept(args.port, "an exchange")?;
+    stream::write_u64(&mut stream, rc.into())?;
     let queue = match &mut connection {
         Some(qp) => {
             qp.connect_over(&mut stream)?;
@@ -67,7 +63,7 @@ pub fn run(args: &Args, rc: bool, svg: Option<&Path>) -> Result<()> {
     let mut times = Times { adapter: histogram()?, program: histogram()? };
     let sent = trade(&mut frames, &mut sender, queue, &mut orders, &mut times)?;
     report(&frames, rc, &times, svg)?;
-    wire::write_u64(&mut stream, sent)?;
+    stream::write_u64(&mut stream, sent)?;
     Ok(())
 }
 

@@ -1,6 +1,5 @@
 //! Prices and orders, and the datagrams that carry them.
 
-use std::io::{self, Read, Write};
 use std::net::Ipv4Addr;
 
 use etherparse::PacketBuilder;
@@ -83,14 +82,4 @@ fn frame(from: ([u8; 6], [u8; 4]), to: ([u8; 6], [u8; 4]), port: u16) -> Frame {
 /// Puts a price or an order into a frame.
 pub fn put(frame: &mut Frame, tick: Tick) {
     frame[HEADERS..].copy_from_slice(&tick.to_bytes());
-}
-
-pub fn write_u64(stream: &mut impl Write, value: u64) -> io::Result<()> {
-    stream.write_all(&value.to_be_bytes())
-}
-
-pub fn read_u64(stream: &mut impl Read) -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    stream.read_exact(&mut bytes)?;
-    Ok(u64::from_be_bytes(bytes))
 }

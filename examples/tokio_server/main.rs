@@ -61,10 +61,7 @@ struct Args {
 async fn main() -> ExitCode {
     let args = Args::parse();
     let run = async {
-        let context = match &args.device {
-            Some(name) => doorbell::open(name)?,
-            None => doorbell::devices()?.first().ok_or("there is no RDMA device")?.open()?,
-        };
+        let context = device::open(args.device.as_deref())?;
         match args.clients {
             Some(clients) => client::run(&context, &args, clients).await,
             None => server::run(&context, &args).await,
