@@ -1,8 +1,13 @@
 //! Waiting for descriptors.
 
 use std::io;
+#[cfg(feature = "tokio")]
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
+
+#[cfg(feature = "tokio")]
+use tokio::io::{Interest, unix::AsyncFd};
 
 /// Waits until there is something to read, at most until `deadline`. Returns `true` if there is. A signal handler
 /// that runs does not end the wait.
@@ -38,4 +43,12 @@ pub(crate) fn either_is_readable(
             }
         }
     }
+}
+
+/// Returns a copy of a descriptor that wakes the current task of tokio when it becomes readable.
+#[cfg(feature = "tokio")]
+pub(crate) fn registered(fd: impl AsFd) -> io::Result<AsyncFd<OwnedFd>> {
+    let copy = fd.as_fd().try_clone_to_owned()?;
+    // SAFETY: the descriptor is owned, and open until the value is dropped.
+    Ok(unsafe { AsyncFd::register_with_interest(copy, Interest::READABLE) }?)
 }

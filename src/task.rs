@@ -2,18 +2,18 @@
 
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::async_event::AsyncEvent;
 use crate::cq::Completions;
 use crate::error::{Error, Result};
 use crate::events::AsyncEvents;
+use crate::poll::registered;
 use crate::tags::{TagEvent, TagMatchingSrq};
 
 /// A [`Receiver`](crate::Receiver), [`Sender`](crate::Sender), [`FrameReceiver`](crate::frames::FrameReceiver) or
@@ -211,12 +211,4 @@ impl Stream for EventStream {
             ready!(self.fd.poll_read_ready(cx)).map_err(Error::Io)?.clear_ready();
         }
     }
-}
-
-/// A copy of a descriptor that wakes the current task when it becomes readable.
-fn registered(fd: impl AsFd) -> Result<AsyncFd<OwnedFd>> {
-    let copy = fd.as_fd().try_clone_to_owned()?;
-    // SAFETY: the descriptor is owned, and open until the value is dropped.
-    let registered = unsafe { AsyncFd::register_with_interest(copy, Interest::READABLE) };
-    registered.map_err(|error| Error::Io(error.into()))
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rdma_core_sys as sys;
 
+use super::event::Event;
 use super::id::Id;
 use crate::error::{Error, Result};
 use crate::qp::QueuePair;
@@ -56,15 +57,32 @@ impl Connection {
         let timeout = timeout.into();
         while !self.disconnected {
             let Some(event) = self.id.event(timeout)? else { return Ok(false) };
-            match event.kind {
-                sys::RDMA_CM_EVENT_DISCONNECTED | sys::RDMA_CM_EVENT_TIMEWAIT_EXIT => {
-                    self.disconnected = true;
-                }
-                sys::RDMA_CM_EVENT_ESTABLISHED => {}
-                _ => return Err(event.error(self.id.cm, "rdma_get_cm_event", &self.id.subject)),
-            }
+            self.take(event)?;
         }
         Ok(true)
+    }
+
+    /// Waits like [`wait_disconnected`](Self::wait_disconnected) in a task of tokio. A dropped future loses
+    /// nothing. Needs the feature `tokio`.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`], also if the device was removed; [`Error::Io`] if tokio cannot watch the descriptor.
+    #[cfg(feature = "tokio")]
+    pub async fn wait_disconnected_async(&mut self) -> Result<()> {
+        while !self.disconnected {
+            let event = self.id.event_async().await?;
+            self.take(event)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event) -> Result<()> {
+        match event.kind {
+            sys::RDMA_CM_EVENT_DISCONNECTED | sys::RDMA_CM_EVENT_TIMEWAIT_EXIT => self.disconnected = true,
+            sys::RDMA_CM_EVENT_ESTABLISHED => {}
+            _ => return Err(event.error(self.id.cm, "rdma_get_cm_event", &self.id.subject)),
+        }
+        Ok(())
     }
 
     /// Disconnects from the peer and moves the queue pair to ERROR: its requests are flushed. To use the queue pair

@@ -107,6 +107,19 @@ impl Id {
         Ok(Some(unsafe { Event::take(self.cm, event) }))
     }
 
+    /// Waits in a task of tokio for the next event.
+    #[cfg(feature = "tokio")]
+    pub(super) async fn event_async(&mut self) -> Result<Event> {
+        let channel = poll::registered(self.as_fd())?;
+        loop {
+            let mut ready = channel.readable().await?;
+            if let Some(event) = self.event(Some(Duration::ZERO))? {
+                return Ok(event);
+            }
+            ready.clear_ready();
+        }
+    }
+
     /// Waits for one event, on which `operation` depends.
     pub(super) fn wait_for(
         &mut self,

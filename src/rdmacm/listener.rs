@@ -9,6 +9,7 @@ use std::time::Duration;
 use rdma_core_sys as sys;
 
 use super::connection::Connection;
+use super::event::Event;
 use super::id::{Id, sockaddr};
 use crate::error::Result;
 use crate::qp::QueuePair;
@@ -76,13 +77,30 @@ impl Listener {
     /// # Errors
     /// [`Error::Verbs`](crate::Error::Verbs), also if the device was removed.
     pub fn accept(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Option<Request>> {
-        let Some(event) = self.id.event(timeout.into())? else { return Ok(None) };
+        self.id.event(timeout.into())?.map(|event| self.request(event)).transpose()
+    }
+
+    /// Waits like [`accept`](Self::accept) in a task of tokio. A dropped future loses no request. Needs the feature
+    /// `tokio`.
+    ///
+    /// [`Request::accept`] and [`Route::connect`](crate::rdmacm::Route::connect) wait for the peer: call them in
+    /// `tokio::task::spawn_blocking`, as the page Connecting of the book shows.
+    ///
+    /// # Errors
+    /// The errors of [`accept`](Self::accept); [`Error::Io`](crate::Error::Io) if tokio cannot watch the descriptor.
+    #[cfg(feature = "tokio")]
+    pub async fn accept_async(&mut self) -> Result<Request> {
+        let event = self.id.event_async().await?;
+        self.request(event)
+    }
+
+    fn request(&self, event: Event) -> Result<Request> {
         let event =
             event.expect(self.id.cm, sys::RDMA_CM_EVENT_CONNECT_REQUEST, "rdma_get_cm_event", &self.id.subject)?;
         // SAFETY: the event gave us the identifier, and is acknowledged.
         let id = unsafe { Id::of_request(self.id.cm, event.id) }?;
         let device_name = id.device_name()?;
-        Ok(Some(Request { id, device_name, private_data: event.private_data }))
+        Ok(Request { id, device_name, private_data: event.private_data })
     }
 }
 
