@@ -52,8 +52,8 @@
 //! - `memmap2`: pools in mappings of the crate memmap2, see [`StableMemory`].
 //! - `rdmacm`: connections by IP address, module `rdmacm`.
 //! - `serde`: [`QpAddress`] in the formats of serde.
-//! - `tokio`: `Async` for everything that has [`Completions`], `EventStream`, `QueuePair::connect_over_async`, and with `rdmacm`
-//!   `accept_async` and `wait_disconnected_async`.
+//! - `tokio`: `Async` for everything that has [`Completions`], `EventStream`, `QueuePair::connect_over_async`; with
+//!   `rdmacm` also `accept_async` and `wait_disconnected_async`.
 //! - `tracing`: events of the control path; the page Diagnostics of the book lists them.
 
 mod async_event;
