@@ -55,6 +55,11 @@ add_suite() {
         strip --strip-debug -o "$to" "$file"
         add_libraries "$file"
     done
+    # The machine has no compiler.
+    for name in rdma tags; do
+        cc -O1 "tests/interop/$name.c" -libverbs -o "$out/suite/programs/peer-$name"
+        add_libraries "$out/suite/programs/peer-$name"
+    done
 }
 
 # Writes the file system to $out.cpio.
