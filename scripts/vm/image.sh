@@ -23,7 +23,10 @@ done
 answers=$here/../../soft-mlx5/tests/programs/answers
 cc -O1 "$answers.c" -libverbs -o "$out/usr/bin/answers"
 add_libraries "$out/usr/bin/answers"
-cp "$answers.txt" "$out/suite/"
+case ${LINK-ib} in
+    ib) cp "$answers.txt" "$out/suite/answers.txt" ;;
+    roce) cp "$answers-roce.txt" "$out/suite/answers.txt" ;;
+esac
 # Loaded at run time.
 libraries=("/usr/lib/*/libibverbs/libmlx5-rdmav*.so" "/usr/lib/*/librdmacm.so.1" "/usr/lib/*/libmlx5.so.1")
 # pthread_exit needs it.

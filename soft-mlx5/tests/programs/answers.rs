@@ -18,11 +18,12 @@ fn compile() -> String {
 #[test]
 fn the_answers_of_soft_mlx5_are_those_that_a_kernel_is_compared_with() {
     let program = compile();
-    let expected = include_str!("answers.txt");
-    let answers = finish(&mut run(&[], &[&program])).succeeded();
-    for (line, (answer, expected)) in answers.lines().zip(expected.lines()).enumerate() {
-        assert_eq!(answer, expected, "line {}", line + 1);
+    for (link, expected) in [("ib", include_str!("answers.txt")), ("roce", include_str!("answers-roce.txt"))] {
+        let answers = finish(&mut run(&["--link", link], &[&program])).succeeded();
+        for (line, (answer, expected)) in answers.lines().zip(expected.lines()).enumerate() {
+            assert_eq!(answer, expected, "{link}, line {}", line + 1);
+        }
+        assert_eq!(answers.lines().count(), expected.lines().count(), "{link}");
     }
-    assert_eq!(answers.lines().count(), expected.lines().count());
     std::fs::remove_file(program).unwrap();
 }

@@ -1,6 +1,13 @@
 # Modules unloaded and loaded again, then the function unbound and bound.
 set -e
+. /suite/environment
 device() {
+    if [ "$LINK" = roce ]; then
+        # The network interface is a new one, without an address.
+        netdev=$(ls /sys/class/infiniband/mlx5_0/device/net | head -n 1)
+        ip address add 192.0.2.1/24 dev "$netdev"
+        ip link set "$netdev" up
+    fi
     for _ in $(seq 300); do
         ! grep -qs ACTIVE /sys/class/infiniband/mlx5_0/ports/1/state || break
         sleep 0.1
@@ -18,7 +25,7 @@ for _ in 1 2; do
     echo "$function" >/sys/bus/pci/drivers/mlx5_core/bind
     device
 done
-ibv_rc_pingpong -d mlx5_0 -p 18630 -n 100 -e &
+ibv_rc_pingpong -d mlx5_0 -p 18630 $GID_OPTION -n 100 -e &
 /suite/listening 18630
-ibv_rc_pingpong -d mlx5_0 -p 18630 -n 100 -e 127.0.0.1
+ibv_rc_pingpong -d mlx5_0 -p 18630 $GID_OPTION -n 100 -e 127.0.0.1
 wait $!
