@@ -1,5 +1,6 @@
 //! The queue pairs that send to the queue pairs of a [`Pair`](super::pair::Pair): of this process, or of the peer.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use doorbell::{
@@ -12,6 +13,7 @@ use super::messages::{FarShape, Request, SeenCqe};
 use super::peer::RemoteFar;
 use super::rings::Tap;
 use super::stop::{Stop, fail};
+use super::witness::Witness;
 
 /// Queue key of datagrams.
 pub const QKEY: u32 = 0x1234_5678;
@@ -28,6 +30,7 @@ pub struct LocalFar {
     pd: ProtectionDomain,
     /// Buffers of long messages, from the first one on.
     long: Option<BufferPool>,
+    witness: Rc<RefCell<Witness>>,
 }
 
 struct Queue {
@@ -66,8 +69,8 @@ impl LocalFar {
             let tap = if watched { Some(Tap::new(cq, &lab.witness)?) } else { None };
             queues.push(Queue { qp, sender, to: None, tap });
         }
-        let (datagrams, pd) = (shape.datagrams, lab.pd.clone());
-        Ok(Self { queues, _receiver: receiver, datagrams, pd, long: None })
+        let (datagrams, pd, witness) = (shape.datagrams, lab.pd.clone(), Rc::clone(&lab.witness));
+        Ok(Self { queues, _receiver: receiver, datagrams, pd, long: None, witness })
     }
 
     /// Returns the addresses of the queue pairs.
@@ -158,9 +161,14 @@ fn posted<P>(done: Result<(), Refused<P, NotSent>>) -> Result<(), Stop> {
 }
 
 impl Drop for LocalFar {
-    /// Looks at CQEs that came too late for the checks.
+    /// Looks at CQEs that came too late for the checks. The numbers may come back.
     fn drop(&mut self) {
-        self.queues.iter_mut().filter_map(|queue| queue.tap.as_mut()).for_each(|tap| _ = tap.look());
+        for Queue { qp, tap, .. } in &mut self.queues {
+            if let Some(tap) = tap {
+                tap.look();
+            }
+            self.witness.borrow_mut().forget(qp.qp_num());
+        }
     }
 }
 
