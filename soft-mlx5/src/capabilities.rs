@@ -133,7 +133,8 @@ const FLOW_TABLE: FlowTable = FlowTable {
     identified_miss: true,
     modify_table: true,
     log_max_size: 16,
-    max_level: 64,
+    // The receive tables of Linux 7.2 have more than 64 levels.
+    max_level: 128,
     log_max_tables: 16,
     log_max_destination: 8,
     log_max_flows: 16,

@@ -261,9 +261,9 @@ fn tables_lead_upwards_and_stay_while_they_are_used() {
     let rq = world.rq();
     let tir = world.tir(rq.number);
     let low = world.table(1, None).unwrap();
-    let high = world.table(5, None).unwrap();
-    assert_eq!(world.table(5, Some(high)), Err(Refusal::LEVEL));
-    assert_eq!(world.table(64, None), Err(Refusal::TABLE));
+    let high = world.table(127, None).unwrap();
+    assert_eq!(world.table(127, Some(high)), Err(Refusal::LEVEL));
+    assert_eq!(world.table(128, None), Err(Refusal::TABLE));
     let modify = |world: &mut World, table, miss_table| {
         let request = Request::new(Opcode::MODIFY_FLOW_TABLE);
         let context = TableContext { miss_action: 1, miss_table, ..TableContext::ZERO };
