@@ -274,6 +274,8 @@ pub enum Error {
         peer: String,
         /// Reason, as in the REJ message of the InfiniBand specification, 12.6.7.2.
         reason: i32,
+        /// Data of the program that refused, padded with zeros to 148 bytes.
+        private_data: Vec<u8>,
     },
 
     /// Raw packets need a capability that the program does not have.

@@ -46,7 +46,7 @@ fn texts() -> Vec<(&'static str, String)> {
         Error::NotMember { qp_num: 0x40, gid: group },
         Error::SilentPeer { received: 7, expected: 32 },
         Error::Handshake("its address has no GID, and this port needs one".to_owned()),
-        Error::Rejected { peer: "192.0.2.1:7000".to_owned(), reason: 8 },
+        Error::Rejected { peer: "192.0.2.1:7000".to_owned(), reason: 8, private_data: Vec::new() },
         Error::NeedsNetRaw { operation: "ibv_create_qp", device: name() },
         Error::TimedOut { operation: "drain_qp", subject: "QP 0x40 (event LAST_WQE_REACHED)".to_owned() },
         Error::Io(os()),

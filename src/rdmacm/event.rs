@@ -52,7 +52,7 @@ impl Event {
     /// Returns the error when `operation` of `subject` waited for another event.
     pub(super) fn error(self, cm: &RdmaCm, operation: &'static str, subject: &str) -> Error {
         if self.kind == sys::RDMA_CM_EVENT_REJECTED {
-            return Error::Rejected { peer: subject.to_owned(), reason: self.status };
+            return Error::Rejected { peer: subject.to_owned(), reason: self.status, private_data: self.private_data };
         }
         let source = if self.status < 0 {
             io::Error::from_raw_os_error(-self.status)

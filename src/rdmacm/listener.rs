@@ -3,7 +3,6 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::ptr;
 use std::time::Duration;
 
 use rdma_core_sys as sys;
@@ -11,7 +10,7 @@ use rdma_core_sys as sys;
 use super::connection::Connection;
 use super::event::Event;
 use super::id::{Id, sockaddr};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::qp::QueuePair;
 
 /// Requests that may wait for [`Listener::accept`].
@@ -19,6 +18,8 @@ const BACKLOG: i32 = 128;
 
 /// Bytes that the connection manager leaves to the program in the answer to a request.
 const MAX_PRIVATE_DATA: usize = 196;
+/// The same in a rejection.
+const MAX_REJECT_DATA: usize = 148;
 
 /// Waits for peers that connect. The descriptor is readable when a peer waits.
 ///
@@ -32,7 +33,7 @@ const MAX_PRIVATE_DATA: usize = 196;
 /// let mut clients = Vec::new();
 /// while let Some(request) = listener.accept(None)? {
 ///     if !request.private_data().starts_with(b"hello") {
-///         request.reject()?;
+///         request.reject(b"unknown")?;
 ///         continue;
 ///     }
 ///     let mut qp = QueuePair::builder(&doorbell::QpConfig::rc()).receive(receiver, srq).build()?;
@@ -133,7 +134,7 @@ impl fmt::Debug for Listener {
 ///         let request = listener.accept(None)?.ok_or("no time-out was given")?;
 ///         // The bytes after the word are padding.
 ///         if !request.private_data().starts_with(b"please") {
-///             request.reject()?;
+///             request.reject(b"unknown")?;
 ///             continue;
 ///         }
 ///         let mut qp = QueuePair::builder(&doorbell::QpConfig::rc()).receive(receiver, RqConfig::new(128)).build()?;
@@ -184,13 +185,17 @@ impl Request {
         Ok(Connection::new(self.id, self.private_data))
     }
 
-    /// Rejects the peer.
+    /// Rejects the peer, which finds `private_data` in [`Error::Rejected`](crate::Error::Rejected). `private_data` has
+    /// at most 148 bytes.
     ///
     /// # Errors
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if it has more: the peer is rejected without it;
     /// [`Error::Verbs`](crate::Error::Verbs) if `rdma_reject` fails.
-    pub fn reject(self) -> Result<()> {
-        // SAFETY: a live identifier; no private data.
-        let result = unsafe { (self.id.cm.reject)(self.id.as_raw(), ptr::null(), 0) };
+    pub fn reject(self, private_data: &[u8]) -> Result<()> {
+        let len = private_data.len();
+        Error::check_range("length of private_data", len as u64, 0, MAX_REJECT_DATA as u64)?;
+        // SAFETY: a live identifier; the bytes outlive the call.
+        let result = unsafe { (self.id.cm.reject)(self.id.as_raw(), private_data.as_ptr().cast(), len as u8) };
         self.id.check("rdma_reject", result)
     }
 }

@@ -163,11 +163,12 @@ fn a_refusal_leaves_the_queue_pair_as_it_was() {
     for dropped in [false, true] {
         let (refused, _) = meet(address, &mut qp, |request| {
             if !dropped {
-                request.reject()?;
+                request.reject(b"full")?;
             }
             Err(Error::NoDevice)
         });
-        assert_matches!(refused, Err(Error::Rejected { .. }));
+        let data: &[u8] = if dropped { &[0; 4] } else { b"full" };
+        assert_matches!(refused, Err(Error::Rejected { private_data, .. }) if private_data.starts_with(data));
     }
     // A port without a listener: its listener was dropped.
     let port = Listener::bind((address, 0).into()).unwrap().port();

@@ -27,7 +27,7 @@ fn requests_wait_and_are_answered_in_any_order() {
                 let connected = ask(to, &mut qp, &[number]);
                 if number == UNWANTED {
                     let refused = connected.unwrap_err();
-                    assert_matches!(refused, Error::Rejected { .. });
+                    assert_matches!(&refused, Error::Rejected { private_data, .. } if private_data[..] == [number; 148]);
                     assert!(refused.to_string().contains("its program refused"), "{refused}");
                     return;
                 }
@@ -55,7 +55,7 @@ fn requests_wait_and_are_answered_in_any_order() {
             assert_eq!(peer.ip(), address);
             assert!(format!("{request:?}").contains(&peer.to_string()), "{request:?}");
             if number == UNWANTED {
-                request.reject().unwrap();
+                request.reject(&[number; 148]).unwrap();
                 continue;
             }
             let mut qp = server.qp();
@@ -86,6 +86,10 @@ fn a_rejected_request_returns_the_reason() {
     let [asking, answering] = asked(address, &mut near_qp, &mut far_qp, &[1; 197]);
     assert_matches!(asking, Error::Rejected { .. });
     assert_matches!(answering, Error::OutOfRange { max: 196, .. });
+
+    let (asking, answering) = meet(address, &mut near_qp, |request| Err(request.reject(&[1; 149]).unwrap_err()));
+    assert_matches!(asking.unwrap_err(), Error::Rejected { .. });
+    assert_matches!(answering.unwrap_err(), Error::OutOfRange { max: 148, .. });
 
     let mut used = far.qp();
     used.to_error().unwrap();
