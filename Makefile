@@ -3,7 +3,7 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-frames demo-tags demo-trade setup check test proof busy bench rxe vm vm-shell conformance long-conformance explore memory mutants cargo-mutants fuzz soak fmt doc book package install-c action
+.PHONY: help demo demo-frames demo-tags demo-trade setup check test proof busy bench rxe vm vm-shell conformance long-conformance explore memory mutants cargo-mutants semver fuzz soak fmt doc book package install-c action
 
 help:
 	@echo 'make demo                         Receive 200,000 messages from two processes (DEMO_PATH=verbs: through libibverbs)'
@@ -24,6 +24,7 @@ help:
 	@echo 'make long-conformance             The same, 1,000,000 with the installed libmlx5 and with that of Debian 13'
 	@echo 'make mutants                      Insert known driver errors and check that tests catch them'
 	@echo 'make cargo-mutants                Run cargo-mutants on mlx5-wire and mlx5-ring (FILE=mlx5/ring/src/srq.rs)'
+	@echo 'make semver                       List changes of the interface that break programs (BASE=revision)'
 	@echo 'make explore                      Check every state of queues of up to eight slots'
 	@echo 'make memory                       Run the tests under AddressSanitizer, and conformance under valgrind'
 	@echo 'make fuzz N=10000000              Fuzz the device and the CQ readers (TARGET=name, SEED=number)'
@@ -98,6 +99,10 @@ mutants:
 cargo-mutants:
 	@scripts/setup.sh build
 	@scripts/cargo-mutants.sh $(FILE)
+
+semver:
+	@scripts/setup.sh build
+	@scripts/semver.sh $(BASE)
 
 explore:
 	@scripts/setup.sh build

@@ -15,13 +15,8 @@ files=("$@")
 [ $# != 0 ] || mapfile -t files < <(git ls-files mlx5/wire/src mlx5/ring/src | grep -v '/testing/\|tests\(/\|\.rs$\)')
 
 target=$(target_directory)
-tools=$target/tools
-export PATH=$tools/bin:$PATH
-have() {
-    command -v "cargo-$1" >/dev/null || cargo install --quiet --locked --root "$tools" --version "$2" "cargo-$1"
-}
-have mutants 27.1.0
-have nextest 0.9.143
+cargo_tool mutants 27.1.0
+cargo_tool nextest 0.9.143
 # The sources are changed in place, of a copy: building it again after each change is quick.
 tree=$target/cargo-mutants/tree out=$target/cargo-mutants/out
 rm -rf "$tree" "$out"

@@ -41,3 +41,11 @@ skip() {
     [ "${CI-}" = true ] && exit 1
     exit 3
 }
+
+# Installs a subcommand of cargo below the target directory, unless there is one: cargo_tool NAME VERSION
+cargo_tool() {
+    local tools
+    tools=$(target_directory)/tools
+    export PATH=$tools/bin:$PATH
+    command -v "cargo-$1" >/dev/null || cargo install --quiet --locked --root "$tools" --version "$2" "cargo-$1"
+}
