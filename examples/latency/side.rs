@@ -75,14 +75,15 @@ impl Side {
     /// Sends a message: its doorbell has rung when this returns.
     pub fn send(&mut self) -> Result<()> {
         if self.size <= INLINE {
-            let sent = self.sender.send(self.queue, &self.bytes[..self.size]);
-            return sent.map_err(|refused| refused.reason.into());
+            // The answer says that the message arrived: no completion is needed.
+            let request = self.sender.post(self.queue)?.unsignaled();
+            return request.send(&self.bytes[..self.size]).map_err(|refused| refused.reason.into());
         }
         let buffer = self.buffer.take().ok_or("a send is outstanding")?;
         Ok(self.sender.send(self.queue, buffer)?)
     }
 
-    /// Takes completions of sends, and waits for the buffer of the last one.
+    /// Frees the slots of sends, and waits for the buffer of the last one.
     pub fn finish_send(&mut self) -> Result<()> {
         loop {
             while let Some(completion) = self.sender.next() {

@@ -57,9 +57,8 @@ pub trait Completions: Waiting {
     /// [poll](Self::has_completions) already: then poll instead of sleeping. The call also consumes the events of
     /// earlier calls, so call it before each sleep.
     ///
-    /// With a sender, poll, then post, then arm. If a poll returned completions after
-    /// [`NotSent::Full`](crate::NotSent::Full), post again before you sleep: nothing may be outstanding, and then
-    /// nothing ends the sleep.
+    /// With a sender, poll, then post, then arm. After [`NotSent::Full`](crate::NotSent::Full) and a poll, post again
+    /// before you sleep: nothing may be outstanding, and then nothing ends the sleep.
     ///
     /// ```no_run
     /// use std::os::fd::AsRawFd;
@@ -92,7 +91,8 @@ pub trait Completions: Waiting {
     fn arm(&mut self) -> Result<bool>;
 
     /// Returns `true` if there is something to poll. For a sender also after a queue pair was reset, destroyed or
-    /// dropped: then a poll may return nothing. For tags an event: a message that matches no receive is none.
+    /// dropped, and for unsignaled requests: then a poll may return nothing. For tags an event: a message that matches
+    /// no receive is none.
     fn has_completions(&mut self) -> bool;
 
     /// Sleeps until there is [something to poll](Self::has_completions), at most for `timeout`; without a time-out,

@@ -149,10 +149,11 @@ impl QpConfig {
         self
     }
 
-    /// Sets how many requests that are rung together may follow each other without a CQE, no limit by default. A buffer
-    /// comes back with the next CQE of its queue, so a smaller number returns buffers earlier. 0 requests a CQE for
-    /// each request, like [`Posting::signaled`](crate::Posting::signaled). The last request before a doorbell and at
-    /// least one request in each quarter of the queue always have a CQE.
+    /// Sets how many requests that are rung together, or are [unsignaled](crate::Request::unsignaled), may follow each
+    /// other without a CQE, no limit by default. A buffer comes back with the next CQE of its queue, so a smaller
+    /// number returns buffers earlier. 0 requests a CQE for each request, like
+    /// [`Posting::signaled`](crate::Posting::signaled). The last request before a doorbell, if it is not unsignaled,
+    /// and at least one request in each quarter of the queue always have a CQE.
     pub const fn max_unsignaled(mut self, requests: u32) -> Self {
         self.max_unsignaled = requests;
         self

@@ -173,32 +173,63 @@ impl Sender {
         }
     }
 
-    /// Takes the next request that is over.
+    /// Takes the next request that is over and is returned.
     #[inline(always)]
     fn take_next(&mut self) -> Option<Result<SendCompletion<'_>, SendFailure>> {
-        if self.run.is_over() && !self.next_run() {
-            return None;
+        loop {
+            if self.run.is_over() && !self.next_run() {
+                return None;
+            }
+            if self.run.status != sys::IBV_WC_SUCCESS {
+                match self.take_failure() {
+                    Some(failure) => return Some(Err(failure)),
+                    None => continue,
+                }
+            }
+            // SAFETY: [run], which is not over.
+            let request = unsafe { self.run.requests.take() };
+            let Run { queue, time, .. } = self.run;
+            let rest = if request.is_plain() {
+                Rest::default()
+            } else if request.is_unsignaled() {
+                self.pass_over(request);
+                continue;
+            } else {
+                rest_of(&mut self.queues, queue, request.more())
+            };
+            let token = request.wr_id();
+            // SAFETY: it was taken from its queue just now, and no other code has it.
+            let buffer = unsafe { request.into_buffer() };
+            return Some(Ok(SendCompletion { queue, token, buffer, rest, time, cq: &self.cq.object }));
         }
-        if self.run.status != sys::IBV_WC_SUCCESS {
-            return Some(Err(self.take_failure()));
-        }
-        // SAFETY: [run], which is not over.
-        let request = unsafe { self.run.requests.take() };
-        let Run { queue, time, .. } = self.run;
-        let more = request.more();
-        let rest = if more == 0 { Rest::default() } else { rest_of(&mut self.queues, queue, more) };
-        let token = request.wr_id();
-        // SAFETY: it was taken from its queue just now, and no other code has it.
-        let buffer = unsafe { request.into_buffer() };
-        Some(Ok(SendCompletion { queue, token, buffer, rest, time, cq: &self.cq.object }))
     }
 
-    /// Takes the next request of the run, which has failed and is not over.
+    /// Passes over an unsignaled request, which has succeeded and was taken, and those that follow it. Their buffers
+    /// return to their pools.
     #[cold]
     #[inline(never)]
-    fn take_failure(&mut self) -> SendFailure {
+    fn pass_over(&mut self, request: WorkRequest) {
+        let more = request.more();
+        // SAFETY: it was taken from its queue just now, and no other code has it.
+        drop(unsafe { request.into_buffer() });
+        if more > 0 {
+            // Buffers that nobody takes are dropped.
+            rest_of(&mut self.queues, self.run.queue, more);
+        }
+        // SAFETY: [run].
+        unsafe { self.run.requests.pass_over(WorkRequest::is_unsignaled_copy) }
+    }
+
+    /// Takes the next request of the run, which has failed and is not over; returns `None` if the program did not post
+    /// it.
+    #[cold]
+    #[inline(never)]
+    fn take_failure(&mut self) -> Option<SendFailure> {
         // SAFETY: [run], which the caller says is not over.
         let request = unsafe { self.run.requests.take() };
+        if request.is_last() {
+            return None;
+        }
         let Run { queue, status, vendor_err, .. } = self.run;
         let entry = self.queues.get(queue.index as usize).and_then(Option::as_deref);
         let qp_num = entry.map_or(0, |entry| entry.qp.qp_num());
@@ -214,7 +245,7 @@ impl Sender {
             while rest.take_opaque().is_some() {}
         }
         let status = WcStatus::from_raw(status);
-        SendFailure { queue, qp_num, token, status, first, vendor_err, buffers }
+        Some(SendFailure { queue, qp_num, token, status, first, vendor_err, buffers })
     }
 
     /// Has the queue of the run free the blocks of the requests that were returned, and drops buffers that were not

@@ -52,6 +52,7 @@ use queue::Entry;
 /// |---|---|
 /// | send one message | [`send`](Self::send) |
 /// | post one request with a token, or of another kind | [`post`](Self::post): [`Request`] |
+/// | send without a completion | [`Request::unsignaled`] |
 /// | post many with one doorbell | [`post_many`](Self::post_many): [`Posting`] |
 /// | get buffers back | [`poll`](Self::poll), [`poll_up_to`](Self::poll_up_to) |
 /// | sleep | [`Completions`] |

@@ -49,7 +49,8 @@ impl Sender {
     /// pair is not connected, or has failed.
     #[inline(always)]
     pub fn post(&mut self, queue: impl Into<SqId>) -> Result<Request<'_>, NotSent> {
-        self.posting(queue.into(), true).map(Request)
+        let posting = self.posting(queue.into(), true)?;
+        Ok(Request { posting, is_unsignaled: false })
     }
 }
 
@@ -68,7 +69,10 @@ impl Sender {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "a request is posted by one of its methods"]
-pub struct Request<'a>(Posting<'a>);
+pub struct Request<'a> {
+    posting: Posting<'a>,
+    is_unsignaled: bool,
+}
 
 /// Declares methods that call those of [`Posting`] of the same name.
 macro_rules! requests {
@@ -83,7 +87,9 @@ macro_rules! requests {
             $payload: $type,
             $($argument: $of),*
         ) -> Result<(), Refused<$type, NotSent>> {
-            self.0.$name($payload, $($argument),*)
+            self.posting.$name($payload, $($argument),*)?;
+            self.note();
+            Ok(())
         }
     )*};
 }
@@ -92,21 +98,53 @@ impl Request<'_> {
     /// Sets the number that the completion returns.
     #[inline(always)]
     pub fn token(mut self, token: u64) -> Self {
-        self.0.token(token);
+        self.posting.token(token);
         self
     }
 
     /// Makes the request solicited at the peer, see [`Posting::solicited`].
     #[inline(always)]
     pub fn solicited(mut self) -> Self {
-        self.0.solicited();
+        self.posting.solicited();
         self
     }
 
     /// Makes the request wait for all READs and atomics posted before.
     #[inline(always)]
     pub fn fence(mut self) -> Self {
-        self.0.fence();
+        self.posting.fence();
+        self
+    }
+
+    /// Makes the request unsignaled: no completion returns it if it succeeds. If it fails, a [`SendFailure`] does.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let queue = world.queue();
+    /// # let doorbell_doc::World { sender, peer_receiver, .. } = &mut world;
+    /// for price in 0..200_u64 {
+    ///     sender.post(queue)?.unsignaled().send(price.to_ne_bytes())?;
+    /// #   while peer_receiver.next().is_none() {}
+    ///     // Frees the slots of requests that succeeded, and returns those that failed.
+    ///     if let Some(done) = sender.next() {
+    ///         done?;
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// The request has no CQE of its own, unless [`max_unsignaled`](crate::QpConfig::max_unsignaled) requests before it
+    /// have none. The next CQE of the queue frees its slot and returns its buffers to their pools, when the sender is
+    /// polled. [`is_busy`](Sender::is_busy) does not wait for the request: to learn that all have arrived, end with a
+    /// request that is not unsignaled. After [`Receiver::reset_qp`](crate::Receiver::reset_qp) or
+    /// [`destroy_qp`](crate::Receiver::destroy_qp), requests that no CQE has covered are returned as flushed, although
+    /// they may have arrived.
+    ///
+    /// [`SendFailure`]: crate::SendFailure
+    #[inline(always)]
+    pub fn unsignaled(mut self) -> Self {
+        self.posting.unsignaled();
+        self.is_unsignaled = true;
         self
     }
 
@@ -121,7 +159,17 @@ impl Request<'_> {
         payload: P,
         imm: impl Into<Option<u32>>,
     ) -> Result<(), Refused<P, NotSent>> {
-        self.0.send_to(to, payload, imm)
+        self.posting.send_to(to, payload, imm)?;
+        self.note();
+        Ok(())
+    }
+
+    /// Takes note of an unsignaled request. Its doorbell has rung.
+    #[inline(always)]
+    fn note(&mut self) {
+        if self.is_unsignaled {
+            self.posting.make_last_unsignaled();
+        }
     }
 
     requests! {

@@ -61,7 +61,8 @@ impl Sender {
             }
             SendRing::Verbs(verbs) => Ring::Verbs(verbs),
         };
-        Ok(Posting { ring, gathered, limits, domain: self.pd.id(), flags: Flags::NONE, token: 0 })
+        let flags = if is_single { Flags::SIGNALED } else { Flags::NONE };
+        Ok(Posting { ring, gathered, limits, domain: self.pd.id(), flags, token: 0 })
     }
 }
 
@@ -133,6 +134,24 @@ impl Posting<'_> {
     pub fn signaled(&mut self) -> &mut Self {
         self.flags = self.flags | Flags::SIGNALED;
         self
+    }
+
+    /// Requests no CQE for the next request.
+    #[inline(always)]
+    pub(super) fn unsignaled(&mut self) {
+        self.flags = self.flags.without(Flags::SIGNALED);
+    }
+
+    /// Makes the last request one of which no completion is returned if it succeeds.
+    #[inline(always)]
+    pub(super) fn make_last_unsignaled(&mut self) {
+        let last = match &mut self.ring {
+            Ring::Direct(posting) => posting.last_mut(),
+            Ring::Verbs(verbs) => verbs.last_mut(),
+        };
+        if let Some(request) = last {
+            request.make_unsignaled();
+        }
     }
 
     /// Sends a message.

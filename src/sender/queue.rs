@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mlx5_ring::sq::{self, PostError, Record, SendQueue};
+use mlx5_ring::sq::{self, Flags, Immediate, PostError, Record, SendQueue};
 use rdma_core_sys::{self as sys, Mlx5dv};
 
 use super::error::NotSent;
@@ -117,6 +117,18 @@ impl SendRing {
         }
     }
 
+    /// Returns `true` if a request is outstanding whose completion is returned, also if it succeeds.
+    pub(super) fn awaits_completion(&self) -> bool {
+        let mut requests = self.run_of_all();
+        // SAFETY: the queue exists, and frees nothing meanwhile.
+        while let Some(request) = unsafe { requests.next() } {
+            if !request.is_unsignaled() {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Returns all requests that are outstanding.
     pub(super) fn run_of_all(&self) -> sq::Run<WorkRequest> {
         match self {
@@ -138,12 +150,20 @@ impl SendRing {
         }
     }
 
-    /// Rings for the requests of a posting that was forgotten.
+    /// Rings for the requests of a posting that was forgotten. Has the device of a queue pair in ERROR report the last
+    /// request, and with it everything that is outstanding. Returns `false` if the queue is full, of requests that the
+    /// device reports: then call this again.
     #[cold]
-    pub(super) fn ring(&mut self) {
-        if let Self::Direct(direct) = self {
-            drop(direct.ring.posting());
+    pub(super) fn drain(&mut self, is_in_error: bool) -> bool {
+        let Self::Direct(DirectSq { ring, .. }) = self else { return true };
+        drop(ring.posting());
+        if !is_in_error || ring.is_covered() {
+            return true;
         }
+        // The device flushes requests that it has not executed. It reports no success of those that it has executed.
+        let (payload, signaled) = (sq::Payload::default(), Flags::SIGNALED);
+        // SAFETY: [memory] none. [ready] in ERROR: it is flushed.
+        unsafe { ring.posting_singly().send(payload, Immediate::None, signaled, WorkRequest::LAST) }.is_ok()
     }
 
     /// Starts an empty queue again.

@@ -156,9 +156,9 @@ impl Sender {
     }
 
     /// Returns `true` while requests of the queue are outstanding or were not polled, and after a reset of the queue
-    /// pair until the sender is polled.
+    /// pair until the sender is polled. [Unsignaled](crate::Request::unsignaled) requests do not count.
     pub fn is_busy(&self, queue: impl Into<SqId>) -> bool {
-        self.find(queue.into()).is_some_and(|entry| !entry.ring.is_empty() || entry.qp.sends_ended())
+        self.find(queue.into()).is_some_and(|entry| entry.ring.awaits_completion() || entry.qp.sends_ended())
     }
 
     fn find(&self, id: SqId) -> Option<&Entry> {

@@ -22,9 +22,14 @@ pub struct WorkRequest {
     pool: Option<NonNull<Pool>>,
     start: NonNull<u8>,
     len: u32,
-    /// Buffers after the first.
+    /// Buffers after the first, and [`UNSIGNALED`] and [`LAST`].
     more: u32,
 }
+
+/// Bit of [`WorkRequest::more`]: no completion is returned if the request succeeds.
+const UNSIGNALED: u32 = 1 << 31;
+/// Bit of [`WorkRequest::more`]: the library has posted the request, and nothing is returned.
+const LAST: u32 = 1 << 30;
 
 // SAFETY: a buffer, which may be sent, and numbers.
 unsafe impl Send for WorkRequest {}
@@ -55,10 +60,42 @@ impl WorkRequest {
         self.token
     }
 
+    /// The last request of a queue pair in ERROR, which the library posts.
+    pub(super) const LAST: Self = Self { more: UNSIGNALED | LAST, ..Self::from_wr_id(0) };
+
+    /// Makes the request one of which no completion is returned if it succeeds.
+    #[inline(always)]
+    pub(super) const fn make_unsignaled(&mut self) {
+        self.more |= UNSIGNALED;
+    }
+
+    /// Returns `true` if no completion is returned if the request succeeds.
+    #[inline(always)]
+    pub(super) const fn is_unsignaled(&self) -> bool {
+        self.more & UNSIGNALED != 0
+    }
+
+    /// Returns `true` if the request is unsignaled and has no buffers.
+    #[inline(always)]
+    pub(super) const fn is_unsignaled_copy(&self) -> bool {
+        self.is_unsignaled() && self.pool.is_none() && self.more() == 0
+    }
+
+    /// Returns `true` if it is not unsignaled and has at most one buffer.
+    #[inline(always)]
+    pub(super) const fn is_plain(&self) -> bool {
+        self.more == 0
+    }
+
+    /// Returns `true` if it is [`LAST`](Self::LAST).
+    pub(super) const fn is_last(&self) -> bool {
+        self.more & LAST != 0
+    }
+
     /// Returns how many buffers it has after the first.
     #[inline(always)]
     pub(super) const fn more(&self) -> u32 {
-        self.more
+        self.more & !(UNSIGNALED | LAST)
     }
 
     /// Returns the first buffer.

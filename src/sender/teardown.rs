@@ -3,6 +3,7 @@
 use super::Sender;
 use super::batch::Run;
 use super::queue::Entry;
+use crate::qp_state::QpState;
 
 impl Sender {
     /// Goes on with the requests that a reset ended, or the removal of the device; returns `false` when there are none.
@@ -31,9 +32,10 @@ impl Sender {
         if !self.run.is_over() || self.cq.poller.has_arrived() {
             return;
         }
-        // The device flushes what it was rung for. It was not for a posting that was forgotten, and no other follows.
-        self.queues.iter_mut().flatten().filter(|entry| entry.qp.flushes_sends()).for_each(|entry| entry.ring.ring());
         let mut are_taken_back = true;
+        for entry in self.queues.iter_mut().flatten().filter(|entry| entry.qp.flushes_sends()) {
+            are_taken_back &= entry.ring.drain(entry.qp.known_state() == QpState::Error);
+        }
         for entry in self.queues.iter_mut().flatten().filter(|entry| entry.qp.sends_ended()) {
             if !entry.ring.is_empty() {
                 are_taken_back = false;

@@ -70,6 +70,16 @@ impl VerbsSq {
         Run::new(self.requests.slice(), next, end)
     }
 
+    /// Returns the last request, for the caller to change; `None` if nothing is outstanding.
+    pub(super) fn last_mut(&mut self) -> Option<&mut WorkRequest> {
+        if self.is_empty() {
+            return None;
+        }
+        let slot = self.slot(self.head.wrapping_sub(1));
+        // SAFETY: the record of a request that is outstanding.
+        Some(unsafe { self.requests.start().add(slot).as_mut().data_mut() })
+    }
+
     /// Makes room of the requests before running number `end`, which were returned.
     #[cold]
     pub(super) fn free(&mut self, end: u32) {

@@ -17,6 +17,8 @@ use crate::world::World;
 const LEN: usize = 32;
 /// Receives that are posted.
 const RECEIVES: u32 = 255;
+/// Unsignaled sends of which one has a CQE.
+const UNSIGNALED: usize = 16;
 /// Rounds that are counted, and those before.
 const ROUNDS: usize = 128;
 const WARM_UP: usize = 300;
@@ -25,8 +27,12 @@ const WARM_UP: usize = 300;
 trait Single {
     /// Sends a message of [`LEN`] bytes.
     fn send(&mut self);
+    /// Sends the same unsignaled. `is_last` says that this is the last of [`UNSIGNALED`] messages.
+    fn send_unsignaled(&mut self, is_last: bool);
     /// Takes the completion of the send, if it has one of its own.
     fn sent(&mut self);
+    /// Frees what unsignaled sends took, once for [`UNSIGNALED`] of them.
+    fn sent_unsignaled(&mut self);
     /// Receives a message: [`step::mark`] is where the program has its address and its length. Gives it back.
     fn receive(&mut self);
     /// Looks for a message when there is none.
@@ -34,11 +40,20 @@ trait Single {
 }
 
 /// Names of the counts, in the order of [`Costs`].
-const ROWS: [&str; 6] =
-    ["critical, receive", "critical, send", "nothing has arrived", "receive, whole", "completion", "round"];
+const ROWS: [&str; 9] = [
+    "critical, receive",
+    "critical, send",
+    "nothing has arrived",
+    "receive, whole",
+    "completion",
+    "round",
+    "critical, unsignaled send",
+    "completion, unsignaled send",
+    "round, unsignaled send",
+];
 
 /// Instructions of each row.
-type Costs = [f64; 6];
+type Costs = [f64; 9];
 
 fn deliver(world: &World) {
     // A device with many registers does not read all of them in one step.
@@ -87,7 +102,26 @@ fn measure(world: &World, single: &mut impl Single) -> Costs {
     }
     let [receive, send, nothing] = rounds.map(median);
     let [whole, completion, round] = sums.map(|sum| sum as f64 / ROUNDS as f64);
-    [receive, send, nothing, whole, completion, round]
+    let [unsignaled, freed, without] = measure_unsignaled(world, single);
+    [receive, send, nothing, whole, completion, round, unsignaled, freed, without]
+}
+
+/// Counts the last three rows. Every send before has completed.
+#[inline(always)]
+fn measure_unsignaled(world: &World, single: &mut impl Single) -> [f64; 3] {
+    let (mut to_register, mut freed, mut round) = (Vec::new(), 0, 0);
+    for number in 1..=ROUNDS {
+        let is_last = number % UNSIGNALED == 0;
+        let send = step::count(|| single.send_unsignaled(is_last));
+        assert!(send.to_register > 0, "the register was not written");
+        deliver(world);
+        let receive = step::count(|| single.receive());
+        let sent = if is_last { step::count(|| single.sent_unsignaled()).all } else { 0 };
+        to_register.push(send.to_register);
+        freed += sent;
+        round += send.all + receive.all + sent;
+    }
+    [median(to_register), freed as f64 / ROUNDS as f64, round as f64 / ROUNDS as f64]
 }
 
 /// Counts, and compares doorbell with the faster way through libmlx5. The rows of the safe API come first.

@@ -11,7 +11,7 @@ use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{Completion, Flags, Immediate, Payload, SendQueue};
 use mlx5_ring::srq::SharedReceiveQueue;
 
-use super::{Costs, LEN, RECEIVES, Single, measure};
+use super::{Costs, LEN, RECEIVES, Single, UNSIGNALED, measure};
 use crate::step;
 use crate::world::{BUFFER, World};
 
@@ -29,7 +29,7 @@ impl Safe {
         let mut receiver = Receiver::new(&world.pd, &cq(RECEIVES)).expect("a receiver");
         let mut sender = Sender::new(&world.pd, &cq(256)).expect("a sender");
         let srq = receiver.create_srq(&SrqConfig::new(RECEIVES)).expect("an SRQ");
-        let config = QpConfig::rc().sends(64).max_inline(LEN as u32);
+        let config = QpConfig::rc().sends(64).max_inline(LEN as u32).max_unsignaled(UNSIGNALED as u32 - 1);
         let qp = QueuePair::builder(&config).receive(&mut receiver, srq).send(&mut sender).build();
         let mut qp = qp.expect("a queue pair");
         let itself = qp.address().expect("an address");
@@ -51,10 +51,21 @@ impl Single for Safe {
     }
 
     #[inline(always)]
+    fn send_unsignaled(&mut self, _is_last: bool) {
+        let request = self.sender.post(self.queue).expect("connected");
+        request.unsignaled().send(black_box(&[7; LEN])).expect("room");
+    }
+
+    #[inline(always)]
     fn sent(&mut self) {
         if let Some(done) = self.sender.next() {
             black_box(done.expect("no failure").token);
         }
+    }
+
+    #[inline(always)]
+    fn sent_unsignaled(&mut self) {
+        assert!(self.sender.next().is_none());
     }
 
     #[inline(always)]
@@ -89,10 +100,29 @@ impl Single for Rings<'_> {
     fn send(&mut self) {
         let bytes = black_box([7; LEN]);
         let pieces: [&[u8]; 1] = [&bytes];
-        let mut posting = self.sends.posting();
         let (payload, request) = (Payload::inline(&pieces), WorkRequest::from_wr_id(7));
         // SAFETY: the bytes are copied, and the queue pair is connected.
-        unsafe { posting.send(payload, Immediate::None, Flags::NONE, request) }.expect("room");
+        let sent = unsafe { self.sends.posting_singly().send(payload, Immediate::None, Flags::SIGNALED, request) };
+        sent.expect("room");
+    }
+
+    #[inline(always)]
+    fn send_unsignaled(&mut self, _is_last: bool) {
+        let bytes = black_box([7; LEN]);
+        let pieces: [&[u8]; 1] = [&bytes];
+        let (payload, request) = (Payload::inline(&pieces), WorkRequest::from_wr_id(7));
+        // SAFETY: the bytes are copied, and the queue pair is connected.
+        let sent = unsafe { self.sends.posting_singly().send(payload, Immediate::None, Flags::NONE, request) };
+        sent.expect("room");
+    }
+
+    #[inline(always)]
+    fn sent_unsignaled(&mut self) {
+        let done = self.send_cq.next().and_then(Completion::read).expect("a CQE");
+        done.result.expect("no failure");
+        // Dropping it frees them all.
+        drop(self.sends.complete(done.wqe_counter).expect("a request"));
+        self.send_cq.publish();
     }
 
     #[inline(always)]

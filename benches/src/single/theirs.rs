@@ -76,18 +76,17 @@ impl<const EXTENDED: bool> Libmlx5<EXTENDED> {
     fn give_back(&mut self, wr_id: u64) {
         self.post(((wr_id - self.memory.start) / u64::from(BUFFER)) as usize);
     }
-}
 
-impl<const EXTENDED: bool> Single for Libmlx5<EXTENDED> {
+    /// Sends with these flags.
     #[inline(always)]
-    fn send(&mut self) {
+    fn send_with(&mut self, flags: u32) {
         let bytes = black_box(&raw mut *self.bytes);
         if EXTENDED {
             // SAFETY: a live queue pair that was created for sends; the bytes are copied.
             let errno = unsafe {
                 let qp = ibv_qp_to_qp_ex(self.qp);
                 ibv_wr_start(qp);
-                ((*qp).wr_id, (*qp).wr_flags) = (7, IBV_SEND_SIGNALED);
+                ((*qp).wr_id, (*qp).wr_flags) = (7, flags);
                 ibv_wr_send(qp);
                 ibv_wr_set_inline_data(qp, bytes.cast(), LEN);
                 ibv_wr_complete(qp)
@@ -101,11 +100,28 @@ impl<const EXTENDED: bool> Single for Libmlx5<EXTENDED> {
             sg_list: &mut sge,
             num_sge: 1,
             opcode: IBV_WR_SEND,
-            send_flags: IBV_SEND_SIGNALED | IBV_SEND_INLINE,
+            send_flags: flags | IBV_SEND_INLINE,
             ..Default::default()
         };
         // SAFETY: a live queue pair; the bytes are copied.
         assert_eq!(unsafe { ibv_post_send(self.qp, &mut wr, &mut ptr::null_mut()) }, 0);
+    }
+}
+
+impl<const EXTENDED: bool> Single for Libmlx5<EXTENDED> {
+    #[inline(always)]
+    fn send(&mut self) {
+        self.send_with(IBV_SEND_SIGNALED);
+    }
+
+    #[inline(always)]
+    fn send_unsignaled(&mut self, is_last: bool) {
+        self.send_with(if is_last { IBV_SEND_SIGNALED } else { 0 });
+    }
+
+    #[inline(always)]
+    fn sent_unsignaled(&mut self) {
+        self.sent();
     }
 
     #[inline(always)]

@@ -127,6 +127,16 @@ impl<T> Record<T> {
         Self { blocks: 1, data: MaybeUninit::new(data) }
     }
 
+    /// Returns the data, for the caller to change.
+    ///
+    /// # Safety
+    /// A WQE starts at the block, or has started there.
+    #[inline(always)]
+    pub const unsafe fn data_mut(&mut self) -> &mut T {
+        // SAFETY: the record of a block at which a WQE has started was written with its data.
+        unsafe { self.data.assume_init_mut() }
+    }
+
     /// The record of a block at which no WQE starts.
     pub const fn none() -> Self {
         Self { blocks: 0, data: MaybeUninit::uninit() }
@@ -146,7 +156,7 @@ pub struct SendQueue<T> {
     ask_at: u32,
     /// How many blocks after the last WQE that asked this is: one more than may follow it without asking.
     ask_after: u32,
-    /// Whether the last WQE of each posting asks for a CQE.
+    /// Whether the last WQE of each posting with one doorbell asks for a CQE.
     signals_last: bool,
     /// Whether a WQE that no doorbell has covered was given inline pieces, be they empty.
     has_inline: bool,
@@ -224,7 +234,7 @@ impl<T: Copy> SendQueue<T> {
     }
 
     /// Returns this queue such that the last WQE of each posting asks for a CQE: with its completion everything that
-    /// was posted so far comes back.
+    /// was posted so far comes back. A request with a doorbell of its own asks as its flags say.
     #[must_use]
     pub const fn signaling_last(mut self) -> Self {
         self.signals_last = true;
@@ -264,6 +274,11 @@ impl<T: Copy> SendQueue<T> {
     /// Returns `true` if all that was posted is retired.
     pub const fn is_empty(&self) -> bool {
         self.free_blocks() == self.capacity()
+    }
+
+    /// Returns `true` if the last WQE asks for a CQE: then everything that is outstanding comes back.
+    pub const fn is_covered(&self) -> bool {
+        self.is_empty() || self.posted() == self.ask_at.wrapping_sub(self.ask_after)
     }
 
     /// Starts a batch of requests; the doorbell rings once when it is dropped.

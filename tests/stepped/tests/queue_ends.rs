@@ -51,6 +51,8 @@ enum Sends {
     /// No doorbell has rung.
     Forgotten,
     RungAndForgotten,
+    /// The same as [`Waiting`](Self::Waiting), and each request is unsignaled.
+    Unsignaled,
     Completed,
     /// Half of a run was returned.
     Half,
@@ -62,11 +64,12 @@ enum Sends {
     FailedAndForgotten,
 }
 
-const SENDS: [Sends; 10] = [
+const SENDS: [Sends; 11] = [
     Sends::Idle,
     Sends::Waiting,
     Sends::Forgotten,
     Sends::RungAndForgotten,
+    Sends::Unsignaled,
     Sends::Completed,
     Sends::Half,
     Sends::HalfForgotten,
@@ -129,15 +132,34 @@ impl World {
         self.far_receiver.post(self.far.receive_queue().unwrap(), buffers).unwrap();
     }
 
+    /// Takes two buffers for the request with this token.
+    fn buffers(pool: &BufferPool, token: u64) -> [Buffer; 2] {
+        [(); 2].map(|()| {
+            let mut buffer = pool.take().unwrap();
+            buffer.extend_from_slice(&token.to_ne_bytes());
+            buffer
+        })
+    }
+
+    /// Posts unsignaled requests of one buffer and of two by turns.
+    fn post_unsignaled(&mut self, count: u64) {
+        for token in self.posted..self.posted + count {
+            let [first, second] = Self::buffers(&self.pool, token);
+            let request = self.sender.post(self.queue).unwrap().token(token).unsignaled();
+            match token % 2 {
+                0 => request.send([first, second]).unwrap(),
+                _ => request.send(first).unwrap(),
+            }
+        }
+        self.posted += count;
+        self.device.settle();
+    }
+
     /// Posts requests of one buffer and of two by turns.
     fn post(&mut self, count: u64, is_forgotten: bool) {
         let mut posting = self.sender.post_many(self.queue).unwrap();
         for token in self.posted..self.posted + count {
-            let [first, second] = [(); 2].map(|()| {
-                let mut buffer = self.pool.take().unwrap();
-                buffer.extend_from_slice(&token.to_ne_bytes());
-                buffer
-            });
+            let [first, second] = Self::buffers(&self.pool, token);
             posting.token(token);
             match token % 2 {
                 0 => posting.send([first, second]).unwrap(),
@@ -171,6 +193,7 @@ impl World {
         match sends {
             Sends::Idle => {}
             Sends::Waiting => self.post(4, false),
+            Sends::Unsignaled => self.post_unsignaled(4),
             Sends::Forgotten => self.post(4, true),
             Sends::RungAndForgotten => {
                 self.post(2, false);

@@ -1,5 +1,6 @@
 //! A model of senders. Random calls post, poll in part, forget postings, batches and completions, and end queue pairs
-//! and senders in every way; each request comes back once, in order, with its buffers.
+//! and senders in every way; each request comes back once, in order, with its buffers, but for unsignaled requests that
+//! succeed.
 
 use std::collections::VecDeque;
 use std::mem::forget;
@@ -48,17 +49,40 @@ enum State {
     Gone,
 }
 
+/// A request that was accepted.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    token: u64,
+    /// Its buffers.
+    count: usize,
+    is_unsignaled: bool,
+}
+
 struct Connection {
     near: Option<QueuePair>,
     far: Option<QueuePair>,
     queue: SqId,
     capacity: usize,
     state: State,
-    /// Token and count of buffers of each request that was accepted and has not come back.
-    outstanding: VecDeque<(u64, usize)>,
+    /// Requests that have not come back. Unsignaled ones that succeeded leave it with a later request.
+    outstanding: VecDeque<Request>,
     has_failed: bool,
     /// Token of the message that the far end receives next.
     expected: u64,
+}
+
+impl Connection {
+    /// Returns `true` if no request must come back any more.
+    fn is_over(&self) -> bool {
+        self.outstanding.iter().all(|request| request.is_unsignaled && !self.has_failed)
+    }
+
+    /// Takes note of a request that was accepted.
+    fn accept(&mut self, request: Request) {
+        self.outstanding.push_back(request);
+        let signaled = self.outstanding.iter().filter(|request| !request.is_unsignaled);
+        assert!(signaled.count() <= self.capacity);
+    }
 }
 
 struct Model<'a> {
@@ -108,7 +132,8 @@ impl<'a> Model<'a> {
         }
         let at = self.rng.usize(..self.connections.len());
         match self.rng.u32(..100) {
-            0..40 => self.post(at),
+            0..32 => self.post(at),
+            32..40 => self.post_unsignaled(at),
             40..58 => self.poll(),
             58..64 => self.next(),
             64..74 => _ = self.device.settle(),
@@ -200,8 +225,7 @@ impl<'a> Model<'a> {
             };
             match result {
                 Ok(()) => {
-                    connection.outstanding.push_back((token, buffers));
-                    assert!(connection.outstanding.len() <= connection.capacity);
+                    connection.accept(Request { token, count: buffers, is_unsignaled: false });
                     self.next_token += 1;
                 }
                 Err(NotSent::Full) => {
@@ -216,22 +240,47 @@ impl<'a> Model<'a> {
         }
     }
 
+    /// Posts unsignaled requests, of which each has a doorbell.
+    fn post_unsignaled(&mut self, at: usize) {
+        let connection = &mut self.connections[at];
+        for _ in 0..self.rng.usize(1..=connection.capacity) {
+            let token = self.next_token;
+            let request = match self.sender.post(connection.queue) {
+                Ok(request) => request.token(token).unsignaled(),
+                Err(NotSent::NoQueue) => return assert_eq!(connection.state, State::Gone),
+                Err(NotSent::State(_)) => return assert_ne!(connection.state, State::Connected),
+                Err(error) => panic!("{error}"),
+            };
+            match request.send(token.to_ne_bytes()).map_err(|refused| refused.reason) {
+                Ok(()) => {
+                    connection.accept(Request { token, count: 0, is_unsignaled: true });
+                    self.next_token += 1;
+                }
+                Err(NotSent::Full) => {
+                    assert!(connection.outstanding.len() + self.unfreed >= connection.capacity);
+                    break;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
     /// Polls some of what is over.
     fn poll(&mut self) {
         let budget = self.rng.u32(..12);
         let mut batch = self.sender.poll_up_to(budget);
-        let mut taken = 0;
+        let (mut taken, mut over) = (0, 0);
         while let Some(done) = batch.next() {
             taken += 1;
-            let over = Over::of(done, &mut self.rng, &mut self.lost);
-            over.check(&mut self.connections);
+            let done = Over::of(done, &mut self.rng, &mut self.lost);
+            over += done.check(&mut self.connections);
             if self.rng.u32(..8) == 0 {
                 break;
             }
         }
         assert!(taken <= budget);
         if self.rng.u32(..4) == 0 {
-            self.unfreed += taken as usize;
+            self.unfreed += over;
             forget(batch);
         } else {
             drop(batch);
@@ -243,8 +292,8 @@ impl<'a> Model<'a> {
     fn next(&mut self) {
         self.unfreed = 0;
         if let Some(done) = self.sender.next() {
-            self.unfreed = 1;
-            Over::of(done, &mut self.rng, &mut self.lost).check(&mut self.connections);
+            let done = Over::of(done, &mut self.rng, &mut self.lost);
+            self.unfreed = done.check(&mut self.connections);
         }
     }
 
@@ -294,12 +343,14 @@ impl<'a> Model<'a> {
 
     fn reconnect(&mut self, at: usize) {
         let mut connection = self.connections.swap_remove(at);
+        let is_over = connection.is_over();
         if let (Some(near), Some(far), State::Reset) = (&mut connection.near, &mut connection.far, connection.state) {
             if self.sender.is_busy(connection.queue) {
                 let refused = near.connect(&far.address().unwrap());
                 assert!(matches!(refused, Err(Error::InUse { .. })), "{refused:?}");
             } else {
-                assert!(connection.outstanding.is_empty());
+                assert!(is_over, "{:?}", connection.outstanding);
+                connection.outstanding.clear();
                 self.far_receiver.reset_qp(far).unwrap();
                 self.join(&mut connection);
             }
@@ -328,7 +379,7 @@ impl<'a> Model<'a> {
         self.unfreed = 0;
         for connection in std::mem::take(&mut self.connections) {
             if let Some(near) = connection.near {
-                let buffers: usize = connection.outstanding.iter().map(|(_, buffers)| buffers).sum();
+                let buffers: usize = connection.outstanding.iter().map(|request| request.count).sum();
                 let before = self.pool.available();
                 self.near_receiver.destroy_qp(near).unwrap();
                 assert!(self.pool.available() >= before + buffers, "{buffers} buffers");
@@ -356,12 +407,12 @@ impl<'a> Model<'a> {
             self.device.settle();
             let mut batch = self.sender.poll_up_to(u32::MAX);
             while let Some(done) = batch.next() {
-                Over::of(done, &mut self.rng, &mut self.lost).check(&mut self.connections);
+                _ = Over::of(done, &mut self.rng, &mut self.lost).check(&mut self.connections);
             }
         }
         for connection in &self.connections {
             let Connection { queue, outstanding, state, .. } = connection;
-            assert!(outstanding.is_empty(), "{state:?}: {outstanding:?}");
+            assert!(connection.is_over(), "{state:?}: {outstanding:?}");
             assert!(!self.sender.is_busy(*queue), "{state:?}");
             if *state == State::Gone {
                 assert_eq!(self.sender.capacity(*queue), 0, "the queue pair is destroyed");
@@ -412,13 +463,20 @@ impl Over {
         }
     }
 
-    /// Compares it with the oldest request of its connection.
-    fn check(self, connections: &mut [Connection]) {
+    /// Compares it with the oldest request of its connection that comes back; returns how many requests are over.
+    fn check(self, connections: &mut [Connection]) -> usize {
         let Self { queue, token, has_succeeded, buffers } = self;
         let connection = connections.iter_mut().find(|connection| connection.queue == queue);
         let connection = connection.expect("a connection with requests");
-        let (expected, count) = connection.outstanding.pop_front().expect("an outstanding request");
+        let mut next = || connection.outstanding.pop_front().expect("an outstanding request");
+        let (mut request, mut over) = (next(), 1);
+        while request.is_unsignaled && request.token != token {
+            assert!(!connection.has_failed, "unsignaled request {} failed and does not come back", request.token);
+            (request, over) = (next(), over + 1);
+        }
+        let Request { token: expected, count, is_unsignaled } = request;
         assert_eq!(token, expected);
+        assert!(!(is_unsignaled && has_succeeded), "unsignaled request {token} succeeded and comes back");
         if has_succeeded {
             assert!(!connection.has_failed, "request {token} succeeded after a failure");
         } else {
@@ -432,5 +490,6 @@ impl Over {
                 assert!(rest.iter().all(|buffer| **buffer == token.to_be_bytes()));
             }
         }
+        over
     }
 }

@@ -2,6 +2,9 @@
 #![cfg(target_arch = "x86_64")]
 
 mod heap;
+#[expect(dead_code, reason = "the example uses the rest")]
+#[path = "../../../examples/latency/side.rs"]
+mod side;
 mod system_calls;
 
 use std::hint::{black_box, spin_loop};
@@ -16,6 +19,8 @@ use doorbell_tests::sending::Sending;
 use doorbell_tests::world::{Shared, World, both};
 use doorbell_tests::{Peers, device, message, share, skip};
 use system_calls::Watch;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Calls of a thread.
 #[derive(Debug, PartialEq)]
@@ -241,6 +246,34 @@ fn posting_requests_and_taking_their_buffers() {
     let did = observe(&watch, || rounds(steady));
     peer.join().unwrap();
     assert_eq!(did, NOTHING);
+}
+
+/// Both ends in one thread, with messages that are copied, and unsignaled, and with such that are not.
+#[test]
+fn the_loop_of_the_example_latency() {
+    for size in [64, 4096] {
+        let (pd, _) = device::start(16);
+        let path = pd.context().auto_path().0;
+        if path != Path::Direct {
+            skip!("the driver of Soft-RoCE sends by a system call");
+        }
+        let [mut near, mut far] = [(); 2].map(|()| side::Side::new(pd.context(), path, size, false).unwrap());
+        near.connect_to(&mut far).unwrap();
+        let mut rounds = |count: u32| {
+            for _ in 0..count {
+                near.send().unwrap();
+                far.receive().unwrap();
+                far.send().unwrap();
+                near.receive().unwrap();
+                near.finish_send().unwrap();
+                far.finish_send().unwrap();
+            }
+        };
+        let watch = Watch::this_thread();
+        rounds(200);
+        let did = observe(&watch, || rounds(2_000));
+        assert_eq!(did.heap_calls, 0, "{size} bytes: {did:?}");
+    }
 }
 
 #[test]

@@ -86,6 +86,12 @@ impl BasicBlocks {
         self.posted
     }
 
+    /// Returns the running index of the first block of the last WQE.
+    #[inline(always)]
+    pub(super) const fn last(&self) -> u32 {
+        self.last
+    }
+
     /// Returns the running count of blocks that are free again.
     #[inline(always)]
     pub const fn retired(&self) -> u32 {

@@ -94,6 +94,25 @@ impl<T: Copy> Run<T> {
         (!self.is_over()).then(|| unsafe { self.take() })
     }
 
+    /// Passes over the oldest WQEs while `is_passed` returns `true` for what they were posted with.
+    ///
+    /// # Safety
+    /// As for [`next`](Self::next).
+    #[inline(always)]
+    pub unsafe fn pass_over(&mut self, is_passed: impl Fn(&T) -> bool) {
+        while !self.is_over() {
+            // SAFETY: masked to the array; blocks that are not free hold WQEs, of which each first block has a record.
+            let (blocks, data) = unsafe {
+                let record = self.records.add((self.next & self.mask) as usize).as_ref();
+                (record.blocks, record.data.assume_init_ref())
+            };
+            if !is_passed(data) {
+                return;
+            }
+            self.next = self.next.wrapping_add(blocks);
+        }
+    }
+
     /// As [`next`](Self::next), when the run is not over.
     ///
     /// # Safety

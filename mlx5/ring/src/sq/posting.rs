@@ -65,6 +65,17 @@ impl<'a, T: Copy> Posting<'a, T> {
         Self { queue, is_single }
     }
 
+    /// Returns what the last request was posted with, for the caller to change; `None` if nothing is outstanding.
+    #[inline(always)]
+    pub fn last_mut(&mut self) -> Option<&mut T> {
+        if self.queue.is_empty() {
+            return None;
+        }
+        let mut record = self.queue.record(self.queue.blocks.last());
+        // SAFETY: [exclusive] the record of the last WQE, which is outstanding.
+        Some(unsafe { record.as_mut().data_mut() })
+    }
+
     /// Returns the number of basic blocks that can be written now.
     #[inline(always)]
     pub const fn free_blocks(&self) -> u32 {
@@ -296,9 +307,6 @@ impl<'a, T: Copy> Posting<'a, T> {
         data: T,
     ) -> Result<(Writer, Begun), PostError> {
         let queue = &mut *self.queue;
-        // The last WQE before a doorbell is this one.
-        let is_last = self.is_single && queue.signals_last;
-        let flags = if is_last { flags.with(Flags::SIGNALED) } else { flags };
         // A queue has at least one block.
         if units > UNITS_PER_BB as usize && units > queue.max_units as usize {
             return Err(PostError::TooLong);

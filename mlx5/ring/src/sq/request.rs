@@ -33,6 +33,12 @@ impl Flags {
         Self(self.0 | flags.0)
     }
 
+    /// Returns these flags without others.
+    #[inline(always)]
+    pub const fn without(self, flags: Self) -> Self {
+        Self(self.0 & !flags.0)
+    }
+
     /// Returns the byte of the control segment.
     #[inline(always)]
     pub(super) const fn bits(self) -> u8 {

@@ -50,30 +50,34 @@ fn one_doorbell_for_a_batch_and_none_for_an_empty_one() {
     assert_eq!(trace::of(|| drop(rig.queue.posting())), []);
 }
 
-/// Each request of a posting has a doorbell, and the CQE of the last request before a doorbell.
+/// Each request of a posting has a doorbell, and asks for a CQE as its flags say, until the queue needs one.
 #[test]
 fn a_doorbell_for_each_request() {
     for blue_flame in [BlueFlame::Never, BlueFlame::Always] {
-        let mut rig = rig(blue_flame);
+        let mut rig = Rig::with(8, Config { max_wqe_blocks: 2, blue_flame }, HALF as u32);
         rig.queue.signals_last = true;
         let mut posting = rig.queue.posting_singly();
-        for ring in 0..2 {
+        // A WQE of two blocks may follow without a CQE on a queue of eight.
+        let all = [(Flags::NONE, false), (Flags::SIGNALED, true), (Flags::NONE, false), (Flags::NONE, true)];
+        for (ring, (flags, is_signaled)) in (0..).zip(all) {
             let events = trace::of(|| {
                 // SAFETY: inline bytes alone.
-                unsafe { posting.send(Payload::inline(&[&[1; 50]]), Immediate::None, Flags::NONE, ring) }.unwrap();
+                unsafe { posting.send(Payload::inline(&[&[1; 50]]), Immediate::None, flags, ring) }.unwrap();
             });
             let expected = [
                 Event::RecordFence,
                 Event::Record(2 * ring + 2),
                 Event::RegisterFence,
-                Event::Register(rig.device.half(ring as usize)),
+                Event::Register(rig.device.half(ring as usize % 2)),
                 Event::RegisterFence,
             ];
             assert_eq!(events, expected, "{blue_flame:?}");
-            assert_eq!(rig.device.block(2 * ring)[11], Flags::SIGNALED.bits());
+            let bits = if is_signaled { Flags::SIGNALED.bits() } else { 0 };
+            assert_eq!(rig.device.block(2 * ring)[11], bits, "request {ring}");
         }
         assert_eq!(trace::of(|| drop(posting)), []);
         assert_eq!(rig.complete(2).unwrap(), [0, 1]);
+        assert_eq!(rig.complete(6).unwrap(), [2, 3]);
     }
 }
 

@@ -73,6 +73,7 @@ impl Explorer {
                 assert_eq!(wqe.blocks, blocks);
                 let must = silent + blocks > self.count / 4 || silent + blocks + self.max_blocks > self.count;
                 assert_eq!(asks, flags == Flags::SIGNALED || must, "{posted:?} and {blocks}");
+                assert_eq!(self.rig.queue.is_covered(), asks, "{posted:?} and {blocks}");
                 posted.push(Posted { blocks, asks });
                 self.explore(posted, used + blocks, if asks { 0 } else { silent + blocks });
                 posted.pop();
