@@ -192,7 +192,10 @@ impl Sender {
             let rest = if request.is_plain() {
                 Rest::default()
             } else if request.is_unsignaled() {
-                self.pass_over(request);
+                let more = request.more();
+                // SAFETY: it was taken from its queue just now, and no other code has it.
+                drop(unsafe { request.into_buffer() });
+                self.pass_over(more);
                 continue;
             } else {
                 rest_of(&mut self.queues, queue, request.more())
@@ -204,14 +207,11 @@ impl Sender {
         }
     }
 
-    /// Passes over an unsignaled request, which has succeeded and was taken, and those that follow it. Their buffers
-    /// return to their pools.
+    /// Passes over an unsignaled request, which has succeeded and was taken, and those that follow it. `more` buffers
+    /// after its first, and those of the others, return to their pools.
     #[cold]
     #[inline(never)]
-    fn pass_over(&mut self, request: WorkRequest) {
-        let more = request.more();
-        // SAFETY: it was taken from its queue just now, and no other code has it.
-        drop(unsafe { request.into_buffer() });
+    fn pass_over(&mut self, more: u32) {
         if more > 0 {
             // Buffers that nobody takes are dropped.
             rest_of(&mut self.queues, self.run.queue, more);
