@@ -46,6 +46,7 @@ use self::objects::{Id, Kind, Objects};
 use self::opcodes::Command;
 use self::refusal::Refusal;
 use self::vport::Vport;
+use crate::counters::Injected;
 pub use crate::dma::{Access, Dma, Piece};
 use crate::fabric::LinkLayer;
 use crate::faults::Faults;
@@ -174,6 +175,11 @@ impl Function {
     /// Returns the descriptor that becomes readable when packets from other processes wait.
     pub fn wait_fd(&self) -> Option<RawFd> {
         self.nic.wait_fd()
+    }
+
+    /// Returns the faults that the device injected.
+    pub fn injected(&self) -> Injected {
+        self.nic.counters().injected
     }
 
     /// Returns the number of objects that the driver has made and not destroyed.

@@ -18,7 +18,7 @@ impl Server {
         let socket = std::env::temp_dir().join(file);
         let mut command = Command::new(SOFT_MLX5);
         command.args(["serve", "--link", "roce", "--loss", "0.01", "--socket"]).arg(&socket);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, format!("soft-mlx5: listening on {}\n", socket.display()));
@@ -59,7 +59,7 @@ const REGISTER: [u8; 16] = [0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0];
 
 #[test]
 fn each_client_finds_a_device_that_was_just_powered_up() {
-    let server = Server::start("clients");
+    let mut server = Server::start("clients");
     let mut first = server.connect();
     ask(&mut first, 10, &[&REGISTER[..], &[0, 0, 0, 7]].concat());
     assert_eq!(answer(&mut first), REGISTER);
@@ -71,6 +71,9 @@ fn each_client_finds_a_device_that_was_just_powered_up() {
     first.write_all(&[0, 0, 9, 0, 32]).unwrap();
     drop(first);
     assert_eq!(answer(&mut second)[16..], [0; 4]);
+    let mut said = String::new();
+    BufReader::new(server.child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "soft-mlx5: injected: 0 of 0 packets lost\n");
 }
 
 #[test]

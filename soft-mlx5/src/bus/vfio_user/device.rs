@@ -12,6 +12,7 @@ use super::message::{EINVAL, Errno, MAX_TRANSFER, Request};
 use crate::bus::command_queue;
 use crate::bus::init_segment::InitSegment;
 use crate::clock::Clock;
+use crate::counters::Injected;
 use crate::firmware::{Function, Interrupts};
 use crate::nic::NicConfig;
 
@@ -92,6 +93,11 @@ impl Device {
     /// Returns the descriptor that becomes readable when packets from other processes wait.
     pub fn wait_fd(&self) -> Option<RawFd> {
         self.function.wait_fd()
+    }
+
+    /// Returns the faults that the device injected.
+    pub fn injected(&self) -> Injected {
+        self.function.injected()
     }
 
     /// Returns the memory file of BAR 0.

@@ -52,7 +52,7 @@ impl Server {
     }
 
     /// Serves one client after the other, each with a device that was just powered up, until an error of the socket
-    /// itself. Prints a line when clients can connect.
+    /// itself. Prints a line when clients can connect, and the faults that were injected when a client is gone.
     pub fn run(&self) -> io::Result<()> {
         self.config.trace.as_deref().map_or(Ok(()), trace::create)?;
         self.config.pcap.as_deref().map_or(Ok(()), pcap::create)?;
@@ -65,9 +65,12 @@ impl Server {
         engine::prefer_latency();
         loop {
             let (stream, _) = listener.accept()?;
-            let device = Device::new(self.config.clone())?;
-            if let Err(error) = serve(stream, device) {
+            let mut device = Device::new(self.config.clone())?;
+            if let Err(error) = serve(stream, &mut device) {
                 eprintln!("soft-mlx5: connection ended: {error}");
+            }
+            if let Some(said) = device.injected().summary(&self.config.faults) {
+                eprintln!("soft-mlx5: injected: {said}");
             }
         }
     }
@@ -77,7 +80,7 @@ impl Server {
     /// # Errors
     /// The client broke the protocol, or the socket failed.
     pub fn serve(&self, stream: UnixStream) -> io::Result<()> {
-        serve(stream, Device::new(self.config.clone())?)
+        serve(stream, &mut Device::new(self.config.clone())?)
     }
 }
 
@@ -99,20 +102,20 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Serves a client until it is gone.
-fn serve(stream: UnixStream, device: Device) -> io::Result<()> {
+fn serve(stream: UnixStream, device: &mut Device) -> io::Result<()> {
     match answer_all(stream, device) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
         other => other,
     }
 }
 
-fn answer_all(stream: UnixStream, mut device: Device) -> io::Result<()> {
+fn answer_all(stream: UnixStream, device: &mut Device) -> io::Result<()> {
     let (mut channel, mut pace) = (Channel::new(stream), Pace::new());
     loop {
         let mut busy = false;
         for _ in 0..MESSAGES_PER_STEP {
             let Some(message) = channel.receive()? else { break };
-            answer(&channel, &mut device, message)?;
+            answer(&channel, device, message)?;
             busy = true;
         }
         busy |= device.step();

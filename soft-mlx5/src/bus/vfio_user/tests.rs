@@ -7,8 +7,8 @@ use crate::fabric::rng::Rng;
 /// Serves one client on a thread; returns its socket and what waits for the end of the connection.
 fn client() -> (UnixStream, thread::JoinHandle<io::Result<()>>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let device = Device::new(NicConfig::default()).unwrap();
-    (theirs, thread::spawn(move || serve(ours, device)))
+    let mut device = Device::new(NicConfig::default()).unwrap();
+    (theirs, thread::spawn(move || serve(ours, &mut device)))
 }
 
 fn request(command: u16, payload: &[u8]) -> Vec<u8> {
