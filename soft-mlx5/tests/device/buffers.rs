@@ -2,45 +2,15 @@
 
 use std::ffi::c_void;
 use std::fs::{self, File};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::ptr;
 
+use crate::dma_buf::{memfd, udmabuf};
 use crate::rdma::{ALL, Pair};
 use crate::world::*;
 use rdma_core_sys::*;
 
 const PAGE: usize = 4096;
-
-fn memfd(len: usize) -> OwnedFd {
-    // SAFETY: the name is a string; the descriptor has no other owner.
-    unsafe {
-        let fd = libc::memfd_create(c"test-buffer".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-        assert_eq!(libc::ftruncate(fd, len as i64), 0);
-        OwnedFd::from_raw_fd(fd)
-    }
-}
-
-/// Returns a dma-buf of udmabuf, where the machine has it.
-fn udmabuf(len: usize) -> Option<OwnedFd> {
-    #[repr(C)]
-    struct Create {
-        memfd: u32,
-        flags: u32,
-        offset: u64,
-        size: u64,
-    }
-    const UDMABUF_CREATE: libc::c_ulong = 0x4018_7542;
-    let device = File::options().read(true).write(true).open("/dev/udmabuf").ok()?;
-    let memory = memfd(len);
-    let create = Create { memfd: memory.as_raw_fd() as u32, flags: 1, offset: 0, size: len as u64 };
-    // SAFETY: descriptors of ours; the structure outlives the call.
-    unsafe {
-        assert_eq!(libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK), 0);
-        let fd = libc::ioctl(device.as_raw_fd(), UDMABUF_CREATE, &raw const create);
-        assert!(fd >= 0, "{}", errno());
-        Some(OwnedFd::from_raw_fd(fd))
-    }
-}
 
 fn map(fd: i32, len: usize, rights: i32) -> *mut u8 {
     // SAFETY: a new mapping at an address that the kernel chooses.

@@ -8,6 +8,8 @@ mod connections;
 mod counters;
 mod datagrams;
 mod descriptors;
+#[path = "../common/dma_buf.rs"]
+mod dma_buf;
 mod faults;
 mod frames;
 mod gids;

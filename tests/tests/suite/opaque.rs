@@ -2,7 +2,7 @@
 //! adapter.
 
 use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 use std::slice;
 
@@ -15,6 +15,11 @@ use doorbell_tests::peers::join;
 use doorbell_tests::receiving::wait_for;
 use doorbell_tests::{device, skip};
 
+use self::dma_buf::{memfd, udmabuf};
+
+#[path = "../../../soft-mlx5/tests/common/dma_buf.rs"]
+mod dma_buf;
+
 const PAGE: usize = 4096;
 /// Bytes of a dma-buf before the part that is registered.
 const OFFSET: usize = 2 * PAGE;
@@ -22,37 +27,6 @@ const SIZE: usize = 2048;
 
 fn everything() -> RemoteAccess {
     RemoteAccess::READ | RemoteAccess::WRITE | RemoteAccess::ATOMIC
-}
-
-fn memfd(len: usize) -> OwnedFd {
-    // SAFETY: the name is a string; the descriptor has no other owner.
-    unsafe {
-        let fd = libc::memfd_create(c"opaque".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-        assert_eq!(libc::ftruncate(fd, len as i64), 0);
-        OwnedFd::from_raw_fd(fd)
-    }
-}
-
-/// Returns a dma-buf of udmabuf, where the machine has it.
-fn udmabuf(len: usize) -> Option<OwnedFd> {
-    /// `struct udmabuf_create`.
-    #[repr(C)]
-    struct Create {
-        memfd: u32,
-        flags: u32,
-        offset: u64,
-        size: u64,
-    }
-    const UDMABUF_CREATE: libc::c_ulong = 0x4018_7542;
-    let device = File::options().read(true).write(true).open("/dev/udmabuf").ok()?;
-    let memory = memfd(len);
-    let create = Create { memfd: memory.as_raw_fd() as u32, flags: 1, offset: 0, size: len as u64 };
-    // SAFETY: descriptors of ours; the structure outlives the call.
-    unsafe {
-        assert_eq!(libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK), 0);
-        let fd = libc::ioctl(device.as_raw_fd(), UDMABUF_CREATE, &raw const create);
-        (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
-    }
 }
 
 /// The mapping of a dma-buf in this process, without any right but while a test looks.

@@ -145,6 +145,25 @@ pub struct Qp {
 pub const LOG_RQ: u8 = 6;
 pub const LOG_SQ: u8 = 8;
 
+/// What queues of a driver need.
+struct World {
+    driver: Driver,
+    uar: u32,
+    pd: u32,
+    eq: Eq,
+    cq: Cq,
+}
+
+/// Starts an InfiniBand function. The event queue hears of `events`.
+fn world(events: u64) -> World {
+    let mut driver = Driver::started(LinkLayer::InfiniBand);
+    let uar = driver.numbered(Opcode::ALLOC_UAR, 0).unwrap();
+    let pd = driver.numbered(Opcode::ALLOC_PD, 0).unwrap();
+    let eq = driver.eq(6, events, 0, uar);
+    let cq = driver.cq(7, eq.number, uar);
+    World { driver, uar, pd, eq, cq }
+}
+
 impl Driver {
     /// Powers a function up.
     pub fn new(link_layer: LinkLayer) -> Self {

@@ -7,30 +7,12 @@ use mlx5_wire::firmware::qp::{CreateQp, QpContext, optional, rq_type, service};
 use mlx5_wire::firmware::srq::{CreateRmp, CreateXrcSrq, RmpContext, XrcSrqContext};
 use mlx5_wire::firmware::wq::{WorkQueue, kind};
 
-use super::{Cq, Driver, with_pages};
-use crate::fabric::LinkLayer;
+use super::{Driver, World, with_pages, world};
 use crate::firmware::refusal::Refusal;
-
-struct World {
-    driver: Driver,
-    uar: u32,
-    pd: u32,
-    eqn: u32,
-    cq: Cq,
-}
-
-fn world() -> World {
-    let mut driver = Driver::started(LinkLayer::InfiniBand);
-    let uar = driver.numbered(Opcode::ALLOC_UAR, 0).unwrap();
-    let pd = driver.numbered(Opcode::ALLOC_PD, 0).unwrap();
-    let eqn = driver.eq(6, 0, 0, uar).number;
-    let cq = driver.cq(6, eqn, uar);
-    World { driver, uar, pd, eqn, cq }
-}
 
 #[test]
 fn what_others_use_stays() {
-    let World { mut driver, uar, pd, eqn, cq } = world();
+    let World { mut driver, uar, pd, eq, cq } = world(0);
     let xrcd = driver.numbered(Opcode::ALLOC_XRCD, 0).unwrap();
     let context = XrcSrqContext {
         log_size: 4,
@@ -54,7 +36,7 @@ fn what_others_use_stays() {
         (Opcode::DEALLOC_UAR, uar),
         (Opcode::DEALLOC_PD, pd),
         (Opcode::DEALLOC_XRCD, xrcd),
-        (Opcode::DESTROY_EQ, eqn),
+        (Opcode::DESTROY_EQ, eq.number),
         (Opcode::DESTROY_CQ, cq.number),
         (Opcode::DESTROY_RMP, rmp),
     ] {
@@ -67,7 +49,7 @@ fn what_others_use_stays() {
         (Opcode::DEALLOC_XRCD, xrcd),
         (Opcode::DESTROY_MKEY, key),
         (Opcode::DESTROY_CQ, cq.number),
-        (Opcode::DESTROY_EQ, eqn),
+        (Opcode::DESTROY_EQ, eq.number),
         (Opcode::DEALLOC_PD, pd),
         (Opcode::DEALLOC_UAR, uar),
     ] {
@@ -79,7 +61,7 @@ fn what_others_use_stays() {
 
 #[test]
 fn users_reach_their_own_objects_and_what_is_shared() {
-    let World { mut driver, uar, pd, eqn, cq } = world();
+    let World { mut driver, uar, pd, eq, cq } = world(0);
     let user = |driver: &mut Driver| driver.numbered(Opcode::CREATE_UCTX, 0).unwrap() as u16;
     let (a, b) = (user(&mut driver), user(&mut driver));
     assert_eq!(driver.numbered_by(b + 1, Opcode::ALLOC_PD, 0), Err(Refusal::NO_USER));
@@ -87,7 +69,7 @@ fn users_reach_their_own_objects_and_what_is_shared() {
     assert_eq!(driver.numbered_by(b, Opcode::DEALLOC_PD, own_pd), Err(Refusal::OWNER));
     assert_eq!(driver.numbered_by(a, Opcode::DEALLOC_PD, pd), Err(Refusal::OWNER));
     // The CQ of a user stands on the event queue and the UAR page of the driver.
-    let (mut create, mut own) = driver.cq_command(6, eqn, uar);
+    let (mut create, mut own) = driver.cq_command(6, eq.number, uar);
     create.request.uid = a;
     own.number = driver.create(&with_pages(&create.to_bytes(), &own.pages)).unwrap();
     let (mut create, pages) = driver.qp_command(own_pd, uar, &own);
@@ -118,7 +100,7 @@ fn users_reach_their_own_objects_and_what_is_shared() {
 
 #[test]
 fn queues_in_umems() {
-    let World { mut driver, uar, eqn, .. } = world();
+    let World { mut driver, uar, eq, .. } = world(0);
     let umem = |pages: u64, page_offset, uid| CreateUmem {
         request: Request { uid, ..Request::new(Opcode::CREATE_UMEM) },
         page_offset,
@@ -132,7 +114,7 @@ fn queues_in_umems() {
     assert_eq!(make(umem(u64::MAX, 0, 0), &pages), Err(Refusal::PAGE_LIST));
     assert_eq!(make(umem(3, 4096, 0), &pages), Err(Refusal::PAGE_LIST));
     let number = make(umem(3, 0x100, 0), &pages).unwrap();
-    let (create, _) = driver.cq_command(6, eqn, uar);
+    let (create, _) = driver.cq_command(6, eq.number, uar);
     let room = 3 * 4096 - 0x100;
     let in_umem = |offset, record| {
         let mut create = CreateCq { umem_valid: true, umem_id: number, umem_offset: offset, ..create };
@@ -154,7 +136,7 @@ fn queues_in_umems() {
 
 #[test]
 fn contexts_of_queue_pairs_that_are_refused() {
-    let World { mut driver, uar, pd, cq, .. } = world();
+    let World { mut driver, uar, pd, cq, .. } = world(0);
     let (create, pages) = driver.qp_command(pd, uar, &cq);
     let good = create.context;
     let mut refused = |context, pages: &[u64]| {
@@ -182,7 +164,7 @@ fn contexts_of_queue_pairs_that_are_refused() {
 
 #[test]
 fn changes_of_queue_pairs_that_are_refused() {
-    let World { mut driver, uar, pd, cq, .. } = world();
+    let World { mut driver, uar, pd, cq, .. } = world(0);
     let qp = driver.qp(pd, uar, &cq, service::RC, None).number;
     let mut path = QpContext::ZERO.path;
     path.port = 2;
@@ -214,7 +196,7 @@ fn changes_of_queue_pairs_that_are_refused() {
 
 #[test]
 fn keys_that_are_refused() {
-    let World { mut driver, pd, .. } = world();
+    let World { mut driver, pd, .. } = world(0);
     let pages = driver.host.take(2);
     let good = MkeyContext {
         access_mode: access_mode::MTT,
@@ -256,7 +238,7 @@ fn keys_that_are_refused() {
 
 #[test]
 fn shared_receive_queues_that_are_refused() {
-    let World { mut driver, pd, .. } = world();
+    let World { mut driver, pd, .. } = world(0);
     let (pages, dbr_addr) = (driver.host.take(2), driver.record());
     let good = WorkQueue { pd, dbr_addr, log_stride: 6, log_size: 7, ..WorkQueue::ZERO };
     let request = Request::new(Opcode::CREATE_RMP);
@@ -282,7 +264,7 @@ fn shared_receive_queues_that_are_refused() {
 
 #[test]
 fn groups_have_members() {
-    let World { mut driver, uar, pd, cq, .. } = world();
+    let World { mut driver, uar, pd, cq, .. } = world(0);
     let ud = driver.qp(pd, uar, &cq, service::UD, None).number;
     let rc = driver.qp(pd, uar, &cq, service::RC, None).number;
     let group = 0xff12_0000_0000_0000_0000_0000_0000_0001_u128.to_be_bytes();

@@ -11,8 +11,7 @@ use mlx5_wire::firmware::qp::{AddressPath, QpContext, QueryQpReply, service, sta
 use mlx5_wire::firmware::srq::{ModifyRmp, QueryRmpReply};
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 
-use super::{Cq, Driver, LOG_RQ, LOG_SQ, PAGE, Qp, with_pages};
-use crate::fabric::LinkLayer;
+use super::{Cq, Driver, LOG_RQ, LOG_SQ, PAGE, Qp, World, with_pages, world};
 use crate::firmware::refusal::Refusal;
 
 /// Address of a byte of a buffer of pages.
@@ -73,27 +72,12 @@ fn numbered(opcode: Opcode, number: u32) -> [u8; 16] {
     mlx5_wire::firmware::command::Numbered { request, number, parameter: 0 }.to_bytes()
 }
 
-struct World {
-    driver: Driver,
-    uar: u32,
-    pd: u32,
-    eq: super::Eq,
-    cq: Cq,
-}
-
-fn world() -> World {
-    let mut driver = Driver::started(LinkLayer::InfiniBand);
-    let uar = driver.numbered(Opcode::ALLOC_UAR, 0).unwrap();
-    let pd = driver.numbered(Opcode::ALLOC_PD, 0).unwrap();
-    let events = 1 << event::SRQ_LIMIT | 1 << event::SRQ_LAST_WQE | 1 << event::WQ_CATASTROPHIC;
-    let eq = driver.eq(6, events, 0, uar);
-    let cq = driver.cq(7, eq.number, uar);
-    World { driver, uar, pd, eq, cq }
-}
+/// What the driver hears of.
+const EVENTS: u64 = 1 << event::SRQ_LIMIT | 1 << event::SRQ_LAST_WQE | 1 << event::WQ_CATASTROPHIC;
 
 #[test]
 fn a_message_crosses_pages_on_both_sides() {
-    let World { mut driver, uar, pd, mut cq, .. } = world();
+    let World { mut driver, uar, pd, mut cq, .. } = world(EVENTS);
     let mut a = driver.qp(pd, uar, &cq, service::RC, None);
     let mut b = driver.qp(pd, uar, &cq, service::RC, None);
     driver.connect(&a, b.number);
@@ -126,7 +110,7 @@ fn a_message_crosses_pages_on_both_sides() {
 
 #[test]
 fn an_srq_serves_a_list_and_tells_its_limit() {
-    let World { mut driver, uar, pd, mut eq, mut cq } = world();
+    let World { mut driver, uar, pd, mut eq, mut cq } = world(EVENTS);
     let (rmp, ring, record) = driver.rmp(pd, 7, 0);
     let mut a = driver.qp(pd, uar, &cq, service::RC, None);
     let b = driver.qp(pd, uar, &cq, service::RC, Some(rmp));
@@ -172,7 +156,7 @@ fn an_srq_serves_a_list_and_tells_its_limit() {
 
 #[test]
 fn error_flushes_and_reset_begins_again() {
-    let World { mut driver, uar, pd, mut cq, .. } = world();
+    let World { mut driver, uar, pd, mut cq, .. } = world(EVENTS);
     let mut a = driver.qp(pd, uar, &cq, service::RC, None);
     driver.connect(&a, a.number);
     assert_eq!(driver.state_of(a.number).state, state::RTS);
@@ -202,7 +186,7 @@ fn error_flushes_and_reset_begins_again() {
 
 #[test]
 fn queue_pair_1_answers_to_its_number() {
-    let World { mut driver, uar, pd, mut cq, .. } = world();
+    let World { mut driver, uar, pd, mut cq, .. } = world(EVENTS);
     let mut manager = driver.qp(pd, uar, &cq, service::QP1, None);
     let key_of_qp1 = 0x8001_0000;
     let path = AddressPath { port: 1, ..AddressPath::ZERO };
@@ -229,7 +213,7 @@ fn queue_pair_1_answers_to_its_number() {
 
 #[test]
 fn a_resized_queue_goes_on_in_its_new_pages() {
-    let World { mut driver, uar, pd, mut cq, .. } = world();
+    let World { mut driver, uar, pd, mut cq, .. } = world(EVENTS);
     let mut a = driver.qp(pd, uar, &cq, service::RC, None);
     driver.connect(&a, a.number);
     driver.nop(&mut a, uar);
