@@ -14,7 +14,6 @@ use std::{fs, iter, thread};
 use crate::isolate::Totals;
 use crate::limits::{self, Ended};
 use crate::session::Session;
-use crate::steps::EVERYTHING;
 use crate::{Result, artifacts};
 
 /// Processor time of tests. An error may well make a test run for ever.
@@ -30,10 +29,10 @@ struct Mutant {
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Test {
-    /// The path, when the test runs on a device.
-    device: Option<String>,
     /// Arguments of `cargo test`.
     arguments: String,
+    /// The path, when the test runs on a device.
+    device: Option<String>,
 }
 
 /// Where the patches are applied.
@@ -43,7 +42,13 @@ struct Tree {
     log: PathBuf,
     /// The device without errors.
     device: PathBuf,
-    takes_last: bool,
+}
+
+impl Test {
+    /// The package, which `-p` names at the start of the arguments.
+    fn package(&self) -> Option<&str> {
+        self.arguments.split_whitespace().nth(1)
+    }
 }
 
 enum Tests {
@@ -62,23 +67,37 @@ pub fn run(session: &Session) -> Result<Totals> {
         return Err(format!("no patch has {:?} in its name", session.filter));
     }
     if chosen.iter().any(|mutant| mutant.test.device.is_some()) {
-        artifacts::build(&mut session.cargo(EVERYTHING))?;
+        artifacts::build(&mut session.cargo("build --bin soft-mlx5"))?;
     }
     let trees = [Tree::new(session, 0)?, Tree::new(session, 1)?];
     // All patches, also when only some are tried: a changed line shows at once which patches must be updated.
     for mutant in &all {
         trees[0].apply(mutant, &["--check"])?;
     }
+    // The tests of a package are built in one tree only.
+    let packages: Vec<_> = chosen.chunk_by(|a, b| a.test.package() == b.test.package()).collect();
+    let verdicts = side_by_side(&trees, packages, try_all)?.concat();
+    let tried = verdicts.len();
+    let failures: Vec<String> = verdicts.into_iter().flatten().collect();
+    let failed = failures.len();
+    let totals = Totals { passed: tried - failed, failed, skipped: 0, failures };
+    println!("mutants: {} caught, {} missed", totals.passed, totals.failed);
+    Ok(totals)
+}
+
+/// Tries patches one after another, and returns the names of those that no test sees.
+fn try_all(tree: &Tree, mutants: &[&Mutant]) -> Result<Vec<Option<String>>> {
     // The tests by themselves: a test that fails anyway catches nothing.
-    let tests: BTreeSet<_> = chosen.iter().map(|mutant| &mutant.test).collect();
-    side_by_side(&trees, tests, |tree, test| match tree.tests(test)? {
-        Tests::Pass if tree.log()?.contains("test result: ok. 0 passed") => {
-            Err(format!("cargo test {} runs no test", test.arguments))
+    for test in mutants.iter().map(|mutant| &mutant.test).collect::<BTreeSet<_>>() {
+        match tree.tests(test)? {
+            Tests::Pass if tree.log()?.contains("test result: ok. 0 passed") => {
+                return Err(format!("cargo test {} runs no test", test.arguments));
+            }
+            Tests::Pass => {}
+            _ => return Err(format!("cargo test {} fails without an error\n{}", test.arguments, tree.log()?)),
         }
-        Tests::Pass => Ok(()),
-        _ => Err(format!("cargo test {} fails without an error\n{}", test.arguments, tree.log()?)),
-    })?;
-    let verdicts = side_by_side(&trees, chosen, |tree, mutant| {
+    }
+    let verdict = |mutant: &&Mutant| {
         tree.apply(mutant, &[])?;
         let tests = tree.tests(&mutant.test).map_err(|e| format!("{}: {e}", mutant.name))?;
         tree.apply(mutant, &["--reverse"])?;
@@ -89,28 +108,19 @@ pub fn run(session: &Session) -> Result<Totals> {
         };
         println!("test mutants::{} ... {verdict}: {}", mutant.name, mutant.error);
         Ok((!caught).then(|| mutant.name.clone()))
-    })?;
-    let tried = verdicts.len();
-    let failures: Vec<String> = verdicts.into_iter().flatten().collect();
-    let failed = failures.len();
-    let totals = Totals { passed: tried - failed, failed, skipped: 0, failures };
-    println!("mutants: {} caught, {} missed", totals.passed, totals.failed);
-    Ok(totals)
+    };
+    mutants.iter().map(verdict).collect()
 }
 
-/// Calls `each` with every item and a free tree. One tree takes items from the front, the other from the back, so that
-/// neighbouring items, which need the same artifacts, mostly use the same tree.
+/// Calls `each` with every item and a free tree.
 fn side_by_side<T: Send, R: Send>(
     trees: &[Tree],
-    items: impl IntoIterator<Item = T, IntoIter: DoubleEndedIterator + Send>,
+    items: impl IntoIterator<Item = T, IntoIter: Send>,
     each: impl Fn(&Tree, T) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
     let items = Mutex::new(items.into_iter());
-    let next = |tree: &Tree| match (items.lock().ok()?, tree.takes_last) {
-        (mut items, false) => items.next(),
-        (mut items, true) => items.next_back(),
-    };
-    let worker = |tree| iter::from_fn(|| next(tree)).map(|item| each(tree, item)).collect();
+    let next = || items.lock().ok()?.next();
+    let worker = |tree| iter::from_fn(next).map(|item| each(tree, item)).collect();
     thread::scope(|scope| {
         let (worker, mut workers) = (&worker, Vec::new());
         workers.extend(trees.iter().map(|tree| scope.spawn(move || worker(tree))));
@@ -160,7 +170,7 @@ impl Tree {
         let target = folder.join(format!("target-{number}"));
         let log = folder.join(format!("log-{number}"));
         let device = session.target.join("debug/soft-mlx5");
-        Ok(Self { tree, target, log, device, takes_last: number > 0 })
+        Ok(Self { tree, target, log, device })
     }
 
     fn apply(&self, mutant: &Mutant, how: &[&str]) -> Result<()> {
@@ -205,10 +215,11 @@ impl Tree {
 
     fn cargo(&self, arguments: &str) -> Command {
         let mut command = Command::new("cargo");
-        // The build time matters most.
         command.args(["test", "--quiet", "--offline"]);
-        command.args(["--config", "profile.dev.package.soft-mlx5.opt-level=0"]);
-        command.args(["--config", "profile.dev.debug=false"]);
+        // Building costs most. Only the tests of the rings, which explore many states, are worth an optimised build.
+        for option in ["opt-level=0", "debug=false", "package.soft-mlx5.opt-level=0", "package.mlx5-ring.opt-level=1"] {
+            command.args(["--config", &format!("profile.dev.{option}")]);
+        }
         command.args(arguments.split_whitespace()).current_dir(&self.tree).stdin(Stdio::null());
         command.env("CARGO_TARGET_DIR", &self.target).env("CARGO_INCREMENTAL", "1");
         // Few cases, the same each time, without shrinking.
