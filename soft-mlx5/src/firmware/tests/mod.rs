@@ -145,7 +145,7 @@ pub struct Qp {
 pub const LOG_RQ: u8 = 6;
 pub const LOG_SQ: u8 = 8;
 
-/// What queues of a driver need.
+/// A driver with an event queue and a CQ.
 struct World {
     driver: Driver,
     uar: u32,
@@ -154,7 +154,7 @@ struct World {
     cq: Cq,
 }
 
-/// Starts an InfiniBand function. The event queue hears of `events`.
+/// Starts an InfiniBand function, whose event queue reports `events`.
 fn world(events: u64) -> World {
     let mut driver = Driver::started(LinkLayer::InfiniBand);
     let uar = driver.numbered(Opcode::ALLOC_UAR, 0).unwrap();

@@ -72,7 +72,7 @@ fn numbered(opcode: Opcode, number: u32) -> [u8; 16] {
     mlx5_wire::firmware::command::Numbered { request, number, parameter: 0 }.to_bytes()
 }
 
-/// What the driver hears of.
+/// Event types of the event queue.
 const EVENTS: u64 = 1 << event::SRQ_LIMIT | 1 << event::SRQ_LAST_WQE | 1 << event::WQ_CATASTROPHIC;
 
 #[test]
