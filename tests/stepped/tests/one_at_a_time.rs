@@ -2,12 +2,18 @@
 
 use std::time::Duration;
 
-use doorbell::{AsyncEvent, Completions, CqConfig, Path, WcStatus};
-use doorbell_stepped_tests::{Stepped, on_each_path};
+use doorbell::{
+    AsyncEvent, AsyncEvents, BufferPool, Completions, CqConfig, Path, PoolConfig, QpConfig, QueueId, QueuePair,
+    Receiver, RqConfig, SrqConfig, WcStatus,
+};
+use doorbell_stepped_tests::sending_qp::SendingQp;
+use doorbell_stepped_tests::{Stepped, connect, on_each_path, open};
 use fastrand::Rng;
+use soft_mlx5::Device;
 
 on_each_path! {
     a_program_that_takes_one_message_and_polls_no_more
+    a_program_with_two_queues_takes_one_message_and_polls_no_more
     what_was_taken_is_given_back_before_arming
     what_was_taken_is_given_back_before_sleeping
     what_was_taken_is_given_back_when_nothing_has_arrived
@@ -20,22 +26,36 @@ on_each_path!(direct_only, Direct, what_was_taken_is_given_back_after_a_quarter_
 const RECEIVES: u32 = 16;
 /// Messages after which their receives are given back, if messages arrive all the time.
 const DUE: u32 = RECEIVES / 4;
+/// Bytes of a message that the device does not put into the CQE.
+const LONG: usize = 64;
 
 /// A connection with a full queue, on a CQ without room for more.
 fn full(path: Path) -> Stepped {
     Stepped::with(CqConfig::new(RECEIVES).path(path), RECEIVES)
 }
 
-/// Sends messages, as long as the device has receives for them; returns how many it had.
+/// Sends the messages 0, 1 and so on, as long as the device has receives for them; returns how many it had.
 fn fill(s: &mut Stepped) -> u32 {
+    send_from::<1>(0, &mut s.far, &s.device)
+}
+
+/// Sends the messages `first` and so on, of `BYTES` bytes each, as long as the device has receives for them; returns
+/// how many it had.
+fn send_from<const BYTES: usize>(first: u8, far: &mut SendingQp, device: &Device) -> u32 {
     // A message without a receive is repeated, and arrives later.
-    for number in 0_u8.. {
-        s.far.send_inline(&[number], None).unwrap();
-        s.device.settle();
-        let Some(done) = s.far.poll_send() else { return number.into() };
+    for number in first..=u8::MAX {
+        far.send_inline(&[number; BYTES], None).unwrap();
+        device.settle();
+        let Some(done) = far.poll_send() else { return (number - first).into() };
         assert_eq!(done.status, WcStatus::SUCCESS);
     }
     unreachable!("a device with receives without end")
+}
+
+fn expect_no_overrun(events: &mut AsyncEvents) {
+    while let Some(event) = events.try_next().unwrap() {
+        assert!(!matches!(event, AsyncEvent::CqError { .. }), "{event:?}");
+    }
 }
 
 /// Sends messages for all receives and one more, and takes so many of them.
@@ -59,18 +79,71 @@ fn given(s: &mut Stepped) -> u32 {
 }
 
 fn a_program_that_takes_one_message_and_polls_no_more(path: Path) {
-    let mut s = full(path);
-    s.send_bytes(b"one");
-    s.device.settle();
-    assert_eq!(s.receiver.next().expect("it has arrived").unwrap()[..], *b"one");
-    assert_eq!(s.far.poll_send().unwrap().status, WcStatus::SUCCESS);
-    assert_eq!(fill(&mut s), RECEIVES - 1);
-    let Stepped { receiver, near, far, pool, device, .. } = s;
-    let count = pool.count() as usize;
-    assert_eq!(pool.available(), count - RECEIVES as usize);
-    drop((receiver, near, far));
+    let Stepped { receiver, near, far, pool, device, .. } = full(path);
+    take_one_and_end(receiver, vec![(near, far, RECEIVES)], &pool, &device);
+}
+
+/// Together both queues have as many receives as the CQ has entries.
+fn a_program_with_two_queues_takes_one_message_and_polls_no_more(path: Path) {
+    let (device, pd) = open(Device::builder().stepped());
+    let mut receiver = Receiver::new(&pd, &CqConfig::new(RECEIVES).path(path)).unwrap();
+    let mut far_receiver = Receiver::new(&pd, &CqConfig::new(RECEIVES).path(path)).unwrap();
+    let pool = BufferPool::new(&pd, &PoolConfig::new(RECEIVES + 1, 64)).unwrap();
+    let srq = receiver.create_srq(&SrqConfig::new(RECEIVES - 1)).unwrap();
+    let (near_config, far_config) = (QpConfig::rc(), QpConfig::rc().max_inline(64));
+    let (near, far) = connect(&mut receiver, &near_config, srq, &mut far_receiver, &far_config);
+    // A queue of WQEs with a single SGE has four receives at least.
+    let own = RqConfig::new(1).max_sge(4);
+    let (other, other_far) = connect(&mut receiver, &near_config, own, &mut far_receiver, &far_config);
+    let rq = other.receive_queue().unwrap();
+    receiver.fill(srq, &pool).unwrap();
+    receiver.fill(rq, &pool).unwrap();
+    let connections = vec![(near, far, RECEIVES - 1), (other, other_far, 1)];
+    for (queue, &(.., receives)) in [srq.into(), rq.into()].into_iter().zip(&connections) {
+        let queue: QueueId = queue;
+        assert_eq!(receiver.capacity(queue), receives);
+        assert_eq!(receiver.free_slots(queue), 0);
+    }
+    assert_eq!(receiver.cq_capacity(), RECEIVES);
+    take_one_and_end(receiver, connections, &pool, &device);
+}
+
+/// Takes one message of the first connection, and polls no more: all receives but one stay with the device. Then ends
+/// the program. Each connection has as many receives as the number beside it, and no other buffers are in use.
+fn take_one_and_end(
+    mut receiver: Receiver,
+    mut connections: Vec<(QueuePair, SendingQp, u32)>,
+    pool: &BufferPool,
+    device: &Device,
+) {
+    let mut events = receiver.pd().context().events().unwrap();
+    let far = &mut connections[0].1;
+    far.send_inline(&[1; LONG], None).unwrap();
     device.settle();
-    assert_eq!(pool.available(), count);
+    assert_eq!(receiver.next().expect("it has arrived").unwrap()[..], [1; LONG]);
+    assert_eq!(far.poll_send().unwrap().status, WcStatus::SUCCESS);
+    let mut arrived = 1;
+    for (_, far, receives) in &mut connections {
+        // The receive of the message that was taken is not given back.
+        let first = arrived + 1;
+        arrived += send_from::<LONG>(first as u8, far, device);
+        let taken = u32::from(first == 2);
+        assert_eq!(arrived + 1 - first, *receives - taken);
+    }
+    expect_no_overrun(&mut events);
+    let in_use: u32 = connections.iter().map(|&(.., receives)| receives).sum();
+    assert_eq!(arrived, in_use);
+    assert!(pool.available() <= (pool.count() - in_use) as usize);
+
+    drop((receiver, connections));
+    device.settle();
+    assert_eq!(pool.available(), pool.count() as usize);
+    // The device has written the messages, each to a buffer of its own. A new buffer has zeros.
+    let mut buffers: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+    buffers.iter_mut().for_each(|buffer| buffer.set_len(1));
+    let mut messages: Vec<_> = buffers.iter().map(|buffer| u32::from(buffer[0])).filter(|&byte| byte != 0).collect();
+    messages.sort_unstable();
+    assert_eq!(messages, Vec::from_iter(1..=arrived));
 }
 
 fn what_was_taken_is_given_back_before_arming(path: Path) {
@@ -137,8 +210,6 @@ fn a_full_queue_and_a_cq_of_its_size(path: Path) {
             }
             s.device.advance(Duration::from_millis(700));
         }
-        while let Some(event) = events.try_next().unwrap() {
-            assert!(!matches!(event, AsyncEvent::CqError { .. }), "{event:?}");
-        }
+        expect_no_overrun(&mut events);
     }
 }
