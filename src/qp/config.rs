@@ -123,12 +123,11 @@ impl QpConfig {
     }
 
     /// Sets how many requests the send queue holds at least, 128 by default. Each queue reserves its capacity in the CQ
-    /// of its sender: the 4,096 entries of a default sender suffice for 32 queues of 128. The
-    /// [`capacity`](crate::Sender::capacity) of the
-    /// [`Sender`](crate::Sender) returns how many can be outstanding. On the direct path the queue has the basic blocks
-    /// (WQEBBs) of 64 bytes for so many of the largest requests ([`send_buffers`](Self::send_buffers),
-    /// [`max_inline`](Self::max_inline)), rounded up to a power of two, and each request takes the blocks that it
-    /// needs. `sends(4)` is 4 blocks, for 4 requests of one buffer.
+    /// of its sender: [`Sender::entries_for`](crate::Sender::entries_for) returns the size of that CQ, and
+    /// [`Sender::capacity`](crate::Sender::capacity) how many requests can be outstanding. On the direct path the queue
+    /// has the basic blocks (WQEBBs) of 64 bytes for so many of the largest requests
+    /// ([`send_buffers`](Self::send_buffers), [`max_inline`](Self::max_inline)), rounded up to a power of two, and each
+    /// request takes the blocks that it needs. `sends(4)` is 4 blocks, for 4 requests of one buffer.
     pub const fn sends(mut self, max_wr: u32) -> Self {
         self.max_send_wr = max_wr;
         self

@@ -81,8 +81,9 @@ pub enum TagEvent {
     },
     /// Unexpected messages hold nearly all buffers: the device has fewer than 33 left, at least as many messages wait
     /// for a receive, and the pool of [`keep_filled`](super::TagMatchingSrq::keep_filled) is empty. Soon senders must
-    /// wait, including those whose messages have a receive. Post receives for waiting messages, or call `fill` with
-    /// another pool. Reported once, and again after the condition has ended.
+    /// wait, including those whose messages have a receive. Post receives for waiting messages, or call
+    /// [`keep_filled`](super::TagMatchingSrq::keep_filled) with another pool. Reported once, and again after the
+    /// condition has ended.
     BuffersLow {
         /// Buffers that the device has left.
         posted: u32,
