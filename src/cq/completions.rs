@@ -90,9 +90,9 @@ pub trait Completions: Waiting {
     /// [`Error::Verbs`](crate::Error::Verbs).
     fn arm(&mut self) -> Result<bool>;
 
-    /// Returns `true` if there is something to poll. For a sender also after a queue pair was reset, destroyed or
-    /// dropped, and for unsignaled requests: then a poll may return nothing. For tags an event: a message that matches
-    /// no receive is none.
+    /// Returns `true` if there is something to poll. A sender also returns `true` after unsignaled requests have
+    /// completed, and after a queue pair was reset, destroyed or dropped: then a poll may return nothing. Tags return
+    /// `true` for an event, and a message that matches no receive is not an event.
     fn has_completions(&mut self) -> bool;
 
     /// Sleeps until there is [something to poll](Self::has_completions), at most for `timeout`; without a time-out,
