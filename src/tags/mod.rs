@@ -388,8 +388,12 @@ impl TagMatchingSrq {
         self.unexpected.probe(tag, mask)
     }
 
-    /// Returns the next event, or `None`. Messages of a peer meet their receives in the order of sending, but a
-    /// rendezvous is complete later: the events of messages that were sent after it can come before its own.
+    /// Returns the next event, or `None`.
+    ///
+    /// Messages of a peer meet their receives in the order of sending, but their events can come in another order: a
+    /// rendezvous is complete later, and a message that the library matched waits until the device has removed its
+    /// receive from the list, while a later message meets a new receive at once. Where the order counts, keep the order
+    /// of [`post`](Self::post) by [`Received::receive`], or number the messages.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();

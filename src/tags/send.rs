@@ -56,6 +56,9 @@ impl TagMatchingSrq {
     /// bytes of header and the payload must fit, else the connection fails on both sides. doorbell cannot check this.
     /// Agree on a limit with the peer, and send longer messages with [`send_rendezvous`](Self::send_rendezvous).
     ///
+    /// If the send queue is full, the reason is [`Queue`](NotSentTagged::Queue) with
+    /// [`NotSent::Full`](crate::NotSent::Full): poll, and send the returned message again.
+    ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
     /// # let doorbell_doc::Tags { tags, peer, other, other_peer, pool, .. } = &mut world;
