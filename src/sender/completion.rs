@@ -48,9 +48,9 @@ impl SendCompletion<'_> {
     /// [`timestamps`](crate::CqConfig::timestamps). [`Sender::clock`](crate::Sender::clock) converts it.
     ///
     /// The device writes the CQE of a datagram or frame when the packet has left, and that of a request of an RC queue
-    /// pair when the peer has acknowledged it. A request without a CQE of its own has the time of the next one that
-    /// has:
-    /// [`Posting::signaled`](crate::Posting::signaled) asks for one.
+    /// pair when the peer has acknowledged it. A request without a CQE of its own has the time of the next CQE of its
+    /// queue; [`Posting::signaled`](crate::Posting::signaled) asks for a CQE. An
+    /// [unsignaled](crate::Request::unsignaled) request that succeeds is not returned, so its time is not known.
     ///
     /// ```
     /// # use doorbell::Completions;
@@ -140,6 +140,10 @@ impl fmt::Debug for SendCompletion<'_> {
 /// [`WcStatus::WR_FLUSH_ERR`] is a consequence: [`first`](Self::first), the first failed completion of the queue pair,
 /// has the cause. It may be one of its [`Receiver`](crate::Receiver). The queue pair is in state ERROR: see
 /// [`QueuePair`](crate::QueuePair).
+///
+/// On a connection the requests before the first that failed have succeeded. The failed request and those flushed after
+/// it may have arrived at the peer, too: their acknowledgements can be lost. Send such a message again only if the peer
+/// detects a copy, for example by a number in the message.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
