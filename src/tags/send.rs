@@ -57,7 +57,7 @@ impl TagMatchingSrq {
     /// Agree on a limit with the peer, and send longer messages with [`send_rendezvous`](Self::send_rendezvous).
     ///
     /// If the send queue is full, the reason is [`Queue`](NotSentTagged::Queue) with
-    /// [`NotSent::Full`](crate::NotSent::Full): poll, and send the returned message again.
+    /// [`NotSent::Full`]: poll, and send the returned message again.
     ///
     /// ```
     /// # let mut world = doorbell_doc::Tags::new();
