@@ -141,9 +141,10 @@ impl fmt::Debug for SendCompletion<'_> {
 /// has the cause. It may be one of its [`Receiver`](crate::Receiver). The queue pair is in state ERROR: see
 /// [`QueuePair`](crate::QueuePair).
 ///
-/// On a connection the requests before the first that failed have succeeded. The failed request and those flushed after
-/// it may have arrived at the peer, too: their acknowledgements can be lost. Send such a message again only if the peer
-/// detects a copy, for example by a number in the message.
+/// On a connection the requests before the first that failed have succeeded: the peer's adapter has their messages, and
+/// its program may not have read them. The failed request and those flushed after it may have arrived, too: their
+/// acknowledgements can be lost. Send such a message again only if the peer detects a copy, for example by a number in
+/// the message. `buffers` does not have bytes that were copied.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
