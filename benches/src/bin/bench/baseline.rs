@@ -25,6 +25,10 @@ const TIMES: [(&str, &str, f64); 3] = [
     ("SEND post and poll, Sender, batch 1, 1024 QPs", "SEND post and poll, Sender, batch 1", 1.1),
 ];
 
+/// Operations that may cost more than with libmlx5: a sender looks for buffers in the requests that a CQE covers, and
+/// libmlx5 keeps no buffers.
+const DEARER: [&str; 1] = ["one message: completion, unsignaled send"];
+
 /// The cost of one message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
@@ -48,7 +52,8 @@ pub(crate) fn save(current: &BTreeMap<String, Cost>, path: &Path) -> Result<()> 
     Ok(fs::write(path, text)?)
 }
 
-/// Fails if an operation has grown, or costs more than with libmlx5. The table of the drop-in has rows that do.
+/// Fails if an operation has grown, or costs more than with libmlx5. [`DEARER`] and the table of the drop-in have rows
+/// that do.
 pub(crate) fn compare(current: &BTreeMap<String, Cost>, rows: &[Row], path: &Path) -> Result<()> {
     let text = fs::read_to_string(path)?;
     let (compiler, mut lines) = (compiler()?, text.lines());
@@ -81,7 +86,8 @@ pub(crate) fn compare(current: &BTreeMap<String, Cost>, rows: &[Row], path: &Pat
         }
     }
     for row in rows {
-        if row.unit.starts_with("instructions") && !row.op.contains("drop-in") && row.ratio() > 1.0 {
+        let may_cost_more = row.op.contains("drop-in") || DEARER.contains(&row.op.as_str());
+        if row.unit.starts_with("instructions") && !may_cost_more && row.ratio() > 1.0 {
             let Row { op, doorbell, reference, reference_name, .. } = row;
             findings.push(format!("{op}: {doorbell:.2} instructions, {reference_name} {reference:.2}"));
         }
