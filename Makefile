@@ -3,7 +3,7 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-frames demo-tags demo-trade setup check test proof busy bench rxe vm vm-shell conformance long-conformance explore memory mutants cargo-mutants semver fuzz soak fmt doc book package install-c action
+.PHONY: help demo demo-frames demo-tags demo-trade setup check test proof busy bench rxe vm vm-fabric vm-shell conformance long-conformance explore memory mutants cargo-mutants semver fuzz soak fmt doc book package install-c action
 
 help:
 	@echo 'make demo                         Receive 200,000 messages from two processes (DEMO_PATH=verbs: through libibverbs)'
@@ -19,6 +19,7 @@ help:
 	@echo 'cargo bench -p doorbell-benches --bench device    Measure messages through a ConnectX, or else soft-mlx5'
 	@echo 'make rxe                          Run the tests of the verbs path on Soft-RoCE in a virtual machine'
 	@echo 'make vm                           Run programs and the direct path above the mlx5 driver of a kernel (KERNEL=trixie, LINK=roce)'
+	@echo 'make vm-fabric                    Connect two virtual machines and a process on a fabric that loses packets'
 	@echo 'make vm-shell                     Start the same machine with a shell'
 	@echo 'make conformance N=100000         Compare doorbell with libmlx5 under N random operations (SEED=number)'
 	@echo 'make long-conformance             The same, 1,000,000 with the installed libmlx5 and with that of Debian 13'
@@ -79,6 +80,10 @@ rxe:
 vm:
 	@scripts/setup.sh test
 	@scripts/vm/run.sh
+
+vm-fabric:
+	@scripts/setup.sh test
+	@scripts/vm/run.sh fabric
 
 vm-shell:
 	@scripts/setup.sh build

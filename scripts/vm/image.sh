@@ -15,7 +15,7 @@ mkdir -p "$out"/{bin,dev,etc,modules,proc,root,run,sys,tmp,usr/bin,suite/tests,s
 
 add "$(find_program busybox)" bin/busybox
 programs=(rdma ip ping lspci ibv_devinfo ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingpong ibv_srq_pingpong)
-programs+=(rping ucmatose ib_write_lat ib_send_bw ib_write_bw ib_read_lat ib_atomic_lat)
+programs+=(rping ucmatose ib_write_lat ib_send_lat ib_send_bw ib_write_bw ib_read_lat ib_atomic_lat)
 for program in "${programs[@]}"; do
     add_program "$program"
 done
@@ -52,6 +52,13 @@ add_suite
 cp "$here/../rxe/guest"/{init,all.sh,listening} "$out/suite/"
 cp -r "$here/guest/." "$out/suite/"
 mv "$out/suite/init" "$out/init"
+# The cases of a machine by itself, or those of machines and a process on one fabric, which go one after the other.
+if [ "${CASES-}" = fabric ]; then
+    rm -r "$out/suite/cases" "$out/suite/alone/reload.sh"
+    mkdir "$out/suite/cases"
+    mv "$out/suite/fabric"/* "$out/suite/alone/"
+fi
+rm -r "$out/suite/fabric"
 echo "${FILTER-}" >"$out/suite/filter"
 case ${LINK-ib} in
     ib) echo "export LINK=ib GID_OPTION= GID_X_OPTION=" ;;
