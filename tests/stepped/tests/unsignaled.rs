@@ -43,11 +43,9 @@ impl World {
     fn new(path: Path, config: &QpConfig) -> Self {
         let (device, pd) = open(Device::builder().strict(true).stepped());
         let cq = |capacity| CqConfig::new(capacity).path(path);
-        let mut probe = Sender::new(&pd, &cq(512)).unwrap();
+        let mut sender = Sender::new(&pd, &cq(Sender::entries_for(config, 2))).unwrap();
         let [mut near_receiver, mut far_receiver] = [(); 2].map(|()| Receiver::new(&pd, &cq(2 * RECEIVES)).unwrap());
         let one = RqConfig::new(1);
-        let qp = QueuePair::builder(config).receive(&mut near_receiver, one).send(&mut probe).build().unwrap();
-        let mut sender = Sender::new(&pd, &cq(2 * probe.capacity(&qp))).unwrap();
         let pool = BufferPool::new(&pd, &PoolConfig::new(BUFFERS, 64)).unwrap();
         let receives = BufferPool::new(&pd, &PoolConfig::new(2 * RECEIVES, 64)).unwrap();
         let (mut near, mut far) = (Vec::new(), Vec::new());
