@@ -181,8 +181,8 @@ fn quick(session: &Session) -> Result<Totals> {
     let build = "build --bin soft-mlx5 --test suite --test steady --test tags --test registration";
     let direct = tests(session, build, &[Needs::AnyDevice])?;
     let mut unit = options(session, 300);
-    unit.arguments.extend(["--skip", "explorer"].map(String::from));
-    let libraries = tests(session, "test --no-run --lib --test docs", &[Needs::Nothing])?;
+    unit.arguments.extend(["--skip", "explorer", "--skip", "compile_fail"].map(String::from));
+    let libraries = tests(session, "test --no-run --lib --test sources", &[Needs::Nothing])?;
     let mut totals = isolate::run(&libraries, &unit)?;
     // Fewer messages, and without the test of two laps of 16 bits.
     let mut device = on_device(session, "direct", &[]);

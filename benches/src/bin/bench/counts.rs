@@ -7,12 +7,15 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::error::Error;
 use std::fs;
 use std::hint::black_box;
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
+use clap::ValueEnum;
 use doorbell_benches::case::{self, Case};
 use doorbell_benches::name::Name;
 use doorbell_benches::operation::Operation;
@@ -35,6 +38,25 @@ struct Run {
     calls: Cost,
 }
 
+/// What one process counts.
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+pub(crate) enum Of {
+    Doorbell,
+    Libmlx5,
+    /// It has preloaded the drop-in.
+    DropIn,
+}
+
+impl Of {
+    const fn name(name: Name) -> Self {
+        match name {
+            Name::DropIn(_) => Self::DropIn,
+            _ if name.is_doorbell() => Self::Doorbell,
+            _ => Self::Libmlx5,
+        }
+    }
+}
+
 #[inline(never)]
 fn counted(round: &mut dyn FnMut()) {
     black_box(round)();
@@ -45,12 +67,12 @@ fn cases(filter: &str) -> impl Iterator<Item = Case> {
     case::counted().into_iter().filter(move |case| case.label().contains(filter))
 }
 
-/// The runs of a process that has preloaded the drop-in, or of a process that has not, each once.
-fn runs(filter: &str, drop_in: bool) -> Vec<(Operation, Name)> {
+/// The runs of a process, each once.
+fn runs(filter: &str, of: Of) -> Vec<(Operation, Name)> {
     let mut runs = Vec::new();
     for Case { operation, doorbell, reference } in cases(filter) {
         for run in [(operation, doorbell), (operation, reference)] {
-            if matches!(run.1, Name::DropIn(_)) == drop_in && !runs.contains(&run) {
+            if Of::name(run.1) == of && !runs.contains(&run) {
                 runs.push(run);
             }
         }
@@ -60,9 +82,9 @@ fn runs(filter: &str, drop_in: bool) -> Vec<(Operation, Name)> {
 
 /// Does one counted round of each run under callgrind, after two rounds that bring it to a steady state. Prints
 /// the number of messages.
-pub(crate) fn run_counted(filter: &str, drop_in: bool) {
+pub(crate) fn run_counted(filter: &str, of: Of) {
     let world = World::new();
-    for (operation, name) in runs(filter, drop_in) {
+    for (operation, name) in runs(filter, of) {
         let mut rig = Rig::new(&world, operation, name);
         for _ in 0..2 {
             rig.round(|round| round());
@@ -74,7 +96,15 @@ pub(crate) fn run_counted(filter: &str, drop_in: bool) {
 
 /// Counts, prints the table and compares with the baseline.
 pub(crate) fn run(out: &Path, baseline: Option<&Path>, filter: &str, save: bool) -> Result<Vec<Row>> {
-    let costs = [count(out, filter, false)?, count(out, filter, true)?].concat();
+    // Callgrind runs a program on one processor.
+    let costs = thread::scope(|scope| {
+        let start = |of| scope.spawn(move || count(out, filter, of).map_err(|error| error.to_string()));
+        let mut costs = Vec::new();
+        for count in [Of::Doorbell, Of::Libmlx5, Of::DropIn].map(start) {
+            costs.extend(count.join().map_err(|_| "counting panicked")??);
+        }
+        Ok::<_, Box<dyn Error>>(costs)
+    })?;
     let mut rows = Vec::new();
     let mut current = BTreeMap::new();
     for case in cases(filter) {
@@ -114,16 +144,17 @@ pub(crate) fn run(out: &Path, baseline: Option<&Path>, filter: &str, save: bool)
 }
 
 /// Runs this program under callgrind.
-fn count(out: &Path, filter: &str, drop_in: bool) -> Result<Vec<((Operation, Name), Run)>> {
-    let runs = runs(filter, drop_in);
+fn count(out: &Path, filter: &str, of: Of) -> Result<Vec<((Operation, Name), Run)>> {
+    let runs = runs(filter, of);
     if runs.is_empty() {
         return Ok(Vec::new());
     }
     fs::create_dir_all(out)?;
-    let profile = out.join("callgrind.out");
-    let of = |n: usize| profile.with_extension(format!("out.{n}"));
+    let value = of.to_possible_value().ok_or("no process is hidden")?;
+    let profile = out.join(format!("callgrind.{}", value.get_name()));
+    let numbered = |n: usize| PathBuf::from(format!("{}.{n}", profile.display()));
     let mut command = Command::new("valgrind");
-    if drop_in {
+    if of == Of::DropIn {
         command.env("LD_PRELOAD", library()?).env("DOORBELL_DROP_IN", "all");
     }
     let output = command
@@ -132,8 +163,7 @@ fn count(out: &Path, filter: &str, drop_in: bool) -> Result<Vec<((Operation, Nam
         .arg(format!("--dump-after={COUNTED}"))
         .arg(format!("--callgrind-out-file={}", profile.display()))
         .arg(env::current_exe()?)
-        .args(["counted", "--filter", filter])
-        .args(drop_in.then_some("--drop-in"))
+        .args(["counted", "--filter", filter, "--of", value.get_name()])
         .output()
         .map_err(|error| format!("valgrind cannot be run ({error}): install it"))?;
     if !output.status.success() {
@@ -143,7 +173,7 @@ fn count(out: &Path, filter: &str, drop_in: bool) -> Result<Vec<((Operation, Nam
     let stdout = String::from_utf8(output.stdout)?;
     let mut costs = Vec::new();
     for (i, (run, messages)) in runs.into_iter().zip(stdout.lines()).enumerate() {
-        let (before, after) = (of(2 * i + 1), of(2 * i + 2));
+        let (before, after) = (numbered(2 * i + 1), numbered(2 * i + 2));
         let messages = messages.parse()?;
         costs.push((run, read_profile(&fs::read_to_string(&after)?, messages)?));
         fs::remove_file(before)?;

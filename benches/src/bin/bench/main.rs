@@ -11,6 +11,8 @@ use clap::{Parser, Subcommand};
 use doorbell_benches::report;
 use soft_mlx5::runner::{Runner, exit_code};
 
+use crate::counts::Of;
+
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Counts what doorbell and stock libmlx5 do for a message.
@@ -43,9 +45,9 @@ enum Command {
         /// As of `counts`.
         #[arg(long, default_value = "")]
         filter: String,
-        /// Counts what needs the drop-in, which is preloaded, and not the rest.
+        /// Counts these.
         #[arg(long)]
-        drop_in: bool,
+        of: Of,
     },
     /// Runs a command on soft-mlx5, for the device suite.
     #[command(hide = true)]
@@ -71,7 +73,7 @@ fn run(command: Command) -> Result<ExitCode> {
             let rows = counts::run(&out, baseline.as_deref(), &filter, save)?;
             report::write_json(&rows, &out.join("counts.rows"))?;
         }
-        Command::Counted { filter, drop_in } => counts::run_counted(&filter, drop_in),
+        Command::Counted { filter, of } => counts::run_counted(&filter, of),
         Command::OnSoftMlx5 { command } => {
             let mut runner = Runner::new(command);
             // Frames need an Ethernet port.

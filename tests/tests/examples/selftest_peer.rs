@@ -1,7 +1,5 @@
 //! `doorbell selftest --peer` between two processes on one fabric: the checks hold over the link, the verdict is that
 //! of both sides, and a side that dies ends the other.
-//!
-//! Needs: examples
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -1,6 +1,4 @@
 //! The example tick_to_trade, as `make demo-trade` runs it, with fewer prices.
-//!
-//! Needs: examples
 
 use std::process::{Command, Stdio};
 

@@ -1,6 +1,4 @@
 //! The example `tokio_server`: fifty clients, some of which leave, some are killed, and the rest ends with the server.
-//!
-//! Needs: examples
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

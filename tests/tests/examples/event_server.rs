@@ -1,6 +1,4 @@
 //! The example `event_server`: clients that behave, and one that is killed while it sends.
-//!
-//! Needs: examples
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};

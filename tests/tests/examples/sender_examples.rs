@@ -1,6 +1,4 @@
 //! The examples of senders: `rpc_server`, `one_sided` and `gpu_memory`, on both paths.
-//!
-//! Needs: examples
 
 use doorbell_tests::programs::{Ended, example, poisoned, succeed};
 

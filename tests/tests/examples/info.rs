@@ -1,6 +1,4 @@
 //! `doorbell info` on the software device, and without a device.
-//!
-//! Needs: examples
 
 use std::process::{Command, Stdio};
 use std::{fs, thread};

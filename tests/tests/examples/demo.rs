@@ -1,7 +1,5 @@
 //! The main job, as `make demo` does it, with fewer messages: on the direct path with the driver's
 //! entries for posting and polling replaced by functions that abort.
-//!
-//! Needs: examples
 
 use std::io::{self, BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

@@ -1,6 +1,4 @@
 //! The example `latency` on the software device.
-//!
-//! Needs: examples
 
 use std::process::Stdio;
 use std::thread;

@@ -1,6 +1,4 @@
 //! The example `multicast`: two members and a sender, in processes of their own.
-//!
-//! Needs: examples
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};

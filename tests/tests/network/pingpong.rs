@@ -4,10 +4,6 @@
 //! the address of the server. Then each side answers each message with one, and the client begins.
 //! Such a program sends from the memory that it receives to, so its answer is the message that it received.
 //! `pingpong` does the same with the program that has an SRQ.
-//!
-//! The tests need a device that reaches the devices of other processes: `DOORBELL_NETWORKED=1` says so.
-//!
-//! Needs: network
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,6 +1,4 @@
 //! All targets of references in the documentation exist: files, headings, and the pages of the book.
-//!
-//! Needs: nothing
 
 use std::collections::HashSet;
 use std::fs;

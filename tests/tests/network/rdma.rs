@@ -1,7 +1,5 @@
 //! RDMA and atomic operations with a C program that uses `ibv_post_send`, in another process: each side works on the
 //! memory of the other.
-//!
-//! Needs: network
 
 use doorbell::{
     BufferPool, Mtu, PoolConfig, QpAddress, QpConfig, QueuePair, Receiver, RemoteAccess, RemoteMemory, RemoteRegion,

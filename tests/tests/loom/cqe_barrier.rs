@@ -5,8 +5,6 @@
 //! `dmb oshld`, and the release store for the device's write of the word with the owner bit. With the barrier no CQE
 //! has a wrong signature in any execution. Without it a CQE can have one: `CqConfig::verify_cqes` looks for such CQEs
 //! on a real machine.
-//!
-//! Needs: nothing
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering as Std};

@@ -4,8 +4,6 @@
 //! writes are not in it, except the names of `bitflags`, nor are the fields of variants. cargo-public-api would list
 //! them, but reads the JSON of rustdoc, which stable compilers refuse to write, and whose format changes with the
 //! compiler: each version of the tool reads the output of a few nightlies.
-//!
-//! Needs: nothing
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;

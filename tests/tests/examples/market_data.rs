@@ -1,6 +1,4 @@
 //! The market data example, as `make demo-frames` runs it, with fewer frames.
-//!
-//! Needs: examples
 
 use std::process::{Command, Stdio};
 

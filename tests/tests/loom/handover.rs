@@ -1,6 +1,4 @@
 //! Every order in which the owner of a receiver can fall asleep, or leave, while other threads give buffers back.
-//!
-//! Needs: nothing
 
 use std::sync::Arc as Shared;
 use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed as Counting};
@@ -59,9 +57,9 @@ mod sync {
     }
 }
 
-#[path = "../../src/receiver/maintain/handover.rs"]
+#[path = "../../../src/receiver/maintain/handover.rs"]
 mod handover;
-#[path = "../../src/receiver/maintain/wake_state.rs"]
+#[path = "../../../src/receiver/maintain/wake_state.rs"]
 mod wake_state;
 
 use handover::Handover;

@@ -1,7 +1,5 @@
 //! Tag matching with a C program that uses `ibv_post_srq_ops`, in another process: each side receives
 //! messages of the other.
-//!
-//! Needs: network
 
 use doorbell::tags::{Offload, PeerAddress, TagEvent};
 use doorbell::{Mtu, QpAddress, QpConfig};

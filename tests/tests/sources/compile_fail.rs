@@ -3,8 +3,6 @@
 //! Each file in `tests/compile_fail` marks the lines that rustc must refuse with `//~ CODE`. Codes are
 //! compared, not messages, which differ from one rustc to the next. An error on any other line fails the
 //! test. The first function of each file is the same program without the mistake.
-//!
-//! Needs: nothing
 
 use std::collections::BTreeSet;
 use std::fs;

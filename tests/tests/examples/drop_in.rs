@@ -1,6 +1,4 @@
 //! The drop-in under C programs: objects that are attached one by one, and programs that use it in unusual ways.
-//!
-//! Needs: examples
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,6 +1,4 @@
 //! `doorbell doctor` on the software device, with and without problems.
-//!
-//! Needs: examples
 
 use doorbell_tests::programs::{Ended, built, on_soft_mlx5};
 

@@ -1,6 +1,4 @@
 //! `doorbell selftest` on the software device: it passes on a sound device, and finds each fault of a faulty one.
-//!
-//! Needs: examples
 
 use std::process::{Command, Stdio};
 
@@ -146,6 +144,6 @@ fn the_book_shows_every_fault_and_what_finds_it() {
         count += 1;
     }
     assert!(count >= 28, "{listed}");
-    let book = include_str!("../../docs/selftest.md");
+    let book = include_str!("../../../docs/selftest.md");
     assert!(book.contains(&table), "docs/selftest.md must show:\n{table}");
 }

@@ -1,6 +1,4 @@
 //! The example `srq_pingpong` and the program of rdma-core that it is a port of, as peers of each other.
-//!
-//! Needs: examples
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

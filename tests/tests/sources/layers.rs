@@ -1,6 +1,4 @@
 //! Modules form layers: no module reaches one that reaches it.
-//!
-//! Needs: nothing
 
 use std::fs;
 use std::path::{Path, PathBuf};
