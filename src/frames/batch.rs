@@ -61,12 +61,14 @@ impl FrameBatch<'_> {
     pub fn next(&mut self) -> Option<Result<Frame<'_>, Failure>> {
         self.left = self.left.checked_sub(1)?;
         let FrameReceiver { cq, queue, .. } = &mut *self.receiver;
-        if let (Poller::Direct(direct), Queue::Direct(DirectFrames { ring, .. })) = (&mut cq.poller, queue) {
+        if let Poller::Direct(direct) = &mut cq.poller {
             // SAFETY: the frame that shows the CQE borrows the batch, which publishes the consumer index when it ends.
             let next = direct.cq.peek_only(SEND).map(|cqe| unsafe { cqe.detach() });
-            if let Some((cqe, frame)) = next.and_then(|cqe| Some((cqe, ring.frame(cqe)?))) {
-                direct.cq.advance();
-                return Some(Ok(self.receiver.lend(frame, Some(cqe), 0)));
+            if let (Some(cqe), Queue::Direct(DirectFrames { ring, .. })) = (next, queue) {
+                if let Some(frame) = ring.frame(cqe) {
+                    direct.cq.advance();
+                    return Some(Ok(self.receiver.lend(frame, Some(cqe), 0)));
+                }
             }
         }
         self.receiver.next_other()

@@ -3,4 +3,4 @@
 //! Needs: nothing
 
 mod cqe_barrier;
-mod handover;
+mod giving_back;
