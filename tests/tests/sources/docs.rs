@@ -200,7 +200,7 @@ fn has_test(name: &str) -> bool {
         let path = module.replace("::", "/");
         let places = [
             format!("tests/tests/{path}.rs"),
-            format!("tests/stepped/tests/{path}.rs"),
+            format!("tests/stepped/tests/suite/{path}.rs"),
             format!("mlx5/ring/src/{path}.rs"),
             format!("mlx5/ring/src/{path}/tests.rs"),
             format!("soft-mlx5/tests/{path}.rs"),

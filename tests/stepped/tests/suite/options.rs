@@ -414,7 +414,7 @@ fn every_option_acts_or_is_refused(path: Path) {
 /// An option that is new has an entry in the tables.
 #[test]
 fn every_option_has_a_check() {
-    let api = include_str!("../../../src/api.txt");
+    let api = include_str!("../../../../src/api.txt");
     let is_option =
         |line: &&str| line.ends_with("-> Self") && line.contains("(mut self") && !line.contains("Request: ");
     let name = |line: &str| {

@@ -1,7 +1,7 @@
 //! The example `one_sided`: a READ that meets a WRITE returns the old value, the new one, or a mixture that is
 //! detected.
 
-#[path = "../../../examples/one_sided/slot.rs"]
+#[path = "../../../../examples/one_sided/slot.rs"]
 mod slot;
 
 use doorbell::{
