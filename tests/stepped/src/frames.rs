@@ -100,7 +100,7 @@ pub fn ethernet() -> (Device, ProtectionDomain) {
 }
 
 /// A receiver and a publisher on one stepped device.
-pub struct World {
+pub struct SteppedFrames {
     /// The receiver under test.
     pub receiver: FrameReceiver,
     /// The publisher that sends to it.
@@ -109,7 +109,7 @@ pub struct World {
     pub device: Device,
 }
 
-impl World {
+impl SteppedFrames {
     /// A receiver like `config` without a rule, and a publisher, both driven as `path` says.
     pub fn new(config: &FrameConfig, path: Path) -> Self {
         Self::on(Device::builder(), config, path)

@@ -7,16 +7,20 @@ pub mod sending_qp;
 pub mod sent;
 
 pub mod frames;
+mod sending;
+mod stepped;
 
 use std::os::fd::AsRawFd;
 
-use doorbell::{
-    BufferPool, CompletionChannel, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, ReceiveFrom,
-    Receiver, RqConfig, RqId, WcStatus,
-};
+use doorbell::tags::{PeerId, TagMatchingConfig, TagMatchingSrq};
+use doorbell::{BufferPool, CompletionChannel, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair};
 use soft_mlx5::{Builder, Device};
 
-use sending_qp::SendingQp;
+pub use sending::{Sending, two_buffers};
+pub use stepped::Stepped;
+
+/// Both paths, for tests that try one after the other.
+pub const PATHS: [Path; 2] = [Path::Direct, Path::Verbs];
 
 /// Makes two tests of each function: `direct::name` and `verbs::name`.
 #[macro_export]
@@ -54,87 +58,25 @@ pub fn open(builder: Builder) -> (Device, ProtectionDomain) {
     (device, pd)
 }
 
-/// Connects a queue pair of a receiver with a queue pair that sends to it and has a single receive.
-pub fn connect(
-    receiver: &mut Receiver,
-    config: &QpConfig,
-    from: impl Into<ReceiveFrom>,
-    far_receiver: &mut Receiver,
-    far: &QpConfig,
-) -> (QueuePair, SendingQp) {
-    let mut near = QueuePair::builder(config).receive(receiver, from).build().unwrap();
-    let mut far = SendingQp::create(far_receiver, far, RqConfig::new(1)).unwrap();
-    near.connect(&far.address().unwrap()).unwrap();
-    far.connect(&near.address().unwrap()).unwrap();
-    (near, far)
+/// Connects two queue pairs with each other.
+pub fn join(one: &mut QueuePair, other: &mut QueuePair) {
+    let (here, there) = (one.address().unwrap(), other.address().unwrap());
+    one.connect(&there).unwrap();
+    other.connect(&here).unwrap();
 }
 
-/// A stepped device, and a connection from a queue pair to a receiver of the same program.
-pub struct Stepped {
-    /// The receiver under test.
-    pub receiver: Receiver,
-    /// Its only queue.
-    pub rq: RqId,
-    /// Buffers for the queue.
-    pub pool: BufferPool,
-    /// Its queue pair.
-    pub near: QueuePair,
-    /// The queue pair that sends to it.
-    pub far: SendingQp,
-    _far_receiver: Receiver,
-    /// The domain of all.
-    pub pd: ProtectionDomain,
-    /// The device. Dropped last.
-    pub device: Device,
-}
-
-impl Stepped {
-    /// A connection with a full queue of `receives` receives, polled as `path` says.
-    pub fn new(path: Path, receives: u32) -> Self {
-        Self::with(CqConfig::new(2 * receives).path(path), receives)
+/// Makes two tag lists with filled SRQs, and connects a peer of each with the other.
+pub fn tag_lists(pd: &ProtectionDomain, config: &TagMatchingConfig) -> [(TagMatchingSrq, PeerId); 2] {
+    let slots = BufferPool::new(pd, &PoolConfig::new(256, 256)).unwrap();
+    let mut lists = [(); 2].map(|()| {
+        let mut tags = TagMatchingSrq::new(pd, config).unwrap();
+        tags.keep_filled(&slots).unwrap();
+        let peer = tags.add_peer(&QpConfig::rc()).unwrap();
+        (tags, peer)
+    });
+    let addresses = lists.each_mut().map(|(tags, peer)| tags.address(*peer).unwrap());
+    for ((tags, peer), there) in lists.iter_mut().zip(addresses.iter().rev()) {
+        tags.connect(*peer, there).unwrap();
     }
-
-    /// The same, with receivers like `config`.
-    pub fn with(config: CqConfig, receives: u32) -> Self {
-        Self::on(Device::builder(), config, receives)
-    }
-
-    /// The same, on a device of its own kind.
-    pub fn on(builder: Builder, config: CqConfig, receives: u32) -> Self {
-        let (device, pd) = open(builder.stepped());
-        let mut receiver = Receiver::new(&pd, &config).unwrap();
-        let far = CqConfig::new(4).path(receiver.path());
-        let mut far_receiver = Receiver::new(&pd, &far).unwrap();
-        let (near, own) = (QpConfig::rc(), RqConfig::new(receives));
-        let far = QpConfig::rc().max_inline(64);
-        let (near, far) = connect(&mut receiver, &near, own, &mut far_receiver, &far);
-        let rq = near.receive_queue().unwrap();
-        let pool = BufferPool::new(&pd, &PoolConfig::new(receiver.capacity(rq), 64)).unwrap();
-        receiver.fill(rq, &pool).unwrap();
-        Self { receiver, rq, pool, near, far, _far_receiver: far_receiver, pd, device }
-    }
-
-    /// Posts a send of nothing; the device has not seen it yet.
-    pub fn send(&mut self) {
-        self.send_bytes(&[]);
-    }
-
-    /// Posts a send of up to 64 bytes; the device has not seen it yet.
-    pub fn send_bytes(&mut self, bytes: &[u8]) {
-        while let Some(done) = self.far.poll_send() {
-            assert_eq!(done.status, WcStatus::SUCCESS);
-        }
-        self.far.send_inline(bytes, None).unwrap();
-    }
-
-    /// Takes all messages that have arrived; returns how many.
-    pub fn take(&mut self) -> u64 {
-        let mut batch = self.receiver.poll();
-        let mut taken = 0;
-        while let Some(message) = batch.next() {
-            message.unwrap();
-            taken += 1;
-        }
-        taken
-    }
+    lists
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use doorbell::{
     BufferPool, CqConfig, Error, Path, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender, Timestamps,
 };
-use doorbell_stepped_tests::{Stepped, on_each_path, open};
+use doorbell_stepped_tests::{PATHS, Stepped, on_each_path, open};
 use soft_mlx5::{Builder, Device};
 
 /// More than the lower half of a timestamp in real time can say, at odd nanoseconds.
@@ -83,7 +83,7 @@ fn ticks(path: Path) {
 fn real_time_is_refused_where_there_is_none() {
     let (_device, pd) = open(Device::builder().stepped());
     assert!(!pd.context().capabilities().unwrap().timestamps.unwrap().real_time);
-    for path in [Path::Direct, Path::Verbs] {
+    for path in PATHS {
         match Receiver::new(&pd, &config(path).timestamps(Timestamps::RealTime)) {
             Err(Error::Unsupported { operation, .. }) => {
                 assert_eq!(operation, "timestamps in real time");

@@ -5,10 +5,10 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use doorbell::tags::{TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer};
+use doorbell::tags::{TagEvent, TagMatchingConfig, TaggedBuffer};
 use doorbell::{Async, BufferPool, Completions, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Sender};
-use doorbell_stepped_tests::frames::{GROUP, PLAIN, datagram, is_datagram};
-use doorbell_stepped_tests::{Stepped, cq, frames, is_readable, on_each_path, open};
+use doorbell_stepped_tests::frames::{GROUP, PLAIN, SteppedFrames, datagram, is_datagram};
+use doorbell_stepped_tests::{Stepped, cq, is_readable, on_each_path, open, tag_lists};
 use soft_mlx5::{Device, LinkLayer};
 
 on_each_path! { receiver sender frame_receiver tag_matching_srq }
@@ -88,9 +88,9 @@ fn sender(path: Path) {
 }
 
 fn frame_receiver(path: Path) {
-    let world = frames::World::new(&PLAIN, path);
+    let world = SteppedFrames::new(&PLAIN, path);
     let _rule = world.attach();
-    let frames::World { receiver, mut publisher, device } = world;
+    let SteppedFrames { receiver, mut publisher, device } = world;
     let mut number = 0;
     wait_for_each(&device, receiver, |receiver, act| match act {
         Act::Start => {
@@ -108,21 +108,7 @@ fn tag_matching_srq(path: Path) {
     // The device matches, and the library.
     for link in [LinkLayer::InfiniBand, LinkLayer::Ethernet] {
         let (device, pd) = open(Device::builder().link_layer(link).stepped());
-        let slots = BufferPool::new(&pd, &PoolConfig::new(256, 256)).unwrap();
-        let [(near, _), (mut far, to_near)] = {
-            let mut sides = [(); 2].map(|()| {
-                let config = TagMatchingConfig::new(8).cq(cq(path));
-                let mut tags = TagMatchingSrq::new(&pd, &config).unwrap();
-                tags.keep_filled(&slots).unwrap();
-                let peer = tags.add_peer(&QpConfig::rc()).unwrap();
-                (tags, peer)
-            });
-            let addresses = sides.each_mut().map(|(tags, peer)| tags.address(*peer).unwrap());
-            for ((tags, peer), there) in sides.iter_mut().zip(addresses.iter().rev()) {
-                tags.connect(*peer, there).unwrap();
-            }
-            sides
-        };
+        let [(near, _), (mut far, to_near)] = tag_lists(&pd, &TagMatchingConfig::new(8).cq(cq(path)));
         let pool = BufferPool::new(&pd, &PoolConfig::new(16, 256)).unwrap();
         let mut tag = 0;
         wait_for_each(&device, near, |near, act| match act {

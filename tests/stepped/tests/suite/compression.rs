@@ -6,7 +6,7 @@ use doorbell_stepped_tests::Stepped;
 
 /// Whether the next CQE is the title of a block.
 fn is_compressed(world: &mut Stepped) -> bool {
-    let rq = world.rq;
+    let rq = world.near.receive_queue().unwrap();
     // SAFETY: nothing is completed, taken or drained through the rings.
     let mut direct = unsafe { world.receiver.as_direct() }.unwrap();
     let (cq, _) = direct.rq(rq).unwrap();

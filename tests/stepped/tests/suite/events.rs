@@ -4,15 +4,12 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    AsyncEvent, AsyncEvents, BufferPool, Cause, Completions, CqConfig, Error, Path, PoolConfig, ProtectionDomain,
-    QpConfig, QpEnd, QueuePair, ReceiveFrom, Receiver, RqConfig, SrqConfig, WcStatus,
+    AsyncEvent, AsyncEvents, BufferPool, Cause, Completions, CqConfig, Error, Path, PoolConfig, QpConfig, QpEnd,
+    QueuePair, Receiver, RqConfig, SrqConfig, WcStatus,
 };
-use doorbell_stepped_tests::sending_qp::SendingQp;
-use doorbell_stepped_tests::{Stepped, connect, open};
+use doorbell_stepped_tests::{PATHS, Stepped, join, open};
 use soft_mlx5::Device;
 use soft_mlx5::nic::inspect::CompletionQueue;
-
-const PATHS: [Path; 2] = [Path::Direct, Path::Verbs];
 
 /// All events that there are now.
 fn all(events: &mut AsyncEvents) -> Vec<AsyncEvent> {
@@ -46,7 +43,7 @@ fn a_queue_pair_that_fails_gives_every_posted_buffer_back_flagged() {
         let mut world = Stepped::new(path, 16);
         let mut events = world.pd.context().events().unwrap();
         let qp_num = world.near.qp_num();
-        let posted = world.receiver.capacity(world.rq) as usize;
+        let posted = world.receiver.capacity(world.queue) as usize;
         assert_eq!(world.pool.available(), world.pool.count() as usize - posted);
         assert!(world.device.fail_qp(qp_num));
         world.device.settle();
@@ -93,44 +90,24 @@ fn a_removed_device_raises_an_event_and_ends_the_events() {
     }
 }
 
-/// Two receivers without a queue on a stepped device. Their queues and queue pairs are dropped before the device.
-struct Ends {
-    receiver: Receiver,
-    far_receiver: Receiver,
-    pd: ProtectionDomain,
-    device: Device,
-}
-
-impl Ends {
-    fn new(path: Path) -> Self {
-        let (device, pd) = open(Device::builder().stepped());
-        let config = CqConfig::new(64).path(path);
-        let [receiver, far_receiver] = [(); 2].map(|()| Receiver::new(&pd, &config).unwrap());
-        Self { receiver, far_receiver, pd, device }
-    }
-
-    /// A queue pair of the receiver, and the far end of its connection.
-    fn connect(&mut self, from: impl Into<ReceiveFrom>) -> (QueuePair, SendingQp) {
-        let config = QpConfig::rc();
-        connect(&mut self.receiver, &config, from, &mut self.far_receiver, &config)
-    }
+/// A connection with an empty SRQ.
+fn on_srq(path: Path, receives: u32) -> Stepped {
+    Stepped::empty(open(Device::builder().stepped()), &CqConfig::new(64).path(path), receives, true)
 }
 
 #[test]
 fn a_receiver_recognizes_events_of_its_queue_pairs_on_an_srq() {
     for path in PATHS {
-        let mut ends = Ends::new(path);
-        let srq = ends.receiver.create_srq(&SrqConfig::new(7)).unwrap();
-        let (near, _far) = ends.connect(srq);
-        let qp_num = near.qp_num();
-        let mut events = ends.pd.context().events().unwrap();
-        assert!(ends.device.fail_qp(qp_num));
-        ends.device.settle();
+        let mut world = on_srq(path, 7);
+        let qp_num = world.near.qp_num();
+        let mut events = world.pd.context().events().unwrap();
+        assert!(world.device.fail_qp(qp_num));
+        world.device.settle();
         let (fatal, last) = (AsyncEvent::QpFatal { qp_num }, AsyncEvent::LastWqeReached { qp_num });
         assert_eq!(all(&mut events), [fatal, last]);
         for event in [fatal, last] {
-            assert!(ends.receiver.handle_event(&event).unwrap(), "{path}: {event:?}");
-            assert!(!ends.far_receiver.handle_event(&event).unwrap(), "{path}: {event:?}");
+            assert!(world.receiver.handle_event(&event).unwrap(), "{path}: {event:?}");
+            assert!(!world.far_receiver.handle_event(&event).unwrap(), "{path}: {event:?}");
         }
     }
 }
@@ -139,12 +116,11 @@ fn a_receiver_recognizes_events_of_its_queue_pairs_on_an_srq() {
 #[test]
 fn a_removed_device_gives_every_posted_buffer_back_flagged() {
     for path in PATHS {
-        let mut ends = Ends::new(path);
-        let srq = ends.receiver.create_srq(&SrqConfig::new(7).max_sge(2)).unwrap();
-        let (_on_srq, mut to_srq) = ends.connect(srq);
-        let (own, mut to_own) = ends.connect(RqConfig::new(8));
-        let Ends { mut receiver, far_receiver: _far, pd, device } = ends;
-        let rq = own.receive_queue().unwrap();
+        let config = CqConfig::new(64).path(path);
+        let mut world = Stepped::empty(open(Device::builder().stepped()), &config, 8, false);
+        let srq = world.receiver.create_srq(&SrqConfig::new(7).max_sge(2)).unwrap();
+        let (_on_srq, mut to_srq) = world.connect(srq);
+        let Stepped { mut receiver, queue: rq, near: own, far: mut to_own, far_receiver: _far, pd, device, .. } = world;
         // None is left in the pool.
         let pool = BufferPool::new(&pd, &PoolConfig::new(8 + 7 + 1, 64)).unwrap();
         receiver.fill(rq, &pool).unwrap();
@@ -206,10 +182,8 @@ fn a_removed_device_gives_every_posted_buffer_back_flagged() {
 #[test]
 fn an_srq_below_its_limit_is_refilled_and_armed_again() {
     for path in PATHS {
-        let mut ends = Ends::new(path);
-        let srq = ends.receiver.create_srq(&SrqConfig::new(15)).unwrap();
-        let (_near, mut far) = ends.connect(srq);
-        let Ends { mut receiver, mut far_receiver, pd, device } = ends;
+        let Stepped { mut receiver, srq, near: _near, mut far, mut far_receiver, pd, device, .. } = on_srq(path, 15);
+        let srq = srq.unwrap();
         let pool = BufferPool::new(&pd, &PoolConfig::new(64, 64)).unwrap();
         receiver.keep_filled(srq, &pool, 1).unwrap();
         receiver.refill();
@@ -254,18 +228,14 @@ fn an_srq_below_its_limit_is_refilled_and_armed_again() {
 #[test]
 fn a_drain_of_what_has_failed_twice_waits_for_the_event_of_the_second_failure() {
     for path in PATHS {
-        let mut ends = Ends::new(path);
-        let srq = ends.receiver.create_srq(&SrqConfig::new(15)).unwrap();
-        let (mut near, mut far) = ends.connect(srq);
-        let Ends { mut receiver, mut far_receiver, pd, device } = ends;
+        let Stepped { mut receiver, mut near, mut far, mut far_receiver, pd, device, .. } = on_srq(path, 15);
         let mut events = pd.context().events().unwrap();
         let qp_num = near.qp_num();
         assert!(device.fail_qp(qp_num));
         device.settle();
         assert_eq!(receiver.reset_qp(&mut near).unwrap(), QpEnd::Complete);
         far.reset(&mut far_receiver).unwrap();
-        near.connect(&far.address().unwrap()).unwrap();
-        far.connect(&near.address().unwrap()).unwrap();
+        join(&mut near, &mut far);
         assert!(device.fail_qp(qp_num));
         // The device has not come to it.
         let late = receiver.drain_qp(&near, &mut events, Duration::from_millis(20)).unwrap_err();
@@ -282,11 +252,9 @@ fn a_drain_of_what_has_failed_twice_waits_for_the_event_of_the_second_failure() 
 #[test]
 fn a_last_wqe_that_is_not_reported_is_counted() {
     for path in PATHS {
-        let mut ends = Ends::new(path);
-        let srq = ends.receiver.create_srq(&SrqConfig::new(15)).unwrap();
-        let (mut near, _far) = ends.connect(srq);
-        let (mut other, _other_far) = ends.connect(srq);
-        let Ends { mut receiver, device: _device, .. } = ends;
+        let mut world = on_srq(path, 15);
+        let (mut other, _other_far) = world.connect(world.srq.unwrap());
+        let Stepped { mut receiver, mut near, far: _far, device: _device, .. } = world;
         receiver.enable_statistics();
         // The device is not stepped.
         let took = [&mut near, &mut other].map(|qp| {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use doorbell::frames::{FrameConfig, FrameReceiver};
 use doorbell::{Completions, CqConfig, NotSent, Path, Sender};
 use doorbell_stepped_tests::frames::{
-    ALL, GROUP, HEADERS, PLAIN, Publisher, STRIDING, World, datagram, ethernet, feed, is_datagram,
+    ALL, GROUP, HEADERS, PLAIN, Publisher, STRIDING, SteppedFrames, datagram, ethernet, feed, is_datagram,
 };
 use doorbell_stepped_tests::{cq, on_each_path, open, with_each_receiver};
 use soft_mlx5::nic::objects::WqState;
@@ -20,7 +20,7 @@ with_each_receiver! { a_full_queue_drops_and_goes_on }
 /// More frames than the queue holds, without a poll between: the first ones arrive, the device counts the others, and
 /// the queue goes on. The CQ has not one entry more than the queue can complete.
 fn a_full_queue_drops_and_goes_on(config: &FrameConfig, path: Path, each: u32) {
-    let mut world = World::new(config, path);
+    let mut world = SteppedFrames::new(config, path);
     let _rule = world.attach();
     let room = 4 * each;
     for lap in 0..20u32 {
@@ -43,7 +43,7 @@ fn a_full_queue_drops_and_goes_on(config: &FrameConfig, path: Path, each: u32) {
 
 /// Twice through the 16 bits of the index of a WQE, in batches of every length that the queue has.
 fn the_counters_wrap(path: Path) {
-    let mut world = World::new(&PLAIN.plain(4, 64), path);
+    let mut world = SteppedFrames::new(&PLAIN.plain(4, 64), path);
     let _rule = world.attach();
     let frame = datagram(GROUP, 5, 60, 0);
     let (mut sent, mut received) = (0u32, 0u32);
@@ -137,11 +137,26 @@ fn receivers_that_share_a_rule_work_on_threads() {
     }
 }
 
+/// Says whether the page of a doorbell record is mapped in children, too.
+fn advise(record: u64, advice: libc::c_int) {
+    let page = (record / 4096 * 4096) as *mut libc::c_void;
+    // SAFETY: a page of libmlx5, which does not change in this process.
+    assert_eq!(unsafe { libc::madvise(page, 4096, advice) }, 0);
+}
+
+/// Waits for a child, which must exit with code 0.
+fn wait_for(child: libc::pid_t) {
+    let mut status = 0;
+    // SAFETY: waits for our own child, with room for its status.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status:#x}");
+}
+
 /// A child that drops everything changes nothing for its parent. The doorbell records are not even mapped in the child.
 #[test]
 fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
     for (config, path, _) in ALL {
-        let mut world = World::new(&config, path);
+        let mut world = SteppedFrames::new(&config, path);
         let rule = world.attach();
         world.send(1400, 1);
         world.send(1400, 2);
@@ -152,14 +167,7 @@ fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
         // The child finds a frame that was lent, and a doorbell that was not rung.
         std::mem::forget(batch);
         let wqs = if path == Path::Direct { world.device.queues().wqs } else { Vec::new() };
-        let advise_records = |advice| {
-            for record in wqs.iter().map(|wq| wq.attr.dbrec) {
-                let page = (record / 4096 * 4096) as *mut libc::c_void;
-                // SAFETY: a page of libmlx5, which does not change in this process.
-                assert_eq!(unsafe { libc::madvise(page, 4096, advice) }, 0);
-            }
-        };
-        advise_records(libc::MADV_DONTFORK);
+        wqs.iter().for_each(|wq| advise(wq.attr.dbrec, libc::MADV_DONTFORK));
         // SAFETY: the child owns copies of all that it drops, and leaves without dropping them again; the parent goes
         // on with its own.
         let copies = unsafe { (std::ptr::read(&world), std::ptr::read(&rule), std::ptr::read(&taken)) };
@@ -176,12 +184,9 @@ fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
             // SAFETY: exits without running the exit handlers of the parent.
             unsafe { libc::_exit(0) };
         }
-        let mut status = 0;
-        // SAFETY: waits for our own child, with room for its status.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        wait_for(child);
         // The pages are other memory of the next round's.
-        advise_records(libc::MADV_DOFORK);
-        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status:#x}");
+        wqs.iter().for_each(|wq| advise(wq.attr.dbrec, libc::MADV_DOFORK));
         // It did not even try: a device that refuses the child would have been complained about.
         let printed = std::fs::read_to_string(format!("/proc/self/fd/{complaints}")).unwrap();
         assert_eq!(printed, "");
@@ -272,14 +277,10 @@ fn everything_can_be_dropped_in_any_order() {
 #[test]
 fn an_empty_batch_ends_in_a_child() {
     for (config, path, _) in ALL.into_iter().filter(|(_, path, _)| *path == Path::Direct) {
-        let mut world = World::new(&config, path);
+        let mut world = SteppedFrames::new(&config, path);
         let mut batch = world.receiver.poll();
         assert!(batch.next().is_none());
-        let keep = |record: u64| {
-            let page = (record & !0xfff) as *mut libc::c_void;
-            // SAFETY: the page of a record, which stays as it is in this process.
-            assert_eq!(unsafe { libc::madvise(page, 4096, libc::MADV_DONTFORK) }, 0);
-        };
+        let keep = |record| advise(record, libc::MADV_DONTFORK);
         let queues = world.device.queues();
         queues.wqs.iter().for_each(|wq| keep(wq.attr.dbrec));
         queues.cqs.iter().for_each(|cq| keep(cq.attr.dbrec));
@@ -290,9 +291,6 @@ fn an_empty_batch_ends_in_a_child() {
             // SAFETY: the function has no conditions.
             unsafe { libc::_exit(0) };
         }
-        let mut status = 0;
-        // SAFETY: `status` is writable.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status:#x}");
+        wait_for(child);
     }
 }

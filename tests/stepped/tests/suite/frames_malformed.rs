@@ -2,7 +2,7 @@
 
 use doorbell::frames::Flow;
 use doorbell::{Cause, Path, WcStatus};
-use doorbell_stepped_tests::frames::{ALL, GROUP, PLAIN, STRIDING, World, datagram};
+use doorbell_stepped_tests::frames::{ALL, GROUP, PLAIN, STRIDING, SteppedFrames, datagram};
 use fastrand::Rng;
 
 /// Where the headers of IP and UDP begin.
@@ -98,7 +98,7 @@ fn kinds() -> Vec<(&'static str, Vec<u8>, bool)> {
 }
 
 /// Sends a frame, and checks that it arrives as it was sent, padded to 60 bytes. Returns the verdict.
-fn verdict(world: &mut World, what: &str, sent: &[u8]) -> bool {
+fn verdict(world: &mut SteppedFrames, what: &str, sent: &[u8]) -> bool {
     world.publisher.send(&world.device, sent, false);
     let mut batch = world.receiver.poll();
     let frame = batch.next().unwrap_or_else(|| panic!("{what} is lost")).unwrap();
@@ -114,7 +114,7 @@ fn verdict(world: &mut World, what: &str, sent: &[u8]) -> bool {
 #[test]
 fn every_kind_has_its_verdict() {
     for (config, path, _) in ALL {
-        let mut world = World::new(&config, path);
+        let mut world = SteppedFrames::new(&config, path);
         let _rule = world.receiver.attach(&Flow::mac(MAC)).unwrap();
         for (what, frame, is_sound) in kinds() {
             assert_eq!(verdict(&mut world, what, &frame), is_sound, "{what}");
@@ -127,7 +127,7 @@ fn every_kind_has_its_verdict() {
 #[test]
 fn whatever_stands_in_a_frame_it_arrives() {
     for (config, path, _) in ALL {
-        let mut world = World::new(&config, path);
+        let mut world = SteppedFrames::new(&config, path);
         let _rule = world.receiver.attach(&Flow::mac(MAC)).unwrap();
         let kinds = kinds();
         let mut random = Rng::with_seed(0x22);
@@ -152,7 +152,7 @@ fn whatever_stands_in_a_frame_it_arrives() {
 #[test]
 fn a_vlan_in_a_vlan_loses_its_outer_tag() {
     for config in [PLAIN, STRIDING] {
-        let mut world = World::new(&config.vlan_stripping(true), Path::Direct);
+        let mut world = SteppedFrames::new(&config.vlan_stripping(true), Path::Direct);
         let _rule = world.receiver.attach(&Flow::mac(MAC)).unwrap();
         let sent = changed(|frame| drop(frame.splice(12..12, [0x81, 0, 0, 9, 0x81, 0, 0, 7])));
         world.publisher.send(&world.device, &sent, false);
@@ -168,7 +168,7 @@ fn a_vlan_in_a_vlan_loses_its_outer_tag() {
 #[test]
 fn jumbo_frames_fail_alone_or_fit() {
     for (config, path, each) in ALL {
-        let mut world = World::new(&config, path);
+        let mut world = SteppedFrames::new(&config, path);
         let _rule = world.receiver.attach(&Flow::mac(MAC)).unwrap();
         for round in 0..20 {
             let mut jumbo = datagram(GROUP, 5, 9000 - round, 1);
@@ -189,9 +189,9 @@ fn jumbo_frames_fail_alone_or_fit() {
 #[test]
 fn the_tag_of_a_removed_rule_is_that_of_the_frames_it_brought() {
     for config in [PLAIN, STRIDING] {
-        let mut world = World::new(&config, Path::Direct);
+        let mut world = SteppedFrames::new(&config, Path::Direct);
         let rule = world.receiver.attach(&Flow::mac(MAC).tag(9)).unwrap();
-        let send = |world: &mut World| world.publisher.send(&world.device, &sound(), false);
+        let send = |world: &mut SteppedFrames| world.publisher.send(&world.device, &sound(), false);
         send(&mut world);
         drop(rule);
         // No receiver wants this frame.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use doorbell::frames::{Flow, FrameConfig};
 use doorbell::{Completions, Path};
-use doorbell_stepped_tests::frames::{GROUP, OTHER, PORT, SOURCE, World, datagram};
+use doorbell_stepped_tests::frames::{GROUP, OTHER, PORT, SOURCE, SteppedFrames, datagram};
 use doorbell_stepped_tests::with_each_receiver;
 use soft_mlx5::Device;
 
@@ -49,7 +49,7 @@ fn sockets_and_queues_reach_each_other(config: &FrameConfig, path: Path, _: u32)
     if !veth() {
         return println!("skipped: a veth pair needs root and iproute2");
     }
-    let mut world = World::on(Device::builder().netdev("port"), config, path);
+    let mut world = SteppedFrames::on(Device::builder().netdev("port"), config, path);
     assert!(!is_member(GROUP));
     let mut flow = Flow::udp(GROUP, PORT).join_on(HERE);
     if path == Path::Direct {

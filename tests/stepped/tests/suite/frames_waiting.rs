@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use doorbell::frames::FrameConfig;
 use doorbell::{Completions, Path};
-use doorbell_stepped_tests::frames::{GROUP, World, datagram, feed, is_datagram};
+use doorbell_stepped_tests::frames::{GROUP, SteppedFrames, datagram, feed, is_datagram};
 use doorbell_stepped_tests::{is_readable, with_each_receiver};
 use fastrand::Rng;
 
@@ -22,7 +22,7 @@ const LEN: usize = 1400;
 
 /// A world in which frames are sent, and the device steps, at any place between the steps of the program.
 struct Meddled {
-    world: World,
+    world: SteppedFrames,
     random: Rng,
     sent: u32,
     taken: u32,
@@ -94,7 +94,7 @@ impl Meddled {
 }
 
 fn no_wakeup_is_lost(config: &FrameConfig, path: Path, _: u32) {
-    let world = World::new(config, path);
+    let world = SteppedFrames::new(config, path);
     let _rule = world.attach();
     let random = Rng::with_seed(0x5eed);
     let mut meddled = Meddled { world, random, sent: 0, taken: 0 };
@@ -108,7 +108,7 @@ fn no_wakeup_is_lost(config: &FrameConfig, path: Path, _: u32) {
 
 /// A thread sleeps without a time limit, and wakes for each frame.
 fn one_frame_wakes_a_thread(config: &FrameConfig, path: Path, _: u32) {
-    let World { mut receiver, mut publisher, device } = World::new(config, path);
+    let SteppedFrames { mut receiver, mut publisher, device } = SteppedFrames::new(config, path);
     let _rule = receiver.attach(&feed()).unwrap();
     assert!(!receiver.wait(Duration::from_millis(1)).unwrap(), "nothing was sent");
     let (took, takes) = mpsc::channel();
@@ -136,7 +136,7 @@ fn one_frame_wakes_a_thread(config: &FrameConfig, path: Path, _: u32) {
 /// A receiver without buffers sleeps, and goes on when one is dropped elsewhere, although it is not notified.
 fn a_sleeper_without_buffers_goes_on_when_they_are_dropped(config: &FrameConfig, path: Path, each: u32) {
     let config = config.clone().spare(0);
-    let mut world = World::new(&config, path);
+    let mut world = SteppedFrames::new(&config, path);
     let rule = world.attach();
     let mut taken = Vec::new();
     for number in 0..4 * each {
@@ -145,7 +145,7 @@ fn a_sleeper_without_buffers_goes_on_when_they_are_dropped(config: &FrameConfig,
     }
     world.send(LEN, 0);
     world.expect_nothing();
-    let World { mut receiver, mut publisher, device } = world;
+    let SteppedFrames { mut receiver, mut publisher, device } = world;
     let sleeper = thread::spawn(move || {
         assert!(receiver.wait(None).unwrap());
         let mut batch = receiver.poll();

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use doorbell::{
-    AsyncEvent, AsyncEvents, BufferPool, Completions, CqConfig, Path, PoolConfig, QpConfig, QueueId, QueuePair,
-    Receiver, RqConfig, SrqConfig, WcStatus,
+    AsyncEvent, AsyncEvents, BufferPool, Completions, CqConfig, Path, PoolConfig, QueuePair, Receiver, RqConfig,
+    WcStatus,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
-use doorbell_stepped_tests::{Stepped, connect, on_each_path, open};
+use doorbell_stepped_tests::{Stepped, on_each_path, open};
 use fastrand::Rng;
 use soft_mlx5::Device;
 
@@ -85,22 +85,17 @@ fn a_program_that_takes_one_message_and_polls_no_more(path: Path) {
 
 /// Together both queues have as many receives as the CQ has entries.
 fn a_program_with_two_queues_takes_one_message_and_polls_no_more(path: Path) {
-    let (device, pd) = open(Device::builder().stepped());
-    let mut receiver = Receiver::new(&pd, &CqConfig::new(RECEIVES).path(path)).unwrap();
-    let mut far_receiver = Receiver::new(&pd, &CqConfig::new(RECEIVES).path(path)).unwrap();
-    let pool = BufferPool::new(&pd, &PoolConfig::new(RECEIVES + 1, 64)).unwrap();
-    let srq = receiver.create_srq(&SrqConfig::new(RECEIVES - 1)).unwrap();
-    let (near_config, far_config) = (QpConfig::rc(), QpConfig::rc().max_inline(64));
-    let (near, far) = connect(&mut receiver, &near_config, srq, &mut far_receiver, &far_config);
+    let config = CqConfig::new(RECEIVES).path(path);
+    let mut s = Stepped::empty(open(Device::builder().stepped()), &config, RECEIVES - 1, true);
     // A queue of WQEs with a single SGE has four receives at least.
-    let own = RqConfig::new(1).max_sge(4);
-    let (other, other_far) = connect(&mut receiver, &near_config, own, &mut far_receiver, &far_config);
+    let (other, other_far) = s.connect(RqConfig::new(1).max_sge(4));
     let rq = other.receive_queue().unwrap();
-    receiver.fill(srq, &pool).unwrap();
+    let pool = BufferPool::new(&s.pd, &PoolConfig::new(RECEIVES + 1, 64)).unwrap();
+    let Stepped { mut receiver, near, far, queue, device, .. } = s;
+    receiver.fill(queue, &pool).unwrap();
     receiver.fill(rq, &pool).unwrap();
     let connections = vec![(near, far, RECEIVES - 1), (other, other_far, 1)];
-    for (queue, &(.., receives)) in [srq.into(), rq.into()].into_iter().zip(&connections) {
-        let queue: QueueId = queue;
+    for (queue, &(.., receives)) in [queue, rq.into()].into_iter().zip(&connections) {
         assert_eq!(receiver.capacity(queue), receives);
         assert_eq!(receiver.free_slots(queue), 0);
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use doorbell::opaque::{OpaqueBuffer, OpaqueMemory, OpaquePool, OpaqueReceiver};
 use doorbell::{CqConfig, Path, QpConfig, QueuePair, RemoteAccess, Sender, SrqConfig};
-use doorbell_stepped_tests::{on_each_path, open};
+use doorbell_stepped_tests::{join, on_each_path, open};
 use soft_mlx5::Device;
 
 const LEN: usize = 1 << 16;
@@ -74,8 +74,7 @@ fn no_byte_is_touched_by_the_library(path: Path) {
     let config = QpConfig::rc().sends(8).max_inline(64).remote_read(true).remote_atomic(true);
     let mut near = QueuePair::builder(&config).receive_opaque(&mut receiver, srq).send(&mut sender).build().unwrap();
     let mut far = QueuePair::builder(&config).receive_opaque(&mut receiver, srq).send(&mut far_sender).build().unwrap();
-    near.connect(&far.address().unwrap()).unwrap();
-    far.connect(&near.address().unwrap()).unwrap();
+    join(&mut near, &mut far);
     receiver.fill(srq, &pool).unwrap();
     let settle = || closed.open(|| device.settle());
 

@@ -11,15 +11,15 @@ use doorbell::{
     BufferPool, Completions, Compression, CqConfig, Error, HugePages, Mtu, NotSent, Path, PoolConfig, PostFailure,
     ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, Sender, SrqConfig, Timestamps,
 };
-use doorbell_stepped_tests::frames::{GROUP, PORT, ethernet};
-use doorbell_stepped_tests::{cq, on_each_path, open};
+use doorbell_stepped_tests::frames::{ethernet, feed};
+use doorbell_stepped_tests::{cq, join, on_each_path, open};
 use rdma_core_sys as sys;
 use soft_mlx5::Device;
 
 on_each_path! { every_option_acts_or_is_refused }
 
 /// The objects of a test of an option.
-struct World {
+struct Objects {
     path: Path,
     /// On InfiniBand.
     pd: ProtectionDomain,
@@ -28,7 +28,7 @@ struct World {
     device: Device,
 }
 
-type Check = fn(&mut World);
+type Check = fn(&mut Objects);
 type CheckOfFrames = fn(&ProtectionDomain, Path);
 
 /// Options by name.
@@ -89,7 +89,7 @@ const OPTIONS: &[(&str, Check)] = &[
         assert!(matches!(offer(true), NotSentTagged::Queue(NotSent::State(_))));
     }),
     ("QpConfig: gid_index", |w| {
-        let of = |w: &mut World, config: QpConfig| receiving(&mut w.receiver, &config).address();
+        let of = |w: &mut Objects, config: QpConfig| receiving(&mut w.receiver, &config).address();
         assert_eq!(of(w, QpConfig::rc()).unwrap().gid, [0; 16]);
         assert_ne!(of(w, QpConfig::rc().gid_index(0)).unwrap().gid, [0; 16]);
         refused(of(w, QpConfig::rc().gid_index(255)), "gid_index");
@@ -101,7 +101,7 @@ const OPTIONS: &[(&str, Check)] = &[
     ("QpConfig: max_unsignaled", |w| {
         // One of three requests finds a receive. It is returned if it has a CQE of its own.
         for (config, returned) in [(QpConfig::rc(), 0), (QpConfig::rc().max_unsignaled(0), 1)] {
-            let (path, mut on) = (w.path, World::of(w.path, &w.pd));
+            let (path, mut on) = (w.path, Objects::of(w.path, &w.pd));
             let (near, far) = connect(&mut on.0, &mut on.1, &config.sends(16).max_inline(8));
             let (receiver, sender) = &mut on;
             let pool = pool(&w.pd, PoolConfig::new(1, 64));
@@ -143,7 +143,7 @@ const OPTIONS: &[(&str, Check)] = &[
     ("QpConfig: rnr_retry", |w| assert_eq!(w.attributes(QpConfig::rc().rnr_retry(2)).rnr_retry, 2)),
     ("QpConfig: send_buffers", |w| {
         for (count, is_taken) in [(1, false), (2, true)] {
-            let (mut receiver, mut sender) = World::of(w.path, &w.pd);
+            let (mut receiver, mut sender) = Objects::of(w.path, &w.pd);
             let config = QpConfig::rc().sends(4).send_buffers(count);
             let (_near, far) = connect(&mut receiver, &mut sender, &config);
             let pool = pool(&w.pd, PoolConfig::new(2, 64));
@@ -292,10 +292,6 @@ const OPTIONS_OF_FRAMES: &[(&str, CheckOfFrames)] = &[
     }),
 ];
 
-fn feed() -> Flow {
-    Flow::udp(GROUP, PORT)
-}
-
 fn plain(path: Path) -> FrameConfig {
     FrameConfig::new().plain(4, 2048).cq(cq(path))
 }
@@ -343,8 +339,7 @@ fn sending(sender: &mut Sender, config: &QpConfig) -> QueuePair {
 /// A queue pair that receives, and one that sends to it.
 fn connect(receiver: &mut Receiver, sender: &mut Sender, config: &QpConfig) -> (QueuePair, QueuePair) {
     let (mut near, mut far) = (receiving(receiver, config), sending(sender, config));
-    near.connect(&far.address().unwrap()).unwrap();
-    far.connect(&near.address().unwrap()).unwrap();
+    join(&mut near, &mut far);
     (near, far)
 }
 
@@ -357,7 +352,7 @@ fn takes_buffers(receiver: &mut Receiver, queue: doorbell::QueueId, pd: &Protect
     assert!(matches!(refused.reason, PostFailure::TooManyBuffers { given: 40, .. }), "{refused}");
 }
 
-impl World {
+impl Objects {
     fn new(path: Path) -> Self {
         let (device, pd) = open(Device::builder().stepped());
         let (receiver, sender) = Self::of(path, &pd);
@@ -399,7 +394,7 @@ impl World {
 fn every_option_acts_or_is_refused(path: Path) {
     for (name, check) in OPTIONS {
         println!("{name}");
-        let mut world = World::new(path);
+        let mut world = Objects::new(path);
         check(&mut world);
         // Nothing is left to do.
         let _ = world.sender.wait(Duration::ZERO).unwrap();

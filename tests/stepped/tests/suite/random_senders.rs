@@ -10,7 +10,7 @@ use doorbell::{
     Buffer, BufferPool, CqConfig, Error, NotSent, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver,
     RqConfig, SendCompletion, SendFailure, Sender, SqId,
 };
-use doorbell_stepped_tests::{on_each_path, open};
+use doorbell_stepped_tests::{join, on_each_path, open};
 use fastrand::Rng;
 use soft_mlx5::Device;
 
@@ -180,9 +180,7 @@ impl<'a> Model<'a> {
 
     fn join(&mut self, connection: &mut Connection) {
         let Connection { near: Some(near), far: Some(far), .. } = connection else { return };
-        let (here, there) = (near.address().unwrap(), far.address().unwrap());
-        near.connect(&there).unwrap();
-        far.connect(&here).unwrap();
+        join(near, far);
         self.far_receiver.fill(far.receive_queue().unwrap(), &self.receives).unwrap();
         connection.expected = self.next_token;
         (connection.state, connection.has_failed) = (State::Connected, false);

@@ -7,7 +7,7 @@ use std::thread;
 use doorbell::{
     BufferPool, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, Sender, SqId,
 };
-use doorbell_stepped_tests::open;
+use doorbell_stepped_tests::{Sending, open};
 use rdma_core_sys as sys;
 use soft_mlx5::Device;
 
@@ -31,18 +31,11 @@ const WQE: usize = 36;
 
 #[test]
 fn a_sender_copies_to_a_register_of_its_own() {
-    let (device, pd) = open(Device::builder().stepped());
-    let mut receiver = Receiver::new(&pd, &CqConfig::new(32)).unwrap();
-    let mut sender = Sender::new(&pd, &CqConfig::new(4096)).unwrap();
     let config = QpConfig::rc().sends(SENDS).max_inline(16);
-    let mut near =
-        QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).send(&mut sender).build().unwrap();
-    let mut far = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
-    near.connect(&far.address().unwrap()).unwrap();
-    far.connect(&near.address().unwrap()).unwrap();
-    let queue = near.send_queue().unwrap();
+    let mut s = Sending::new(open(Device::builder().stepped()), Path::Auto, &config, 1, 16);
+    let (queue, qp_num) = (s.queue(0), s.near[0].qp_num());
     for _ in 0..3 {
-        assert_eq!(written(&device, &mut sender, queue, near.qp_num()), WQE);
+        assert_eq!(written(&s.device, &mut s.sender, queue, qp_num), WQE);
     }
 }
 

@@ -3,8 +3,8 @@
 use doorbell::tags::{
     Offload, PeerId, ReceiveId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer, TaggedReceive,
 };
-use doorbell::{BufferPool, Error, Path, PoolConfig, QpConfig};
-use doorbell_stepped_tests::{cq, on_each_path, open};
+use doorbell::{BufferPool, Error, Path, PoolConfig};
+use doorbell_stepped_tests::{cq, on_each_path, open, tag_lists};
 use soft_mlx5::{Builder, Device, LinkLayer};
 
 on_each_path! {
@@ -34,7 +34,7 @@ impl Gap {
     }
 
     /// Sends a message for `tag` and does something else.
-    fn apply<T>(self, world: &mut World, tag: u64, other: impl FnOnce(&mut World) -> T) -> (u32, T) {
+    fn apply<T>(self, world: &mut TagLists, tag: u64, other: impl FnOnce(&mut TagLists) -> T) -> (u32, T) {
         if self.message_first {
             let message = world.send(tag);
             world.step(self.steps);
@@ -46,7 +46,8 @@ impl Gap {
     }
 }
 
-struct World {
+/// Two tag lists on a device that works in small steps. Messages go from one to the other.
+struct TagLists {
     near: TagMatchingSrq,
     far: TagMatchingSrq,
     to_near: PeerId,
@@ -55,7 +56,7 @@ struct World {
     device: Device,
 }
 
-impl World {
+impl TagLists {
     fn new(path: Path) -> Self {
         Self::on(Device::builder(), path, Offload::Required)
     }
@@ -63,18 +64,7 @@ impl World {
     fn on(device: Builder, path: Path, offload: Offload) -> Self {
         let (device, pd) = open(device.small_steps().strict(true));
         let config = TagMatchingConfig::new(8).cq(cq(path)).offload(offload);
-        let slots = BufferPool::new(&pd, &PoolConfig::new(256, 256)).unwrap();
-        let mut sides = [(); 2].map(|()| {
-            let mut tags = TagMatchingSrq::new(&pd, &config).unwrap();
-            tags.keep_filled(&slots).unwrap();
-            let peer = tags.add_peer(&QpConfig::rc()).unwrap();
-            (tags, peer)
-        });
-        let addresses = sides.each_mut().map(|(tags, peer)| tags.address(*peer).unwrap());
-        for ((tags, peer), there) in sides.iter_mut().zip(addresses.iter().rev()) {
-            tags.connect(*peer, there).unwrap();
-        }
-        let [(near, _), (far, to_near)] = sides;
+        let [(near, _), (far, to_near)] = tag_lists(&pd, &config);
         let pool = BufferPool::new(&pd, &PoolConfig::new(64, 256)).unwrap();
         Self { near, far, to_near, pool, sent: 0, device }
     }
@@ -116,7 +106,7 @@ impl World {
 }
 
 /// Returns the receive of the next event, and the number of its message.
-fn matched_by_the_device(world: &mut World) -> (ReceiveId, u32) {
+fn matched_by_the_device(world: &mut TagLists) -> (ReceiveId, u32) {
     match world.near.poll() {
         Some(TagEvent::Received(got)) if !got.by_library => (got.receive, got.context),
         other => panic!("{other:?}"),
@@ -128,7 +118,7 @@ fn matched_by_the_device(world: &mut World) -> (ReceiveId, u32) {
 /// must not report both messages to the device as handled.
 fn a_message_does_not_take_a_claimed_receive(path: Path) {
     for gap in Gap::all() {
-        let mut world = World::new(path);
+        let mut world = TagLists::new(path);
         let (first, second) = (world.send(1), world.send(2));
         world.device.settle();
         let receives = [world.post(1, ALL), world.post(2, ALL)];
@@ -153,11 +143,11 @@ fn a_message_does_not_take_a_claimed_receive(path: Path) {
 fn a_message_and_a_cancellation_meet(path: Path) {
     let (mut in_time, mut late) = (0, 0);
     for gap in Gap::all() {
-        let mut world = World::new(path);
+        let mut world = TagLists::new(path);
         let receive = world.post(1, ALL);
         world.device.settle();
         while world.near.poll().is_some() {}
-        let cancel = |world: &mut World| world.near.cancel(receive).unwrap();
+        let cancel = |world: &mut TagLists| world.near.cancel(receive).unwrap();
         let (message, ()) = gap.apply(&mut world, 1, cancel);
         let ends = world.ends();
         if ends == [(receive, None)] {
@@ -177,7 +167,7 @@ fn a_message_and_a_cancellation_meet(path: Path) {
 /// next receive. Then the device matches by itself again, as it does when the counts agree.
 fn a_message_and_an_append_meet(path: Path) {
     for gap in Gap::all() {
-        let mut world = World::new(path);
+        let mut world = TagLists::new(path);
         let (first, one) = gap.apply(&mut world, 1, |world| world.post(0, 0));
         world.step(3);
         let second = world.send(1);
@@ -199,7 +189,7 @@ fn a_message_and_an_append_meet(path: Path) {
 /// A receive is appended while a message for no receive is on its way to software, and no operation follows:
 /// the library synchronises by itself, or the device would leave the receive to it for ever.
 fn a_receive_that_waits_alone_is_left_to_the_device(path: Path) {
-    let mut world = World::new(path);
+    let mut world = TagLists::new(path);
     let other = world.send(9);
     world.device.settle();
     let receive = world.post(1, ALL);
@@ -221,7 +211,7 @@ fn list_doorbells(trace: &str) -> Vec<&str> {
 /// Receives of one call are handed over with one doorbell.
 fn a_batch_rings_once(path: Path) {
     let file = std::env::temp_dir().join(format!("doorbell-batch-{}-{path}", std::process::id()));
-    let mut world = World::on(Device::builder().trace(&file), path, Offload::Required);
+    let mut world = TagLists::on(Device::builder().trace(&file), path, Offload::Required);
     let pool = world.pool.clone();
     let receives = |tags: std::ops::Range<u64>| {
         let pool = pool.clone();
@@ -244,7 +234,7 @@ fn a_batch_rings_once(path: Path) {
 /// On RoCE libmlx5 cannot connect the queue pair for the list: the library matches, and says so.
 fn on_roce_the_library_matches(path: Path) {
     let roce = Device::builder().link_layer(LinkLayer::Ethernet);
-    let mut world = World::on(roce, path, Offload::Auto);
+    let mut world = TagLists::on(roce, path, Offload::Auto);
     assert!(!world.near.offload());
     assert_eq!(world.near.path(), path);
     let receive = world.post(1, ALL);

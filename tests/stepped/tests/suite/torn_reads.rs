@@ -9,7 +9,7 @@ use doorbell::{
     RqConfig,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
-use doorbell_stepped_tests::{on_each_path, open};
+use doorbell_stepped_tests::{join, on_each_path, open};
 use fastrand::Rng;
 use slot::{SLOT, content};
 use soft_mlx5::Device;
@@ -24,8 +24,7 @@ fn client(receiver: &mut Receiver) -> (SendingQp, QueuePair) {
     let server = config.clone().remote_read(true).remote_write(true);
     let mut server = QueuePair::builder(&server).receive(receiver, RqConfig::new(1)).build().unwrap();
     let mut client = SendingQp::create(receiver, &config.sends(4), RqConfig::new(1)).unwrap();
-    client.connect(&server.address().unwrap()).unwrap();
-    server.connect(&client.address().unwrap()).unwrap();
+    join(&mut client, &mut server);
     (client, server)
 }
 

@@ -1,13 +1,8 @@
 //! Unsignaled requests: those that succeed make room and are not returned, those that fail are.
 
-use std::time::Duration;
-
-use doorbell::{
-    BufferPool, CqConfig, NotSent, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, Sender,
-    SqId, WcStatus,
-};
+use doorbell::{BufferPool, NotSent, Path, PoolConfig, QpConfig, WcStatus};
 use doorbell_stepped_tests::sent::Sent;
-use doorbell_stepped_tests::{on_each_path, open};
+use doorbell_stepped_tests::{Sending, join, on_each_path, open, two_buffers};
 use soft_mlx5::Device;
 
 on_each_path! {
@@ -24,94 +19,42 @@ on_each_path!(direct_only, Direct, buffers_return_with_the_request_that_has_a_cq
 
 /// Receives of each far end.
 const RECEIVES: u32 = 256;
-const BUFFERS: u32 = 64;
 
-/// Two connections from one sender.
-struct World {
-    sender: Sender,
-    near_receiver: Receiver,
-    far_receiver: Receiver,
-    near: Vec<QueuePair>,
-    far: Vec<QueuePair>,
-    pool: BufferPool,
-    _pd: ProtectionDomain,
-    device: Device,
+/// Two connections from one sender, whose far ends have receives.
+fn connections(path: Path, config: &QpConfig) -> Sending {
+    let mut w = Sending::new(open(Device::builder().strict(true).stepped()), path, config, 2, RECEIVES);
+    for far in &w.far {
+        w.far_receiver.fill(far.receive_queue().unwrap(), &w.receives).unwrap();
+    }
+    w
 }
 
-impl World {
-    /// A sender whose CQ has no more entries than it needs.
-    fn new(path: Path, config: &QpConfig) -> Self {
-        let (device, pd) = open(Device::builder().strict(true).stepped());
-        let cq = |capacity| CqConfig::new(capacity).path(path);
-        let mut sender = Sender::new(&pd, &cq(Sender::entries_for(config, 2))).unwrap();
-        let [mut near_receiver, mut far_receiver] = [(); 2].map(|()| Receiver::new(&pd, &cq(2 * RECEIVES)).unwrap());
-        let one = RqConfig::new(1);
-        let pool = BufferPool::new(&pd, &PoolConfig::new(BUFFERS, 64)).unwrap();
-        let receives = BufferPool::new(&pd, &PoolConfig::new(2 * RECEIVES, 64)).unwrap();
-        let (mut near, mut far) = (Vec::new(), Vec::new());
-        for _ in 0..2 {
-            let build = QueuePair::builder(config).receive(&mut near_receiver, one).send(&mut sender).build();
-            let mut here = build.unwrap();
-            let build = QueuePair::builder(config).receive(&mut far_receiver, RqConfig::new(RECEIVES)).build();
-            let mut there = build.unwrap();
-            here.connect(&there.address().unwrap()).unwrap();
-            there.connect(&here.address().unwrap()).unwrap();
-            far_receiver.fill(there.receive_queue().unwrap(), &receives).unwrap();
-            near.push(here);
-            far.push(there);
-        }
-        Self { sender, near_receiver, far_receiver, near, far, pool, _pd: pd, device }
+/// Posts an unsignaled request of copied bytes, which are its token; returns `false` if the queue is full.
+fn post(w: &mut Sending, qp: usize, token: u32) -> bool {
+    let request = w.sender.post(w.queue(qp)).unwrap().token(token.into());
+    match request.unsignaled().send(token.to_ne_bytes()) {
+        Ok(()) => true,
+        Err(refused) if matches!(refused.reason, NotSent::Full) => false,
+        Err(refused) => panic!("{refused}"),
     }
+}
 
-    fn queue(&self, qp: usize) -> SqId {
-        self.near[qp].send_queue().unwrap()
-    }
+/// Posts the same from two buffers.
+fn post_buffers(w: &mut Sending, qp: usize, token: u32) {
+    let buffers = two_buffers(&w.pool, &(token as u16).to_ne_bytes());
+    let request = w.sender.post(w.queue(qp)).unwrap().token(token.into());
+    request.unsignaled().send(buffers).unwrap();
+}
 
-    /// Posts an unsignaled request of copied bytes, which are its token; returns `false` if the queue is full.
-    fn post(&mut self, qp: usize, token: u32) -> bool {
-        let request = self.sender.post(self.queue(qp)).unwrap().token(token.into());
-        match request.unsignaled().send(token.to_ne_bytes()) {
-            Ok(()) => true,
-            Err(refused) if matches!(refused.reason, NotSent::Full) => false,
-            Err(refused) => panic!("{refused}"),
-        }
+/// Returns the messages that arrive, the first four bytes of each.
+fn receive(w: &mut Sending) -> Vec<u32> {
+    w.device.settle();
+    let mut batch = w.far_receiver.poll_up_to(u32::MAX);
+    let mut messages = Vec::new();
+    while let Some(message) = batch.next() {
+        messages.push(u32::from_ne_bytes(*message.unwrap().first_chunk().unwrap()));
     }
-
-    /// Posts the same from two buffers.
-    fn post_buffers(&mut self, qp: usize, token: u32) {
-        let buffers = [(); 2].map(|()| {
-            let mut buffer = self.pool.take().unwrap();
-            buffer.extend_from_slice(&(token as u16).to_ne_bytes());
-            buffer
-        });
-        let request = self.sender.post(self.queue(qp)).unwrap().token(token.into());
-        request.unsignaled().send(buffers).unwrap();
-    }
-
-    /// Returns the messages that arrive, the first four bytes of each.
-    fn receive(&mut self) -> Vec<u32> {
-        self.device.settle();
-        let mut batch = self.far_receiver.poll_up_to(u32::MAX);
-        let mut messages = Vec::new();
-        while let Some(message) = batch.next() {
-            messages.push(u32::from_ne_bytes(*message.unwrap().first_chunk().unwrap()));
-        }
-        messages
-    }
-
-    /// Returns the requests that the sender returns, until nothing happens any more.
-    fn over(&mut self) -> Vec<Sent> {
-        let mut over = Vec::new();
-        for _ in 0..20 {
-            self.device.settle();
-            while let Some(done) = self.sender.next() {
-                over.push(done.into());
-            }
-            // Time-outs of a peer that died.
-            self.device.advance(Duration::from_secs(1));
-        }
-        over
-    }
+    messages
 }
 
 fn tokens(over: &[Sent]) -> Vec<u64> {
@@ -124,16 +67,16 @@ fn config(sends: u32) -> QpConfig {
 
 /// Posts until the queue is full, and takes what has arrived, again and again.
 fn fill_again(path: Path, sends: u32, count: u32) {
-    let mut w = World::new(path, &config(sends));
+    let mut w = connections(path, &config(sends));
     let (queue, mut sent) = (w.queue(0), 0_u32);
     while sent < count {
         let before = sent;
-        while w.post(0, sent) {
+        while post(&mut w, 0, sent) {
             sent += 1;
         }
         assert!(before < sent, "a full queue of {sends} makes no room after {sent} requests");
         assert!(before > 0 || sent == w.sender.capacity(queue));
-        assert!(w.receive().into_iter().eq(before..sent));
+        assert!(receive(&mut w).into_iter().eq(before..sent));
         assert!(!w.sender.is_busy(queue) && w.sender.next().is_none());
     }
     assert!(w.over().is_empty());
@@ -152,15 +95,15 @@ fn the_index_of_a_wqe_wraps(path: Path) {
 
 /// Requests up to the last one that the peer acknowledged have succeeded, although no CQE says so.
 fn the_peer_dies_between_two_cqes(path: Path) {
-    let mut w = World::new(path, &config(64));
-    (0..3).for_each(|token| assert!(w.post(0, token)));
-    w.post_buffers(0, 3);
-    assert_eq!(w.receive().len(), 4);
+    let mut w = connections(path, &config(64));
+    (0..3).for_each(|token| assert!(post(&mut w, 0, token)));
+    post_buffers(&mut w, 0, 3);
+    assert_eq!(receive(&mut w).len(), 4);
     let far = w.far.remove(0);
     w.far_receiver.destroy_qp(far).unwrap();
-    assert!(w.post(0, 4));
-    w.post_buffers(0, 5);
-    assert!(w.post(0, 6) && w.post(1, 100));
+    assert!(post(&mut w, 0, 4));
+    post_buffers(&mut w, 0, 5);
+    assert!(post(&mut w, 0, 6) && post(&mut w, 1, 100));
     let over = w.over();
     assert_eq!(tokens(&over), [4, 5, 6]);
     let (queue, flushed) = (w.queue(0), WcStatus::WR_FLUSH_ERR);
@@ -169,10 +112,10 @@ fn the_peer_dies_between_two_cqes(path: Path) {
     assert!(over.iter().map(|sent| sent.buffers.len()).eq([0, 2, 0]));
     assert!(matches!(w.sender.post(queue).err(), Some(NotSent::State(_))));
     drop(over);
-    assert_eq!(w.pool.available(), BUFFERS as usize);
+    assert_eq!(w.pool.available(), Sending::BUFFERS as usize);
     // The other queue pair is not concerned.
-    assert!(w.post(1, 101));
-    assert_eq!(w.receive(), [100, 101]);
+    assert!(post(&mut w, 1, 101));
+    assert_eq!(receive(&mut w), [100, 101]);
     // Nothing is left for the reset.
     w.near_receiver.reset_qp(&mut w.near[0]).unwrap();
     assert!(w.sender.is_busy(queue));
@@ -181,14 +124,14 @@ fn the_peer_dies_between_two_cqes(path: Path) {
 
 /// Signaled and unsignaled requests, and batches, on two queues.
 fn only_signaled_requests_are_returned(path: Path) {
-    let mut w = World::new(path, &config(16));
+    let mut w = connections(path, &config(16));
     for round in 0..100 {
         let queue = w.queue(round % 2);
         for token in 0..2 {
-            assert!(w.post(round % 2, token));
-            w.post_buffers(round % 2, token);
+            assert!(post(&mut w, round % 2, token));
+            post_buffers(&mut w, round % 2, token);
         }
-        w.post_buffers(1 - round % 2, 0);
+        post_buffers(&mut w, 1 - round % 2, 0);
         let [first, second] = [b"one", b"two"].map(|bytes| {
             let mut buffer = w.pool.take().unwrap();
             buffer.extend_from_slice(bytes);
@@ -197,12 +140,12 @@ fn only_signaled_requests_are_returned(path: Path) {
         assert!(!w.sender.is_busy(queue));
         w.sender.post(queue).unwrap().token(7).send([first, second]).unwrap();
         assert!(w.sender.is_busy(queue));
-        w.post_buffers(round % 2, 1);
+        post_buffers(&mut w, round % 2, 1);
         let mut posting = w.sender.post_many(queue).unwrap();
         posting.token(8).send(*b"eight").unwrap();
         posting.token(9).send(*b"nine").unwrap();
         posting.ring();
-        assert_eq!(w.receive().len(), 9);
+        assert_eq!(receive(&mut w).len(), 9);
         let mut batch = w.sender.poll_up_to(2);
         let sent = Sent::from(batch.next().unwrap());
         assert_eq!((sent.queue, sent.token, sent.buffers.len()), (queue, 7, 2));
@@ -215,27 +158,27 @@ fn only_signaled_requests_are_returned(path: Path) {
         drop(sent);
         // Each connection has its own CQEs: the buffers of the other one are outstanding.
         let outstanding = if path == Path::Verbs { 0 } else { 2 };
-        assert_eq!(w.pool.available(), BUFFERS as usize - outstanding, "round {round}");
+        assert_eq!(w.pool.available(), Sending::BUFFERS as usize - outstanding, "round {round}");
     }
 }
 
 fn buffers_return_with_the_request_that_has_a_cqe(path: Path) {
-    let mut w = World::new(path, &config(64).max_unsignaled(3));
+    let mut w = connections(path, &config(64).max_unsignaled(3));
     for _ in 0..50 {
         for outstanding in [2, 4, 6, 0] {
-            w.post_buffers(0, 0);
-            assert_eq!(w.receive().len(), 1);
+            post_buffers(&mut w, 0, 0);
+            assert_eq!(receive(&mut w).len(), 1);
             assert!(w.sender.next().is_none());
-            assert_eq!(w.pool.available(), BUFFERS as usize - outstanding);
+            assert_eq!(w.pool.available(), Sending::BUFFERS as usize - outstanding);
         }
     }
 }
 
 /// Posts requests that arrive, of which no CQE tells on the direct path; returns those tokens.
-fn uncovered(w: &mut World) -> Vec<u64> {
-    w.post_buffers(0, 0);
-    assert!(w.post(0, 1) && w.post(0, 2));
-    assert_eq!(w.receive().len(), 3);
+fn uncovered(w: &mut Sending) -> Vec<u64> {
+    post_buffers(w, 0, 0);
+    assert!(post(w, 0, 1) && post(w, 0, 2));
+    assert_eq!(receive(w).len(), 3);
     assert!(w.sender.next().is_none());
     if w.sender.path() == Path::Direct { vec![0, 1, 2] } else { Vec::new() }
 }
@@ -243,7 +186,7 @@ fn uncovered(w: &mut World) -> Vec<u64> {
 /// The device reports the requests that it has not executed in ERROR, and none in RESET.
 fn what_no_cqe_has_covered_comes_back_in_error_and_reset(path: Path) {
     for has_failed in [false, true] {
-        let mut w = World::new(path, &config(64));
+        let mut w = connections(path, &config(64));
         let queue = w.queue(0);
         for _ in 0..3 {
             let mut expected = uncovered(&mut w);
@@ -251,7 +194,7 @@ fn what_no_cqe_has_covered_comes_back_in_error_and_reset(path: Path) {
                 w.near[0].to_error().unwrap();
                 // Each of them has succeeded.
                 assert!(w.over().is_empty() && !w.sender.is_busy(queue));
-                assert_eq!(w.pool.available(), BUFFERS as usize);
+                assert_eq!(w.pool.available(), Sending::BUFFERS as usize);
                 expected.clear();
             }
             w.near_receiver.reset_qp(&mut w.near[0]).unwrap();
@@ -260,12 +203,10 @@ fn what_no_cqe_has_covered_comes_back_in_error_and_reset(path: Path) {
             assert_eq!(tokens(&over), expected);
             assert!(over.iter().all(|sent| sent.status == WcStatus::WR_FLUSH_ERR));
             drop(over);
-            assert_eq!(w.pool.available(), BUFFERS as usize);
+            assert_eq!(w.pool.available(), Sending::BUFFERS as usize);
             assert!(!w.sender.is_busy(queue));
             w.far_receiver.reset_qp(&mut w.far[0]).unwrap();
-            let (here, there) = (w.near[0].address().unwrap(), w.far[0].address().unwrap());
-            w.near[0].connect(&there).unwrap();
-            w.far[0].connect(&here).unwrap();
+            join(&mut w.near[0], &mut w.far[0]);
             let receives = BufferPool::new(w.sender.pd(), &PoolConfig::new(RECEIVES, 64)).unwrap();
             w.far_receiver.fill(w.far[0].receive_queue().unwrap(), &receives).unwrap();
         }
@@ -276,14 +217,14 @@ fn what_no_cqe_has_covered_comes_back_in_error_and_reset(path: Path) {
 fn a_full_queue_of_a_queue_pair_in_error(path: Path) {
     for sends in [1, 4] {
         for executed in [0, 1, 5] {
-            let mut w = World::new(path, &config(sends));
+            let mut w = connections(path, &config(sends));
             let queue = w.queue(0);
             let capacity = w.sender.capacity(queue);
             let executed = executed.min(capacity);
-            (0..executed).for_each(|token| assert!(w.post(0, token)));
-            assert_eq!(w.receive().len(), executed as usize);
-            (executed..capacity).for_each(|token| assert!(w.post(0, token)));
-            assert!(!w.post(0, 0), "the queue is not full");
+            (0..executed).for_each(|token| assert!(post(&mut w, 0, token)));
+            assert_eq!(receive(&mut w).len(), executed as usize);
+            (executed..capacity).for_each(|token| assert!(post(&mut w, 0, token)));
+            assert!(!post(&mut w, 0, 0), "the queue is not full");
             w.near[0].to_error().unwrap();
             let expected: Vec<_> = (executed..capacity).map(u64::from).collect();
             assert_eq!(tokens(&w.over()), expected, "{executed} of {capacity} executed");
@@ -296,7 +237,7 @@ fn a_full_queue_of_a_queue_pair_in_error(path: Path) {
 
 fn what_no_cqe_has_covered_comes_back_with_its_queue_pair(path: Path) {
     for is_dropped in [false, true] {
-        let mut w = World::new(path, &config(64));
+        let mut w = connections(path, &config(64));
         let mut expected = uncovered(&mut w);
         let qp = w.near.remove(0);
         let queue = qp.send_queue().unwrap();
@@ -311,16 +252,16 @@ fn what_no_cqe_has_covered_comes_back_with_its_queue_pair(path: Path) {
         assert_eq!(tokens(&over), expected);
         assert!(over.iter().all(|sent| sent.queue == queue && sent.status == WcStatus::WR_FLUSH_ERR));
         drop(over);
-        assert_eq!(w.pool.available(), BUFFERS as usize);
+        assert_eq!(w.pool.available(), Sending::BUFFERS as usize);
         assert_eq!(w.sender.capacity(queue), 0, "the queue is not closed");
     }
     // A sender that is dropped leaves the buffers to the queue pair.
-    let mut w = World::new(path, &config(64));
+    let mut w = connections(path, &config(64));
     uncovered(&mut w);
-    let World { sender, near, mut near_receiver, pool, .. } = w;
+    let Sending { sender, near, mut near_receiver, pool, .. } = w;
     drop(sender);
     for qp in near {
         near_receiver.destroy_qp(qp).unwrap();
     }
-    assert_eq!(pool.available(), BUFFERS as usize);
+    assert_eq!(pool.available(), Sending::BUFFERS as usize);
 }

@@ -1,7 +1,7 @@
 //! Checking the signatures of CQEs: a receiver that checks them meets torn CQEs, and CQEs of another index.
 
-use doorbell::{BufferPool, Compression, CqConfig, Error, Path, PoolConfig, QpConfig, Receiver, RqConfig};
-use doorbell_stepped_tests::{Stepped, connect};
+use doorbell::{BufferPool, Compression, CqConfig, Error, Path, PoolConfig, Receiver, RqConfig};
+use doorbell_stepped_tests::Stepped;
 use soft_mlx5::Faults;
 use soft_mlx5::faults::Defect;
 
@@ -103,11 +103,7 @@ fn wrong_ones_are_counted_all_and_kept_in_part() {
 #[test]
 fn what_a_purge_has_moved_is_right_still() {
     let mut world = world(true);
-    let config = CqConfig::new(8).path(Path::Direct);
-    let mut far_receiver = Receiver::new(&world.pd, &config).unwrap();
-    let (near, own) = (QpConfig::rc(), RqConfig::new(4));
-    let far = QpConfig::rc().max_inline(64);
-    let (other, mut peer) = connect(&mut world.receiver, &near, own, &mut far_receiver, &far);
+    let (other, mut peer) = world.connect(RqConfig::new(4));
     let pool = BufferPool::new(&world.pd, &PoolConfig::new(4, 64)).unwrap();
     world.receiver.fill(other.receive_queue().unwrap(), &pool).unwrap();
     for number in 0..6u8 {
