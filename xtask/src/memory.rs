@@ -78,7 +78,7 @@ pub fn tsan(session: &Session) -> Result<Totals> {
         return Ok(skip("Rust has ThreadSanitizer for x86_64-unknown-linux-gnu only"));
     }
     let chosen = artifacts::build(&mut session.cargo(steps::EVERYTHING))?;
-    let chosen = chosen.into_iter().filter(|a| a.test && a.target == "drop_in");
+    let chosen = chosen.into_iter().filter(|a| a.test && a.package == "doorbell-tests" && a.target == "examples");
     let tests: Vec<Binary> = chosen.map(|artifact| artifact.binary).collect();
     let mut cargo =
         session.cargo("build -p doorbell-drop-in --lib --quiet --target x86_64-unknown-linux-gnu --target-dir");
@@ -93,7 +93,7 @@ pub fn tsan(session: &Session) -> Result<Totals> {
     let path = "tsan/x86_64-unknown-linux-gnu/debug/libdoorbell_drop_in.so";
     let path = session.target.join(path).display().to_string();
     options.variables.push(("THREAD_SANITIZER".into(), path));
-    options.arguments = vec!["threads_share_queues".into()];
+    options.arguments = vec!["drop_in::threads_share_queues".into()];
     isolate::run(&tests, &options)
 }
 

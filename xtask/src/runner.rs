@@ -75,7 +75,7 @@ mod tests {
     fn an_integration_test_is_a_file_or_a_folder() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests");
         let of = |name: &str| source(&Binary { path: Path::new("deps").join(name), directory: directory.clone() });
-        assert_eq!(of("demo-0123456789abcdef"), Some(directory.join("tests/demo.rs")));
+        assert_eq!(of("link-0123456789abcdef"), Some(directory.join("tests/link.rs")));
         assert_eq!(of("suite-0123456789abcdef"), Some(directory.join("tests/suite/main.rs")));
         assert_eq!(of("doorbell_tests-0123456789abcdef"), None);
     }

@@ -38,7 +38,7 @@ struct Run {
     calls: Cost,
 }
 
-/// What one process counts.
+/// The operations that one process counts.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub(crate) enum Of {
     Doorbell,
