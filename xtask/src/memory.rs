@@ -27,7 +27,7 @@ pub fn asan(session: &Session) -> Result<Totals> {
     let mut cargo = session.cargo(
         "test --no-run -p mlx5-ring -p soft-mlx5 -p doorbell-stepped-tests -p doorbell-tests \
          -p doorbell-conformance --lib --test suite --test tags --test report \
-         --target x86_64-unknown-linux-gnu --target-dir",
+         --config profile.dev.package.soft-mlx5.opt-level=1 --target x86_64-unknown-linux-gnu --target-dir",
     );
     cargo.arg(session.target.join("asan"));
     // The stable compiler has it, and does not let on.

@@ -75,14 +75,14 @@ impl Drop for Buffer {
 }
 
 /// The fields of a `SharedPoster`. `signals` stands for the event descriptor.
-struct World {
+struct Poster {
     wake_state: WakeState,
     buffers: Handover<Buffer>,
     signals: AtomicUsize,
     pool: Shared<Count>,
 }
 
-impl World {
+impl Poster {
     fn new(capacity: usize) -> Arc<Self> {
         Arc::new(Self {
             wake_state: WakeState::new(),
@@ -104,10 +104,10 @@ impl World {
 }
 
 /// A thread for each that gives a buffer.
-fn givers(world: &Arc<World>, count: usize) -> Vec<thread::JoinHandle<()>> {
+fn givers(poster: &Arc<Poster>, count: usize) -> Vec<thread::JoinHandle<()>> {
     let spawn = |_| {
-        let world = world.clone();
-        thread::spawn(move || world.give())
+        let poster = poster.clone();
+        thread::spawn(move || poster.give())
     };
     (0..count).map(spawn).collect()
 }
@@ -130,15 +130,15 @@ fn explore(preemptions: Option<usize>, model: impl Fn() -> bool + Send + Sync + 
 }
 
 fn sleeps(count: usize) -> bool {
-    let world = World::new(count);
-    let threads = givers(&world, count);
-    world.wake_state.park();
-    let asleep = world.buffers.is_empty();
+    let poster = Poster::new(count);
+    let threads = givers(&poster, count);
+    poster.wake_state.park();
+    let asleep = poster.buffers.is_empty();
     join(threads);
-    let signals = world.signals.load(Ordering::Relaxed);
+    let signals = poster.signals.load(Ordering::Relaxed);
     assert!(signals <= 1, "one wakes");
     assert!(!asleep || signals == 1, "it sleeps on, with something in its queue");
-    world.wake_state.unpark();
+    poster.wake_state.unpark();
     asleep
 }
 
@@ -149,18 +149,18 @@ fn one_or_two_give_to_who_falls_asleep() {
 
 /// The owner leaves, awake or after it slept. Afterwards no other thread does anything.
 fn leaves(count: usize, capacity: usize, slept: bool) -> bool {
-    let world = World::new(capacity);
-    let threads = givers(&world, count);
+    let poster = Poster::new(capacity);
+    let threads = givers(&poster, count);
     if slept {
-        world.wake_state.park();
-        world.wake_state.unpark();
+        poster.wake_state.park();
+        poster.wake_state.unpark();
     }
-    world.wake_state.close();
-    world.buffers.clear();
-    let before = world.in_pool();
+    poster.wake_state.close();
+    poster.buffers.clear();
+    let before = poster.in_pool();
     join(threads);
-    assert_eq!((world.in_pool(), world.buffers.len()), (count, 0), "a buffer is never taken");
-    assert!(world.signals.load(Ordering::Relaxed) <= 1, "one wakes");
+    assert_eq!((poster.in_pool(), poster.buffers.len()), (count, 0), "a buffer is never taken");
+    assert!(poster.signals.load(Ordering::Relaxed) <= 1, "one wakes");
     before == count
 }
 
@@ -182,13 +182,13 @@ fn some_give_to_who_goes() {
 #[test]
 fn one_that_gives_to_who_takes_and_goes() {
     explore(None, || {
-        let world = World::new(1);
-        let threads = givers(&world, 1);
-        let taken = world.buffers.take();
-        world.wake_state.close();
-        world.buffers.clear();
+        let poster = Poster::new(1);
+        let threads = givers(&poster, 1);
+        let taken = poster.buffers.take();
+        poster.wake_state.close();
+        poster.buffers.clear();
         join(threads);
-        assert_eq!(world.in_pool() + usize::from(taken.is_some()), 1, "it is in one place");
+        assert_eq!(poster.in_pool() + usize::from(taken.is_some()), 1, "it is in one place");
         taken.is_some()
     });
 }

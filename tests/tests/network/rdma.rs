@@ -13,7 +13,7 @@ const OPEN: usize = 8192;
 /// The C program's own memory begins here, after the bytes that it opens.
 const OWN: usize = OPEN;
 
-struct World {
+struct Exchange {
     program: Program,
     sender: Sender,
     queue: SqId,
@@ -24,7 +24,7 @@ struct World {
     _qp: QueuePair,
 }
 
-impl World {
+impl Exchange {
     /// `None` where the program cannot reach the device under test, or addresses it otherwise.
     fn new() -> Option<Self> {
         std::env::var_os("DOORBELL_NETWORKED")?;
@@ -77,7 +77,7 @@ fn hex(bytes: &[u8]) -> String {
 
 macro_rules! world {
     () => {
-        match World::new() {
+        match Exchange::new() {
             Some(world) => world,
             None => skip!("the program is of another process, which does not reach this device"),
         }

@@ -90,7 +90,7 @@ fn one_system_call_is_seen_and_still_does_its_work() {
 
 /// Messages before the steady phase, and in it.
 fn phases() -> (u32, u32) {
-    (share(5_000) as u32, share(20_000) as u32)
+    (share(2_000) as u32, share(8_000) as u32)
 }
 
 /// Receives `count` messages without a pause.

@@ -14,7 +14,7 @@ const SLOTS: u32 = 15;
 const CONNECTIONS: u32 = 20;
 
 /// A receiver with a CQ for as many completions as its SRQ has slots.
-struct World {
+struct Cuts {
     receiver: Receiver,
     srq: SrqId,
     pool: BufferPool,
@@ -22,7 +22,7 @@ struct World {
     cut: Cut,
 }
 
-impl World {
+impl Cuts {
     fn new() -> Self {
         let (pd, mut receiver) = device::start(SLOTS);
         let srq = receiver.create_srq(&SrqConfig::new(SLOTS)).unwrap();
@@ -86,45 +86,45 @@ impl World {
 #[test]
 fn a_reset_or_the_end_of_a_queue_pair_gives_the_receive_of_a_half_message_back() {
     for reset in [true, false] {
-        let mut world = World::new();
+        let mut cuts = Cuts::new();
         for round in 0..CONNECTIONS {
-            let mut near = world.cut();
+            let mut near = cuts.cut();
             if reset {
-                assert_eq!(world.receiver.reset_qp(&mut near).unwrap(), QpEnd::Complete);
-                assert_eq!(world.receiver.free_slots(world.srq), 0, "connection {round}");
+                assert_eq!(cuts.receiver.reset_qp(&mut near).unwrap(), QpEnd::Complete);
+                assert_eq!(cuts.receiver.free_slots(cuts.srq), 0, "connection {round}");
             }
-            world.receiver.destroy_qp(near).unwrap();
-            assert_eq!(world.receiver.free_slots(world.srq), 0, "connection {round}");
+            cuts.receiver.destroy_qp(near).unwrap();
+            assert_eq!(cuts.receiver.free_slots(cuts.srq), 0, "connection {round}");
         }
-        world.ends_whole();
+        cuts.ends_whole();
     }
 }
 
 /// A handle is dropped without the receiver.
 #[test]
 fn a_dropped_queue_pair_gives_the_receive_of_a_half_message_back() {
-    let mut world = World::new();
+    let mut cuts = Cuts::new();
     for _ in 0..CONNECTIONS {
-        drop(world.cut());
+        drop(cuts.cut());
         let mut flushed = 0;
         receiving::wait("the receive of a half message", || {
-            flushed += world.take_flushed();
+            flushed += cuts.take_flushed();
             flushed == 1
         });
     }
-    world.ends_whole();
+    cuts.ends_whole();
 }
 
 /// All connections are cut before the receiver polls; some handles are dropped.
 #[test]
 fn the_receives_of_many_half_messages_come_back_together() {
-    let mut world = World::new();
+    let mut cuts = Cuts::new();
     for _ in 0..3 {
-        let ends: Vec<QueuePair> = (0..SLOTS).map(|_| world.cut()).collect();
+        let ends: Vec<QueuePair> = (0..SLOTS).map(|_| cuts.cut()).collect();
         let mut dropped = 0;
         for (at, near) in ends.into_iter().enumerate() {
             if at % 2 == 0 {
-                assert_eq!(world.receiver.destroy_qp(near).unwrap(), QpEnd::Complete);
+                assert_eq!(cuts.receiver.destroy_qp(near).unwrap(), QpEnd::Complete);
             } else {
                 drop(near);
                 dropped += 1;
@@ -132,9 +132,9 @@ fn the_receives_of_many_half_messages_come_back_together() {
         }
         let mut flushed = 0;
         receiving::wait("every receive", || {
-            flushed += world.take_flushed();
+            flushed += cuts.take_flushed();
             flushed == dropped
         });
     }
-    world.ends_whole();
+    cuts.ends_whole();
 }

@@ -80,7 +80,7 @@ fn register(pd: &ProtectionDomain, fd: OwnedFd, len: usize, access: RemoteAccess
 }
 
 /// Two connected queue pairs. The near one has opaque buffers, the far one ordinary ones.
-struct World {
+struct Ends {
     /// Where the near side receives.
     queue: QueueId,
     near: QueuePair,
@@ -94,7 +94,7 @@ struct World {
     remote: RemoteMemory,
 }
 
-impl World {
+impl Ends {
     fn new(pd: &ProtectionDomain, own: bool, pool: &OpaquePool) -> Self {
         let cq = || CqConfig::new(64).path(device::path());
         let mut receiver = OpaqueReceiver::new(pd, &cq()).unwrap();
@@ -182,26 +182,26 @@ fn requests_on(fd: OwnedFd, len: usize, own: bool) -> bool {
     let guarded = Guarded::new(&fd, len);
     let Some(memory) = register(&pd, fd, len, RemoteAccess::empty()) else { return false };
     let pool = OpaquePool::new(memory, 8, SIZE as u32).unwrap();
-    let mut world = World::new(&pd, own, &pool);
+    let mut ends = Ends::new(&pd, own, &pool);
 
     // Messages as short as those that a device puts into CQEs, and long ones.
     let mut last: Option<OpaqueBuffer> = None;
     for (seed, len) in [1, 8, 32, 33, 64, SIZE].into_iter().enumerate() {
         let sent = content(len, seed as u8);
-        let buffer = world.receive(&sent, len <= 64);
+        let buffer = ends.receive(&sent, len <= 64);
         assert_eq!(guarded.bytes(&buffer), sent);
         // The queue of each round is full.
         drop(last.replace(buffer));
         let fresh = pool.take().unwrap();
-        world.receiver.post(world.queue, [fresh]).unwrap();
+        ends.receiver.post(ends.queue, [fresh]).unwrap();
     }
     // A request as short as those that are sent inline, from a buffer that a receive has filled.
     let mut buffer = last.unwrap();
     guarded.store(&mut buffer, b"from the GPU");
-    let buffer = only(world.run(|request| request.send(buffer).unwrap()));
+    let buffer = only(ends.run(|request| request.send(buffer).unwrap()));
     assert_eq!(buffer.len(), 12);
     wait_for("the message", || {
-        let mut batch = world.far_receiver.poll();
+        let mut batch = ends.far_receiver.poll();
         let message = batch.next()?.unwrap();
         assert_eq!(*message, *b"from the GPU");
         Some(())
@@ -209,36 +209,36 @@ fn requests_on(fd: OwnedFd, len: usize, own: bool) -> bool {
     // RDMA: two buffers to the peer's memory, and back into one.
     let mut second = pool.take().unwrap();
     guarded.store(&mut second, b", twice");
-    let to = world.remote.region().slice(0, 19).unwrap();
-    let mut both = world.run(|request| request.write([buffer, second], &to).unwrap());
+    let to = ends.remote.region().slice(0, 19).unwrap();
+    let mut both = ends.run(|request| request.write([buffer, second], &to).unwrap());
     let mut found = [0; 19];
-    world.remote.read(0, &mut found);
+    ends.remote.read(0, &mut found);
     assert_eq!(found, *b"from the GPU, twice");
     let buffer = both.pop().unwrap();
-    let buffer = only(world.run(|request| request.read(buffer, &to).unwrap()));
+    let buffer = only(ends.run(|request| request.read(buffer, &to).unwrap()));
     assert_eq!(guarded.bytes(&buffer), *b"from the GPU, twice");
     // Atomics, whose answers a device puts into CQEs.
-    let at = world.remote.region().slice(64, 8).unwrap();
-    world.remote.write(64, &40u64.to_ne_bytes());
-    let buffer = only(world.run(|request| request.fetch_add(buffer, &at, 2).unwrap()));
+    let at = ends.remote.region().slice(64, 8).unwrap();
+    ends.remote.write(64, &40u64.to_ne_bytes());
+    let buffer = only(ends.run(|request| request.fetch_add(buffer, &at, 2).unwrap()));
     assert_eq!(guarded.bytes(&buffer), 40u64.to_ne_bytes());
-    let buffer = only(world.run(|request| request.compare_swap(buffer, &at, 42, 9).unwrap()));
+    let buffer = only(ends.run(|request| request.compare_swap(buffer, &at, 42, 9).unwrap()));
     assert_eq!(guarded.bytes(&buffer), 42u64.to_ne_bytes());
     let mut number = [0; 8];
-    world.remote.read(64, &mut number);
+    ends.remote.read(64, &mut number);
     assert_eq!(u64::from_ne_bytes(number), 9);
     // The buffer of a request that fails returns to its pool, and the receives of a queue pair's own queue return
     // theirs.
     let free = pool.available();
     let nowhere = RemoteRegion::new(at.addr(), 8, at.rkey() ^ 0x100);
-    let queue = world.near.send_queue().unwrap();
-    world.sender.post(queue).unwrap().write(buffer, &nowhere).unwrap();
-    let failure = failed(&mut world.sender);
+    let queue = ends.near.send_queue().unwrap();
+    ends.sender.post(queue).unwrap().write(buffer, &nowhere).unwrap();
+    let failure = failed(&mut ends.sender);
     assert_eq!(failure.status, WcStatus::REM_ACCESS_ERR);
     assert_eq!((pool.available(), failure.buffers.len()), (free + 1, 0));
     if own {
         let flushed = wait_for("a flushed receive", || {
-            world.receiver.poll().next().map(|next| next.map(|_| ()).expect_err("nothing was sent"))
+            ends.receiver.poll().next().map(|next| next.map(|_| ()).expect_err("nothing was sent"))
         });
         assert_eq!(flushed.cause, Cause::Status(WcStatus::WR_FLUSH_ERR));
         assert_eq!(flushed.buffers.len(), 1);
@@ -273,11 +273,11 @@ fn peers_read_write_and_count_in_opaque_memory() {
     };
     let fd = memfd(OFFSET + 8 * SIZE);
     let unused = register(&pd, fd, OFFSET + 8 * SIZE, RemoteAccess::empty()).unwrap();
-    let mut world = World::new(&pd, false, &OpaquePool::new(unused, 8, SIZE as u32).unwrap());
+    let mut ends = Ends::new(&pd, false, &OpaquePool::new(unused, 8, SIZE as u32).unwrap());
     let region = memory.region();
     assert_eq!((region.len(), memory.len()), (PAGE, PAGE));
-    let queue = world.far.send_queue().unwrap();
-    let (host, sender) = (&world.host, &mut world.far_sender);
+    let queue = ends.far.send_queue().unwrap();
+    let (host, sender) = (&ends.host, &mut ends.far_sender);
     sender.post(queue).unwrap().write(b"a peer was here", &region.slice(100, 15).unwrap()).unwrap();
     done(sender);
     guarded.with(|bytes| assert_eq!(bytes[OFFSET + 100..][..15], *b"a peer was here"));
@@ -334,7 +334,7 @@ fn memory_of_the_adapter_is_stored_to_and_sent() {
     let Some(unused) = register(&pd, memfd(OFFSET + 8 * SIZE), OFFSET + 8 * SIZE, RemoteAccess::empty()) else {
         skip!("the device takes no dma-bufs");
     };
-    let mut world = World::new(&pd, false, &OpaquePool::new(unused, 8, SIZE as u32).unwrap());
+    let mut ends = Ends::new(&pd, false, &OpaquePool::new(unused, 8, SIZE as u32).unwrap());
     // Each buffer, of each length around a word, beside neighbours that keep their bytes.
     let mut all: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
     for (at, len) in [0, 1, 3, 4, 5, 63, 64, 65].into_iter().enumerate() {
@@ -343,9 +343,9 @@ fn memory_of_the_adapter_is_stored_to_and_sent() {
     assert!(matches!(all[0].store(&[0; 66]), Err(Error::OutOfRange { .. })));
     for (at, buffer) in all.into_iter().enumerate() {
         let expected = content(buffer.len(), at as u8);
-        only(world.run(|request| request.send(buffer).unwrap()));
+        only(ends.run(|request| request.send(buffer).unwrap()));
         wait_for("the message", || {
-            let mut batch = world.far_receiver.poll();
+            let mut batch = ends.far_receiver.poll();
             let message = batch.next()?.unwrap();
             assert_eq!(*message, *expected, "buffer {at}");
             Some(())

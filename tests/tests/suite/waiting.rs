@@ -90,7 +90,7 @@ fn solicited_arms_wait_for_solicited_messages() {
 #[test]
 fn a_message_at_any_time_ends_the_wait() {
     let mut w = Single::new(64, 64).filled();
-    let rounds = device::share(30_000);
+    let rounds = device::share(10_000);
     let (go, start) = mpsc::channel();
     let mut peers = w.peers;
     let sender = thread::spawn(move || {
