@@ -188,18 +188,8 @@ impl Context {
         Ok(attr)
     }
 
-    /// Returns a GID of a port in network byte order (`ibv_query_gid(3)`). The first port is 1, the first index 0.
-    ///
-    /// ```
-    /// # let _device = doorbell_doc::device();
-    /// let gid = doorbell::open("mlx5_0")?.query_gid(1, 0)?;
-    /// println!("{}", std::net::Ipv6Addr::from(gid));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Verbs`] when there is no such entry.
-    pub fn query_gid(&self, port: u8, index: u8) -> Result<[u8; 16]> {
+    /// Returns a GID of a port in network byte order (`ibv_query_gid(3)`).
+    pub(crate) fn query_gid(&self, port: u8, index: u8) -> Result<[u8; 16]> {
         let mut gid = sys::ibv_gid::default();
         // SAFETY: an open context and a writable GID.
         let errno = unsafe { sys::ibv_query_gid(self.0.context, port, index.into(), &mut gid) };

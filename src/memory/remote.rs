@@ -24,7 +24,7 @@ use crate::trace::trace_event;
 /// # let _device = doorbell_doc::device();
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// let memory = doorbell::RemoteMemory::new(&pd, 4096)?;
-/// println!("tell the peer: write to {:#x} with rkey {:#x}", memory.addr(), memory.rkey());
+/// println!("tell the peer: {:?}", memory.region());
 /// let mut header = [0; 16];
 /// memory.read(0, &mut header);
 /// assert_eq!(header, [0; 16]);
@@ -81,18 +81,9 @@ impl RemoteMemory {
 
     /// Returns address, length and key for the peers.
     pub fn region(&self) -> RemoteRegion {
-        RemoteRegion::new(self.addr(), self.len, self.rkey())
-    }
-
-    /// Returns the address for the peers.
-    pub fn addr(&self) -> u64 {
-        self.as_ptr().addr() as u64
-    }
-
-    /// Returns the key for the peers.
-    pub fn rkey(&self) -> u32 {
         // SAFETY: the region exists.
-        unsafe { (*self.mr).rkey }
+        let rkey = unsafe { (*self.mr).rkey };
+        RemoteRegion::new(self.as_ptr().addr() as u64, self.len, rkey)
     }
 
     /// Returns the length in bytes.

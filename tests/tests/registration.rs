@@ -82,10 +82,10 @@ fn a_peer_that_knows_the_key_of_a_pool_does_not_write_to_it() {
         let config = PoolConfig::new(1, 64).readable(readable);
         let (pool, _, rkey) = region(|| BufferPool::new(&w.pd, &config).unwrap());
         let (open, access, open_rkey) = region(|| RemoteMemory::new(&w.pd, 64).unwrap());
-        assert_eq!((access, open_rkey), (LOCAL | sys::IBV_ACCESS_REMOTE_WRITE, open.rkey()));
+        assert_eq!((access, open_rkey), (LOCAL | sys::IBV_ACCESS_REMOTE_WRITE, open.region().rkey()));
         // Memory that is open to the peer takes the same write.
         let far = &mut w.peers.qps[0];
-        assert_eq!(write(far, open.addr(), open.rkey()), WcStatus::SUCCESS);
+        assert_eq!(write(far, open.region().addr(), open.region().rkey()), WcStatus::SUCCESS);
 
         let mut buffer = pool.take().unwrap();
         let addr = buffer.as_ptr().expose_provenance() as u64;

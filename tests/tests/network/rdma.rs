@@ -50,7 +50,7 @@ impl Exchange {
         let (lid, qpn, psn) = (lid as u16, qpn as u32, psn as u32);
         qp.connect(&QpAddress { lid, gid: [0; 16], qpn, psn, mtu: Mtu::Mtu1024 }).unwrap();
         let QpAddress { lid, qpn, psn, .. } = address;
-        let connect = format!("connect {lid} {qpn} {psn} {} {}", here.addr(), here.rkey());
+        let connect = format!("connect {lid} {qpn} {psn} {} {}", here.region().addr(), here.region().rkey());
         assert_eq!(program.ask(&connect), "connected");
         let queue = qp.send_queue().unwrap();
         let there = RemoteRegion::new(addr, OPEN, rkey as u32);
