@@ -11,6 +11,7 @@ mod frames_endings;
 mod frames_malformed;
 mod frames_sockets;
 mod frames_waiting;
+mod invalidate;
 mod memlock;
 mod one_at_a_time;
 mod opaque;
