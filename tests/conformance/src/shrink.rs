@@ -17,7 +17,7 @@ use crate::tally::Tally;
 
 /// Longest time for leaving operations out of a failing session. It takes a second on an idle machine.
 const CUT: Duration = Duration::from_secs(30);
-/// Longest time for making the rest simpler. Most of the time it runs out.
+/// Longest time for making the rest simpler. It usually runs out.
 const SIMPLIFY: Duration = Duration::from_secs(1);
 
 /// The plan of a session, as text.

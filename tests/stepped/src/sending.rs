@@ -74,6 +74,8 @@ impl Sending {
         let mut over = Vec::new();
         for _ in 0..20 {
             self.device.settle();
+            // One by itself, and the rest as a batch.
+            over.extend(self.sender.next().map(Sent::from));
             let mut batch = self.sender.poll();
             while let Some(done) = batch.next() {
                 over.push(done.into());

@@ -38,17 +38,17 @@ struct Run {
     calls: Cost,
 }
 
-/// The operations that one process counts.
+/// A process under callgrind, by the library whose operations it counts.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-pub(crate) enum Of {
+pub(crate) enum Process {
     Doorbell,
     Libmlx5,
     /// It has preloaded the drop-in.
     DropIn,
 }
 
-impl Of {
-    const fn name(name: Name) -> Self {
+impl Process {
+    const fn of(name: Name) -> Self {
         match name {
             Name::DropIn(_) => Self::DropIn,
             _ if name.is_doorbell() => Self::Doorbell,
@@ -68,11 +68,11 @@ fn cases(filter: &str) -> impl Iterator<Item = Case> {
 }
 
 /// The runs of a process, each once.
-fn runs(filter: &str, of: Of) -> Vec<(Operation, Name)> {
+fn runs(filter: &str, process: Process) -> Vec<(Operation, Name)> {
     let mut runs = Vec::new();
     for Case { operation, doorbell, reference } in cases(filter) {
         for run in [(operation, doorbell), (operation, reference)] {
-            if Of::name(run.1) == of && !runs.contains(&run) {
+            if Process::of(run.1) == process && !runs.contains(&run) {
                 runs.push(run);
             }
         }
@@ -82,9 +82,9 @@ fn runs(filter: &str, of: Of) -> Vec<(Operation, Name)> {
 
 /// Does one counted round of each run under callgrind, after two rounds that bring it to a steady state. Prints
 /// the number of messages.
-pub(crate) fn run_counted(filter: &str, of: Of) {
+pub(crate) fn run_counted(filter: &str, process: Process) {
     let world = World::new();
-    for (operation, name) in runs(filter, of) {
+    for (operation, name) in runs(filter, process) {
         let mut rig = Rig::new(&world, operation, name);
         for _ in 0..2 {
             rig.round(|round| round());
@@ -98,9 +98,9 @@ pub(crate) fn run_counted(filter: &str, of: Of) {
 pub(crate) fn run(out: &Path, baseline: Option<&Path>, filter: &str, save: bool) -> Result<Vec<Row>> {
     // Callgrind runs a program on one processor.
     let costs = thread::scope(|scope| {
-        let start = |of| scope.spawn(move || count(out, filter, of).map_err(|error| error.to_string()));
+        let start = |process| scope.spawn(move || count(out, filter, process).map_err(|error| error.to_string()));
         let mut costs = Vec::new();
-        for count in [Of::Doorbell, Of::Libmlx5, Of::DropIn].map(start) {
+        for count in [Process::Doorbell, Process::Libmlx5, Process::DropIn].map(start) {
             costs.extend(count.join().map_err(|_| "counting panicked")??);
         }
         Ok::<_, Box<dyn Error>>(costs)
@@ -144,17 +144,17 @@ pub(crate) fn run(out: &Path, baseline: Option<&Path>, filter: &str, save: bool)
 }
 
 /// Runs this program under callgrind.
-fn count(out: &Path, filter: &str, of: Of) -> Result<Vec<((Operation, Name), Run)>> {
-    let runs = runs(filter, of);
+fn count(out: &Path, filter: &str, process: Process) -> Result<Vec<((Operation, Name), Run)>> {
+    let runs = runs(filter, process);
     if runs.is_empty() {
         return Ok(Vec::new());
     }
     fs::create_dir_all(out)?;
-    let value = of.to_possible_value().ok_or("no process is hidden")?;
+    let value = process.to_possible_value().ok_or("no process is hidden")?;
     let profile = out.join(format!("callgrind.{}", value.get_name()));
     let numbered = |n: usize| PathBuf::from(format!("{}.{n}", profile.display()));
     let mut command = Command::new("valgrind");
-    if of == Of::DropIn {
+    if process == Process::DropIn {
         command.env("LD_PRELOAD", library()?).env("DOORBELL_DROP_IN", "all");
     }
     let output = command
@@ -163,7 +163,7 @@ fn count(out: &Path, filter: &str, of: Of) -> Result<Vec<((Operation, Name), Run
         .arg(format!("--dump-after={COUNTED}"))
         .arg(format!("--callgrind-out-file={}", profile.display()))
         .arg(env::current_exe()?)
-        .args(["counted", "--filter", filter, "--of", value.get_name()])
+        .args(["counted", "--filter", filter, "--process", value.get_name()])
         .output()
         .map_err(|error| format!("valgrind cannot be run ({error}): install it"))?;
     if !output.status.success() {

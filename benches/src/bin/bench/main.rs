@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
 use doorbell_benches::report;
 use soft_mlx5::runner::{Runner, exit_code};
 
-use crate::counts::Of;
+use crate::counts::Process;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -45,9 +45,9 @@ enum Command {
         /// As of `counts`.
         #[arg(long, default_value = "")]
         filter: String,
-        /// Counts these.
+        /// The process that this is.
         #[arg(long)]
-        of: Of,
+        process: Process,
     },
     /// Runs a command on soft-mlx5, for the device suite.
     #[command(hide = true)]
@@ -73,7 +73,7 @@ fn run(command: Command) -> Result<ExitCode> {
             let rows = counts::run(&out, baseline.as_deref(), &filter, save)?;
             report::write_json(&rows, &out.join("counts.rows"))?;
         }
-        Command::Counted { filter, of } => counts::run_counted(&filter, of),
+        Command::Counted { filter, process } => counts::run_counted(&filter, process),
         Command::OnSoftMlx5 { command } => {
             let mut runner = Runner::new(command);
             // Frames need an Ethernet port.

@@ -1,39 +1,47 @@
 //! A SEND that invalidates a key of the peer. The device has no memory windows, so the peer refuses each key.
 
-use doorbell::{Cause, Path, QpConfig, RemoteMemory, WcStatus};
-use doorbell_stepped_tests::{Sending, on_each_path, open};
+use std::{env, fs, process};
+
+use doorbell::{Cause, Path, QpConfig, WcStatus};
+use doorbell_stepped_tests::{Sending, on_each_path, open, two_buffers};
 use soft_mlx5::Device;
 
-on_each_path! { in_a_batch by_itself }
+on_each_path! { a_key_in_a_batch a_key_in_a_request_by_itself }
 
-fn in_a_batch(path: Path) {
-    refused(path, |w, rkey| {
-        let (first, second) = (w.pool.take().unwrap(), w.pool.take().unwrap());
-        let queue = w.queue(0);
+const KEY: u32 = 0x1122_3344;
+
+fn a_key_in_a_batch(path: Path) {
+    refused(path, |w| {
+        let ([first, second], queue) = (two_buffers(&w.pool, b"bytes"), w.queue(0));
         let mut posting = w.sender.post_many(queue).unwrap();
         posting.token(1).send(first).unwrap();
-        posting.token(2).send_with_invalidate(second, rkey).unwrap();
+        posting.token(2).send_with_invalidate(second, KEY).unwrap();
     });
 }
 
-fn by_itself(path: Path) {
-    refused(path, |w, rkey| {
-        let queue = w.queue(0);
-        let (first, second) = (w.pool.take().unwrap(), w.pool.take().unwrap());
+fn a_key_in_a_request_by_itself(path: Path) {
+    refused(path, |w| {
+        let ([first, second], queue) = (two_buffers(&w.pool, b"bytes"), w.queue(0));
         w.sender.post(queue).unwrap().token(1).send(first).unwrap();
-        w.sender.post(queue).unwrap().token(2).send_with_invalidate(second, rkey).unwrap();
+        w.sender.post(queue).unwrap().token(2).send_with_invalidate(second, KEY).unwrap();
     });
 }
 
-/// Checks how the second of two SENDs ends, at both sides.
-fn refused(path: Path, send: impl FnOnce(&mut Sending, u32)) {
-    let mut w = Sending::new(open(Device::builder().stepped()), path, &QpConfig::rc().sends(4), 1, 4);
+/// Checks how the second of two SENDs ends, at both sides, and that its packet has the key.
+fn refused(path: Path, send: impl FnOnce(&mut Sending)) {
+    let capture = env::temp_dir().join(format!("invalidate-{}.pcap", process::id()));
+    let device = open(Device::builder().pcap(&capture).stepped());
+    let mut w = Sending::new(device, path, &QpConfig::rc().sends(2), 1, 4);
     w.far_receiver.fill(w.far[0].receive_queue().unwrap(), &w.receives).unwrap();
-    let memory = RemoteMemory::new(&w.pd, 64).unwrap();
-    send(&mut w, memory.region().rkey());
-    let over: Vec<_> = w.over().iter().map(|sent| (sent.token, sent.status, sent.buffers.len())).collect();
-    assert_eq!(over, [(1, WcStatus::SUCCESS, 1), (2, WcStatus::REM_ACCESS_ERR, 1)]);
+    send(&mut w);
+    let over: Vec<_> =
+        w.over().into_iter().map(|sent| (sent.token, sent.status, sent.into_buffer().to_vec())).collect();
+    let bytes = || b"bytes".to_vec();
+    assert_eq!(over, [(1, WcStatus::SUCCESS, bytes()), (2, WcStatus::REM_ACCESS_ERR, bytes())]);
     assert!(w.far_receiver.next().unwrap().is_ok_and(|message| message.invalidated_rkey().is_none()));
     let failure = w.far_receiver.next().unwrap().unwrap_err();
     assert_eq!(failure.cause, Cause::Status(WcStatus::LOC_PROT_ERR));
+    let packets = fs::read(&capture).unwrap();
+    fs::remove_file(&capture).unwrap();
+    assert!(packets.windows(4).any(|four| four == KEY.to_be_bytes()), "no packet has the key");
 }
