@@ -15,7 +15,7 @@ use crate::kernel::Core;
 use crate::nic::inspect::Queues;
 use crate::nic::objects::Qpn;
 use crate::nic::strict::Rule;
-use crate::nic::{Nic, NicConfig, trace};
+use crate::nic::{Nic, NicConfig, Timing, trace};
 use crate::options::Options;
 use crate::registry::{self, Registry, STAND_INS};
 use crate::run_dir::RunDir;
@@ -75,6 +75,12 @@ impl Builder {
     /// Sets the faults of the device.
     pub fn faults(mut self, faults: Faults) -> Self {
         self.config.faults = faults;
+        self
+    }
+
+    /// Sets the pace of the device.
+    pub fn timing(mut self, timing: Timing) -> Self {
+        self.config.timing = timing;
         self
     }
 

@@ -121,3 +121,4 @@ struct Readme;
 pub use device::{Builder, Device};
 pub use fabric::{Fabric, LinkLayer, Switch};
 pub use faults::Faults;
+pub use nic::Timing;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::fabric::{Fabric, LinkLayer};
 use crate::faults;
-use crate::nic::NicConfig;
+use crate::nic::{NicConfig, Timing};
 
 /// Environment variable that carries [`Options`].
 pub const VARIABLE: &str = "SOFT_MLX5";
@@ -33,6 +33,7 @@ pub(crate) use options;
 /// All options but those of faults.
 const DEVICE: &[DeviceOption] = options! {
     "fabric" Some("NAME"), "Join a fabric: devices with the same fabric name are connected [default: one for this run]";
+    "timing" Some("NAME"), "Pace of the device: adapter is as slow as an adapter can be [default: as fast as it can]";
     "seed" Some("N"), "Seed of all random choices [default: 0]";
     "link" Some("LAYER"), "Link layer of the port: ib or roce [default: ib]";
     "shared-registers" None, "Let QPs share UAR registers, as libmlx5 does on current kernels";
@@ -78,6 +79,8 @@ impl NicConfig {
             "netdev" => self.netdev = Some(text()?.into()),
             "fabric" if is_fabric_name(text()?) => self.fabric = Fabric::Named(text()?.into()),
             "fabric" => return Err(refused(NOT_A_FABRIC)),
+            "timing" if text()? == "adapter" => self.timing = Timing::Adapter,
+            "timing" => return Err(refused("must be adapter")),
             "seed" => {
                 self.seed = text()?.parse().map_err(|_| refused("must be a whole number"))?;
             }
@@ -114,6 +117,7 @@ impl NicConfig {
                     Fabric::Named(fabric) => Some(fabric.into()),
                     Fabric::Private | Fabric::Switch(_) => None,
                 },
+                "timing" => (self.timing == Timing::Adapter).then(|| "adapter".into()),
                 "seed" => Some(self.seed.to_string().into()),
                 "link" if self.link_layer == LinkLayer::Ethernet => Some("roce".into()),
                 "trace" => self.trace.clone().map(PathBuf::into_os_string),
@@ -195,7 +199,7 @@ mod tests {
 
     #[test]
     fn every_option_survives_the_environment() {
-        let values = ["", "roce", "7", "0.5", "7:9", "qp:3", "/tmp/a,b=c%20\u{e9}"];
+        let values = ["", "roce", "adapter", "7", "0.5", "7:9", "qp:3", "/tmp/a,b=c%20\u{e9}"];
         let mut config = NicConfig::default();
         let plain = config.options().len();
         let mut count = 0;

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::io;
 use std::sync::Arc;
+use std::thread;
 
 use super::{provider, raw, real_paths};
 use crate::fd_table::{self, Entry, Kind};
@@ -87,7 +88,13 @@ pub fn call<T>(
 ) -> Result<T, c_int> {
     provider::lead();
     let device = device(entry).ok_or(libc::EIO)?;
-    let result = work(&mut device.command());
+    let (result, time) = {
+        let mut core = device.command();
+        (work(&mut core), core.take_command_time())
+    };
+    if !time.is_zero() {
+        thread::sleep(time);
+    }
     result.map_err(|error| error.0)
 }
 

@@ -55,6 +55,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clock_pages::ClockPages;
 use context::Context;
@@ -94,6 +95,8 @@ pub struct Core {
     removal: Removal,
     // State of the port that sysfs does not show yet.
     port_news: Option<bool>,
+    // Time that the command that has just ended keeps its caller.
+    command_time: Duration,
     clock: Arc<Clock>,
     clock_pages: ClockPages,
     // Time at which the device last waited for its peers.
@@ -143,6 +146,7 @@ impl Core {
             destroys: [0; 8],
             removal: Removal::default(),
             port_news: None,
+            command_time: Duration::ZERO,
             clock,
             clock_pages,
             lingered: None,
@@ -180,6 +184,12 @@ impl Core {
     /// Returns the state of the port, if it has changed since the last call.
     pub fn take_port_news(&mut self) -> Option<bool> {
         self.port_news.take()
+    }
+
+    /// Returns how long the command that has just ended keeps its caller. A stepped device has no such time.
+    pub fn take_command_time(&mut self) -> Duration {
+        let time = std::mem::take(&mut self.command_time);
+        if self.clock.is_real() { time } else { Duration::ZERO }
     }
 
     fn next_id(&mut self) -> FileId {

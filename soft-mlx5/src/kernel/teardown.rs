@@ -43,9 +43,11 @@ impl Core {
     /// Lets the device do its present work; a stepped device waits for its steps.
     pub fn work_off(&mut self) {
         let mut steps = if self.clock.is_real() { STEPS } else { 0 };
+        self.nic.hurry(true);
         while steps > 0 && self.work() {
             steps -= 1;
         }
+        self.nic.hurry(false);
     }
 
     /// Settles before the process ends, if there are queue pairs that peers may talk to.

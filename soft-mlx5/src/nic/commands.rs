@@ -96,6 +96,7 @@ impl Nic {
         while let Some((cqn, completion)) = self.core.shuffler.release_of_cq(cq) {
             self.core.write_cqe(cqn, &completion);
         }
+        self.core.write_late_cqes();
         self.core.write_blocks();
         let cq = self.core.cqs.get_mut(cq.0).ok_or(EINVAL)?;
         cq.resize(space, buf, cqe_count, &mut self.core.strict)

@@ -3,6 +3,7 @@
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
+use super::timing::Timing;
 use crate::fabric::{Fabric, LinkLayer};
 use crate::faults::Faults;
 use crate::tally::Tally;
@@ -24,6 +25,8 @@ pub struct NicConfig {
     pub netdev: Option<String>,
     /// Faults.
     pub faults: Faults,
+    /// Pace of the device.
+    pub timing: Timing,
     /// Seed of all random choices.
     pub seed: u64,
     /// File that gets a line for each WQE, doorbell and CQE; it must exist.

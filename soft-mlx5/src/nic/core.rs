@@ -18,6 +18,7 @@ use super::srq::Srq;
 use super::strict::{Object, Rule, Strict};
 use super::table::Table;
 use super::timer::Timers;
+use super::timing::Late;
 use super::trace::Trace;
 use crate::counters::Hardware;
 use crate::fabric::LinkLayer;
@@ -68,6 +69,8 @@ pub struct Core {
     pub torn: Vec<(Cqn, u64)>,
     /// Completions on their way to their CQs.
     pub shuffler: Shuffler,
+    /// The work that waits at the pace of an adapter.
+    pub late: Late,
     /// The trace.
     pub trace: Trace,
     /// Judge of breaches that an adapter would not report.
@@ -123,6 +126,7 @@ impl Core {
             counters: Hardware::default(),
             torn: Vec::new(),
             shuffler: Shuffler::new(config.faults.shuffle_completions, config.seed),
+            late: Late::new(config.timing, config.seed),
             strict: Strict::new(config.strict),
             active: VecDeque::new(),
             held_back: Vec::new(),
@@ -164,6 +168,9 @@ impl Core {
         while let Some((cqn, completion)) = self.shuffler.release(self.now) {
             self.write_cqe(cqn, &completion);
         }
+        if self.late.is_due(&self.late.completions, self.now) {
+            self.write_late_cqes();
+        }
     }
 
     /// Writes all CQEs of a queue pair: later CQEs must not come before them.
@@ -171,7 +178,15 @@ impl Core {
         while let Some((cqn, completion)) = self.shuffler.release_of_qp(qpn) {
             self.write_cqe(cqn, &completion);
         }
+        self.write_late_cqes();
         self.write_blocks();
+    }
+
+    /// Writes the CQEs that wait for their bunch.
+    pub fn write_late_cqes(&mut self) {
+        while let Some((cqn, completion)) = self.late.completions.take() {
+            self.write_cqe_now(cqn, &completion);
+        }
     }
 
     /// Reports a completion of a queue of frames. Its CQEs do not name their queue, so they are never shuffled.
@@ -180,8 +195,17 @@ impl Core {
         self.write_cqe(cqn, completion);
     }
 
-    /// Writes a CQE now.
+    /// Writes a CQE now, or with its bunch.
     pub fn write_cqe(&mut self, cqn: Cqn, completion: &Completion) {
+        if self.late.is_on() {
+            self.late.completions.add((cqn, completion.clone()), self.now);
+        } else {
+            self.write_late_cqes();
+            self.write_cqe_now(cqn, completion);
+        }
+    }
+
+    fn write_cqe_now(&mut self, cqn: Cqn, completion: &Completion) {
         match self.defects.completions(completion) {
             None => self.push_cqe(cqn, completion),
             Some(others) => others.iter().for_each(|completion| self.push_cqe(cqn, completion)),
@@ -240,6 +264,15 @@ impl Core {
             }
             !due
         });
+    }
+
+    /// Looks at the arm record of a CQ.
+    pub fn arm(&mut self, cq: u32) {
+        let Some(cq) = self.cqs.get_mut(cq) else { return };
+        let number = cq.number();
+        let event = cq.arm(&mut self.strict, &mut self.trace);
+        let early = self.defects.is(Defect::EarlyEvent).then_some(Event::Completion(number));
+        self.raise(event.or(early));
     }
 
     /// Takes a receive WQE for the message that begins at `qp`; returns `false` if none is posted.

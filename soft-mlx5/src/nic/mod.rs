@@ -38,6 +38,7 @@ mod step;
 pub mod strict;
 mod table;
 mod timer;
+mod timing;
 mod tm;
 pub mod trace;
 mod transmit;
@@ -49,6 +50,7 @@ mod tests;
 
 use std::io;
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use mlx5_wire::data::DataSegment;
 
@@ -73,6 +75,7 @@ use crate::tally::Tally;
 pub use self::config::{NicConfig, PortAddress, UarPage};
 pub(crate) use self::memory::{PageList, Space, Spaces, Span, Unmapped};
 pub use self::mkey::DUMP_FILL_MKEY;
+pub use self::timing::Timing;
 
 /// Frequency of the clock of CQE timestamps, in kHz (`hca_core_clock`): one tick per nanosecond.
 pub const CORE_CLOCK_KHZ: u32 = 1_000_000;
@@ -245,6 +248,16 @@ impl Nic {
         std::iter::from_fn(|| events.pop_front()).find(|event| !defects.loses(event))
     }
 
+    /// Lets nothing wait that is late at the pace of an adapter, or lets it wait again.
+    pub(crate) fn hurry(&mut self, hurries: bool) {
+        self.core.late.hurry(hurries);
+    }
+
+    /// Returns how long the modify command that is running keeps its caller.
+    pub(crate) fn modify_time(&mut self) -> Duration {
+        self.core.late.modify_time()
+    }
+
     /// Returns `true` if there is a queue pair.
     pub fn has_queue_pairs(&self) -> bool {
         self.qps.iter().next().is_some()
@@ -257,6 +270,7 @@ impl Nic {
             core.timers.next(),
             core.link.next_deadline(),
             core.shuffler.next_deadline(),
+            core.late.next_deadline(),
             core.torn.iter().map(|(_, until)| *until).min(),
             self.schedule.next_deadline(core.now),
         ];

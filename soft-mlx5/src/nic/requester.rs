@@ -26,10 +26,6 @@ pub use self::retry::{answer_lost, back_off, echo_returned, ensure_timer, expire
 const MAX_WINDOW: u32 = 256;
 const MIN_WINDOW: u32 = 8;
 
-// A device in software answers slower than an adapter: shorter timeouts than this are stretched.
-const MIN_TIMEOUT_NS: u64 = 1_000_000;
-const TIMEOUT_UNIT_NS: u64 = 4096;
-
 /// A WQE that was started.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
@@ -210,10 +206,6 @@ impl Requester {
 
     fn has_unacked(&self) -> bool {
         self.unacked_psn != self.sent_psn
-    }
-
-    fn timeout_ns(&self) -> Option<u64> {
-        (self.timeout != 0).then(|| (TIMEOUT_UNIT_NS << self.timeout).max(MIN_TIMEOUT_NS))
     }
 
     /// Returns `true` if the oldest packet that is not acknowledged is also the next to send.

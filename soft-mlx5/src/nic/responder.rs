@@ -86,8 +86,18 @@ pub struct Responder {
     answers: VecDeque<Answer>,
     // Answers to the last atomics: they cannot be executed twice.
     atomics: VecDeque<(u32, u64)>,
+    ack: Ack,
     max_reads: usize,
     rnr_timer: u8,
+}
+
+/// The acknowledgement that waits at the pace of an adapter, so that it covers later requests, too.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Ack {
+    #[default]
+    None,
+    Waits,
+    Due,
 }
 
 impl Default for Responder {
@@ -100,6 +110,7 @@ impl Default for Responder {
             refused: false,
             answers: VecDeque::new(),
             atomics: VecDeque::new(),
+            ack: Ack::None,
             max_reads: 1,
             rnr_timer: 0,
         }
@@ -139,6 +150,19 @@ impl Responder {
             Answer::Read(read) => !read.is_repeat,
         };
         self.answers.iter().filter(is_first).count()
+    }
+
+    /// Lets an acknowledgement go that waits.
+    pub fn release_ack(&mut self) {
+        if self.ack == Ack::Waits {
+            self.ack = Ack::Due;
+        }
+    }
+
+    /// Returns `true` if the only answer is an acknowledgement.
+    fn has_only_ack(&self) -> bool {
+        let is_ack = |answer: &Answer| matches!(answer, Answer::Verdict { syndrome: Syndrome::Ack, .. });
+        self.answers.len() == 1 && self.answers.front().is_some_and(is_ack)
     }
 
     fn say(&mut self, psn: u32, syndrome: Syndrome) {

@@ -1,8 +1,7 @@
 //! One step of the device: doorbells, WQEs, packets, timers.
 
 use super::core::Core;
-use super::defects::Defect;
-use super::objects::{Event, QpState, Qpn};
+use super::objects::{QpState, Qpn};
 use super::qp::{Qp, Turn, is_connected};
 use super::strict::{Object, Rule};
 use super::table::Table;
@@ -36,6 +35,7 @@ impl Nic {
         }
         self.steps = self.steps.wrapping_add(1);
         self.take_doorbells(false);
+        self.do_late_work();
         self.look_at_records();
         self.look_at_wqs();
         self.run_active();
@@ -83,11 +83,11 @@ impl Nic {
         let core = &mut self.core;
         core.progress |= self.uar.take_arms(|cqs| {
             for cq in cqs {
-                let Some(cq) = core.cqs.get_mut(*cq) else { continue };
-                let number = cq.number();
-                let event = cq.arm(&mut core.strict, &mut core.trace);
-                let early = core.defects.is(Defect::EarlyEvent).then_some(Event::Completion(number));
-                core.raise(event.or(early));
+                if core.late.is_on() {
+                    core.late.arms.add(*cq, core.now);
+                } else {
+                    core.arm(*cq);
+                }
             }
         });
         let mut rings = std::mem::take(&mut self.rings);
@@ -135,6 +135,26 @@ impl Nic {
     /// Returns the bound of a step, which is `many` unless the device works in small steps or slowly.
     fn at_most(&self, many: usize) -> usize {
         if self.small_steps || self.schedule.is_slow() { 1 } else { many }
+    }
+
+    /// Looks at the CQs whose arms took their time, and lets queue pairs send the acknowledgements that they hold back.
+    fn do_late_work(&mut self) {
+        let core = &mut self.core;
+        if core.late.is_due(&core.late.arms, core.now) {
+            while let Some(cq) = core.late.arms.take() {
+                core.arm(cq);
+            }
+            core.progress = true;
+        }
+        if core.late.is_due(&core.late.acks, core.now) {
+            while let Some(number) = core.late.acks.take() {
+                if let Some(qp) = self.qps.get_mut(number) {
+                    qp.responder.release_ack();
+                    core.activate(qp);
+                }
+            }
+            core.progress = true;
+        }
     }
 
     fn run_active(&mut self) {

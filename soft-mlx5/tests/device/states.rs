@@ -1,9 +1,11 @@
 //! The states of a QP as the driver guards them.
 
 use std::ptr;
+use std::time::{Duration, Instant};
 
 use crate::world::*;
 use rdma_core_sys::*;
+use soft_mlx5::{Device, Timing};
 
 #[test]
 fn each_state_of_an_rc_qp_is_reported() {
@@ -102,4 +104,13 @@ fn the_driver_cannot_drain_a_send_queue() {
     let qp = world.connected(world.cq(4), ptr::null_mut());
     let drain = ibv_qp_attr { qp_state: IBV_QPS_SQD, ..Default::default() };
     assert_eq!(modify(qp, &drain, IBV_QP_STATE), libc::EINVAL);
+}
+
+#[test]
+fn a_change_of_state_takes_a_millisecond_at_the_pace_of_an_adapter() {
+    let world = World::new(Device::builder().timing(Timing::Adapter));
+    let qp = world.qp(IBV_QPT_RC, world.cq(4), ptr::null_mut());
+    let start = Instant::now();
+    assert_eq!(modify(qp, &to_init(), rc(IBV_QPS_INIT)), 0);
+    assert!(start.elapsed() >= Duration::from_millis(1));
 }

@@ -37,6 +37,7 @@ fn what_keeps_a_command_from_running_is_said_in_one_line() {
         (&["run", "--fail-send", "0", "--", "true"], "from 1 on"),
         (&["run", "--seed", "-1", "--", "true"], "-1"),
         (&["run", "--link", "token-ring", "--", "true"], "token-ring"),
+        (&["run", "--timing", "lunar", "--", "true"], "must be adapter"),
         (&["run", "--fabric", "a/b", "--", "true"], "fabric"),
         (&["run", "--fabric", "", "--", "true"], "fabric"),
         (&["run", "--no-such-option", "--", "true"], "--no-such-option"),
@@ -62,6 +63,13 @@ fn faults_of_the_command_line_reach_the_device() {
     let killing = format!("{script}; kill $!");
     let outcome = finish(&mut run(&["--fail-send", "50"], &["sh", "-c", &killing]));
     assert!(outcome.stderr.contains("local QP operation error"), "{outcome:?}");
+}
+
+#[test]
+fn a_program_that_sleeps_runs_at_the_pace_of_an_adapter() {
+    let script = format!("{}; wait $!", common::pingpong("-e -n 300"));
+    let outcome = finish(&mut run(&["--timing", "adapter", "--strict"], &["sh", "-c", &script]));
+    assert_eq!(outcome.stdout.matches("300 iters in").count(), 2, "{outcome:?}");
 }
 
 #[test]

@@ -42,6 +42,7 @@ impl Nic {
             return Err(EINVAL);
         }
         if from != to {
+            self.core.write_late_cqes();
             self.set_wq_state(wq, to);
         }
         Ok(())
@@ -60,6 +61,7 @@ impl Nic {
 
     /// Destroys a receive queue; its memory is not touched after this returns.
     pub fn destroy_wq(&mut self, wq: Wqn) -> Result<()> {
+        self.core.write_late_cqes();
         self.frames.wqs.remove(wq.0).map(drop).ok_or(EINVAL)
     }
 

@@ -129,9 +129,9 @@ pub fn note_progress(qp: &mut Qp, core: &mut Core) {
 
 // Restarts the timer: something was acknowledged, or is sent again.
 fn restart_timer(qp: &mut Qp, core: &mut Core) {
-    let timeout = qp.requester.timeout_ns().filter(|_| qp.attr.service == Service::Rc);
-    let running = qp.requester.has_unacked() && !qp.requester.backing_off;
-    let at = timeout.filter(|_| running).map(|timeout| core.now + timeout);
+    let running = qp.requester.has_unacked() && !qp.requester.backing_off && qp.attr.service == Service::Rc;
+    let timeout = if running { core.late.ack_timeout(qp.requester.timeout) } else { None };
+    let at = timeout.map(|timeout| core.now + timeout);
     if !qp.requester.backing_off {
         core.timers.set(qp.number, &mut qp.deadline, at);
     }

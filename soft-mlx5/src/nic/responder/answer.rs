@@ -1,6 +1,6 @@
 //! Answers to the peer: verdicts, and the answers to READs and atomics.
 
-use super::{Answer, ReadAnswer, refuse};
+use super::{Ack, Answer, ReadAnswer, refuse};
 use crate::fabric::headers::{Aeth, Bth, NakCode, Syndrome};
 use crate::fabric::opcode::Operation;
 use crate::nic::core::Core;
@@ -16,6 +16,13 @@ pub fn transmit(qp: &mut Qp, core: &mut Core, budget: &mut u32) -> Turn {
         qp.responder.answers.clear();
         return Turn::Idle;
     };
+    if core.late.is_on() && qp.responder.ack != Ack::Due && qp.responder.has_only_ack() {
+        if qp.responder.ack == Ack::None {
+            qp.responder.ack = Ack::Waits;
+            core.late.acks.add(qp.number, core.now);
+        }
+        return Turn::Idle;
+    }
     while let Some(answer) = qp.responder.answers.front().copied() {
         if *budget == 0 {
             return Turn::More;
@@ -25,6 +32,7 @@ pub fn transmit(qp: &mut Qp, core: &mut Core, budget: &mut u32) -> Turn {
             Answer::Verdict { psn, syndrome } => {
                 let aeth = Aeth { syndrome, msn: qp.responder.msn };
                 let bth = bth(qp, Operation::Acknowledge, psn);
+                qp.responder.ack = Ack::None;
                 transmit::send(qp, core, &bth, |frame| frame.push(&aeth));
             }
             Answer::Atomic { psn, original, .. } => {

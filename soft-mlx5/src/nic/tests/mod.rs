@@ -19,5 +19,6 @@ mod soak;
 mod sockets;
 mod starved;
 mod tags;
+mod timing;
 mod unmapped;
 mod unreliable;
