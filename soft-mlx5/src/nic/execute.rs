@@ -209,6 +209,11 @@ fn measure(qp: &Qp, core: &mut Core, wqe: &SendWqe, kind: Kind) -> Result<(u32, 
         let index = wqe.ctrl().index().into();
         core.strict.violation(Rule::ZeroLength, qp.object(), index, bytes);
     }
+    if let Some(bytes) = wqe.too_long(at, kind, &core.mkeys, qp.attr.pd) {
+        let index = wqe.ctrl().index().into();
+        core.strict.violation(Rule::SegmentLength, qp.object(), index, bytes);
+        return Err(WqeError::Length);
+    }
     if qp.attr.service == Service::Raw {
         return Ok((frames::send::length(wqe)?, 1));
     }

@@ -296,7 +296,7 @@ pub(crate) fn failures() -> impl Iterator<Item = [u8; 4]> {
 pub(crate) fn receive_segments(wqe: &[u8]) -> Option<Vec<DataSegment>> {
     let (mut list, mut strict) = (scatter::ScatterList::default(), strict::Strict::new(false));
     list.parse(wqe, Object::Qp(0), 0, &mut strict);
-    let broken = [Rule::Stride, Rule::Terminator, Rule::ZeroLength];
+    let broken = [Rule::Stride, Rule::Terminator, Rule::ZeroLength, Rule::SegmentLength];
     let sound = broken.iter().all(|rule| strict.count(*rule) == 0);
     sound.then(|| list.segments().to_vec())
 }

@@ -1,6 +1,7 @@
 //! Scatter lists: the memory for the bytes of a message.
 
 use mlx5_wire::data::DataSegment;
+use mlx5_wire::inline::INLINE_SEG;
 
 use super::mkey::{LOCAL_WRITE, MkeyTable};
 use super::objects::Pdn;
@@ -45,6 +46,11 @@ impl ScatterList {
                 strict.violation(rule, owner, index, bytes);
             } else if segment.byte_count.get() == 0 {
                 strict.violation(Rule::ZeroLength, owner, index, bytes);
+            }
+            if segment.byte_count.get() & INLINE_SEG != 0 {
+                // No public source says what an adapter does with this segment. Here it has no room for bytes.
+                strict.violation(Rule::SegmentLength, owner, index, bytes);
+                continue;
             }
             if segment.byte_count.get() == 0 {
                 segment.byte_count = ZERO_MEANS.into();

@@ -42,6 +42,8 @@ pub enum Rule {
     DoorbellMissing,
     /// A data segment of length 0 means 2 GiB.
     ZeroLength,
+    /// A data segment is shorter than 2 GiB: bit 31 of its length marks an inline segment.
+    SegmentLength,
     /// Rings and doorbell records stay mapped as long as their queues live.
     QueueMemory,
     /// A list operation has an opcode that exists, and the segments that belong to it.
@@ -81,6 +83,7 @@ impl Rule {
             Self::BlueFlame => "a register that queue pairs share holds another WQE than the one it was rung for",
             Self::DoorbellMissing => "WQEs that the doorbell record covers wait for a write to the register",
             Self::ZeroLength => "a data segment of length 0 stands for 2 GiB",
+            Self::SegmentLength => "a data segment has a length of 2 GiB or more, which marks it as an inline segment",
             Self::QueueMemory => "a ring or doorbell record was unmapped while its queue lives",
             Self::TagOperation => "a list operation has another opcode or ds than there are",
             Self::TagIndex => "a list operation names no entry of the list, or announces one that is in use",
@@ -188,6 +191,7 @@ mod tests {
             Rule::BlueFlame => "tests::registers::who_copies_without_a_lock_gets_what_he_deserves",
             Rule::DoorbellMissing => "tests::errors::a_record_without_a_doorbell_is_a_violation",
             Rule::ZeroLength => "tests::errors::zero_length_segments_are_violations",
+            Rule::SegmentLength => "tests::errors::lengths_with_bit_31_are_violations_and_errors",
             Rule::QueueMemory => "tests::unmapped::a_lost_ring_or_record_stops_its_queue_pair",
             Rule::TagOperation => "tests::tags::misuse::each_operation_has_its_segments",
             Rule::TagIndex => "tests::tags::misuse::a_remove_names_an_entry",
@@ -217,6 +221,7 @@ mod tests {
             BlueFlame,
             DoorbellMissing,
             ZeroLength,
+            SegmentLength,
             QueueMemory,
             TagOperation,
             TagIndex,

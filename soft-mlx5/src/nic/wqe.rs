@@ -3,12 +3,12 @@
 use mlx5_wire::ctrl::{CQ_UPDATE, ControlSegment, FENCE, FENCE_MASK, SOLICITED};
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::datagram::DatagramSegment;
-use mlx5_wire::inline::InlineHeader;
+use mlx5_wire::inline::{INLINE_SEG, InlineHeader};
 use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
 use mlx5_wire::tm::TagMatchingSegment;
 
-use super::mkey::{LOCAL_READ, MkeyTable};
+use super::mkey::{LOCAL_READ, MkeyTable, Region};
 use super::objects::{Pdn, Service};
 use super::scatter::ZERO_MEANS;
 
@@ -241,6 +241,32 @@ impl SendWqe {
                 return Some(&self.bytes[at..at + UNIT]);
             }
             at = next;
+        }
+        None
+    }
+
+    /// Returns the first segment that a program meant as a data segment of 2 GiB or more, for the strict rules. Bit 31
+    /// of its length marks it as an inline segment, but no program writes one without bytes, beyond the end of the WQE,
+    /// or for an answer. A few bytes, whose segment names memory of this length, are not meant as data either.
+    pub fn too_long(&self, mut at: usize, kind: Kind, keys: &MkeyTable, pd: Pdn) -> Option<&[u8]> {
+        while let Ok(bytes) = self.segment(at) {
+            let segment = DataSegment::from_bytes(bytes);
+            let length = segment.byte_count.get() as usize;
+            let from = at + InlineHeader::SIZE;
+            at += UNIT;
+            if length & INLINE_SEG as usize == 0 {
+                continue;
+            }
+            let count = length & !(INLINE_SEG as usize);
+            let names_memory = || {
+                let region = keys.check(segment.lkey.get(), pd, segment.addr.get(), length, LOCAL_READ);
+                matches!(region, Ok(Region::Memory(..)))
+            };
+            let is_short = count < UNIT - InlineHeader::SIZE;
+            if kind.is_read_like() || count == 0 || count > self.len - from || is_short && names_memory() {
+                return Some(bytes);
+            }
+            at = (from + count).next_multiple_of(UNIT);
         }
         None
     }

@@ -404,6 +404,50 @@ fn zero_length_segments_are_violations() {
 }
 
 #[test]
+fn lengths_with_bit_31_are_violations_and_errors() {
+    const BIT: u32 = 1 << 31;
+    let mut found = 0;
+    // The key names memory of this length, which is not there.
+    let huge = |s: &mut Setup| {
+        let attr = MkeyAttr { pd: s.device.pd, va: 0, iova: 0, length: 3 << 30, access: ALL_ACCESS };
+        s.device.nic.create_mkey(attr).unwrap().0
+    };
+    for length in [BIT, BIT + 1, BIT + 11, BIT + 13, BIT + 64, u32::MAX] {
+        for opcode in [WqeOpcode::SEND, WqeOpcode::RDMA_WRITE, WqeOpcode::RDMA_READ] {
+            let mut s = setup();
+            s.receive(64);
+            let key = huge(&mut s);
+            let mut work = Work::new(opcode);
+            if opcode != WqeOpcode::SEND {
+                work = work.remote(s.memory.addr(), s.key);
+            }
+            let index = s.device.post(&mut s.a, &work.data(0x1000, length, key));
+            s.device.settle();
+            found += s.device.nic.violations(Rule::SegmentLength);
+            s.expect_failure(index, LOCAL_LENGTH);
+            assert_eq!(s.recv.drain().len(), 0, "{length:#x}: nothing was sent");
+        }
+    }
+    assert_eq!(found, 18);
+    // Without memory, an inline segment of one byte is what it says; an empty one is nothing.
+    let mut s = setup();
+    s.receive(64);
+    s.device.post(&mut s.a, &Work::send().data(0x1000, BIT + 1, s.key ^ 0x40));
+    s.device.settle();
+    assert_eq!((s.recv.drain().len(), s.device.nic.violations(Rule::SegmentLength)), (1, 0));
+}
+
+#[test]
+fn a_receive_of_2_gib_has_no_room() {
+    let mut s = setup();
+    let counter = s.b.post_receive(&[DataSegment::new(s.memory.addr(), 1 << 31, s.key)]);
+    s.device.post(&mut s.a, &Work::send().inline(b"x"));
+    s.device.settle();
+    assert_eq!(s.device.nic.violations(Rule::SegmentLength), 1);
+    s.recv.expect_error(ResponderError, &s.b, counter, LOCAL_LENGTH);
+}
+
+#[test]
 fn wqes_stand_at_the_stride_of_the_queue() {
     // Written at twice the stride of the queue, and at half of it: the device finds a slot that was never written.
     for (written, slot) in [(128, 1), (32, 2)] {
