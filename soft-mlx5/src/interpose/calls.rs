@@ -7,8 +7,8 @@ use std::{mem, ptr, slice};
 use libc::{size_t, ssize_t};
 
 use super::{is_active, mapping, ours, raw, rdma_cm, umad};
-use crate::fd_table::{self, Kind};
-use crate::kernel;
+use crate::fd_table::{self, Entry, Kind};
+use crate::kernel::{self, is_any_closed};
 use crate::netlink;
 
 pub const ANCHOR: *const c_void = close as *const c_void;
@@ -170,16 +170,32 @@ fn libc_read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
     unsafe { mem::transmute::<*mut c_void, Read>(function)(fd, buf, count) }
 }
 
-/// `read`: a management datagram.
+/// `read`: a management datagram, or an event.
 ///
 /// # Safety
 /// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
-    match fd_table::get(fd).filter(|entry| entry.kind == Kind::Umad) {
-        Some(entry) => umad::read(entry, fd, buf, count),
-        None => libc_read(fd, buf, count),
+    match fd_table::get(fd) {
+        Some(entry) if entry.kind == Kind::Umad => umad::read(entry, fd, buf, count),
+        Some(entry) if entry.kind == Kind::Events => read_event(entry, fd, buf, count),
+        _ => libc_read(fd, buf, count),
     }
+}
+
+/// Reads an event. Fails with EIO after the last event of a removed device, as the kernel does.
+fn read_event(entry: Entry, fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
+    let taken = libc_read(fd, buf, count);
+    let has_ended = taken < 0 && raw::errno() == libc::ECONNRESET;
+    if !is_any_closed() || taken < 0 && !has_ended {
+        return taken;
+    }
+    // The read has taken the last event, or the report of the end.
+    let reported = ours::call(entry, |core| {
+        core.report_end_of_events(entry.id);
+        Ok(())
+    });
+    if has_ended { raw::fail(reported.err().unwrap_or(libc::EIO)) as ssize_t } else { taken }
 }
 
 /// `read` as fortified programs call it.

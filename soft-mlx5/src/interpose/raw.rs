@@ -54,6 +54,12 @@ pub fn fail(error: c_int) -> c_int {
     -1
 }
 
+/// Returns the errno of the last call that failed.
+pub fn errno() -> c_int {
+    // SAFETY: the location is valid in every thread.
+    unsafe { *libc::__errno_location() }
+}
+
 pub fn recv(fd: c_int, buf: *mut c_void, count: size_t, flags: c_int) -> ssize_t {
     let none = std::ptr::null_mut::<c_void>();
     call!(SYS_recvfrom, fd, buf, count, flags, none, none) as ssize_t

@@ -1,10 +1,12 @@
 //! Event files: completion channels and asynchronous event files.
 //!
-//! The program's descriptor is one end of a socket pair whose other end is ours. One message is one
-//! event, so read, poll and fcntl work on it without help.
+//! The program's descriptor is one end of a pair of datagram sockets whose other end is ours. One datagram is one event,
+//! so poll and fcntl work on it without help, and read until the device is removed.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::abi::Abi;
 use super::abi::uverbs::AsyncEvent;
@@ -14,6 +16,14 @@ use crate::nic::objects::Result;
 
 /// Number of an open file, unique in its device.
 pub type FileId = u32;
+
+// A device of this process was removed.
+static ANY_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Returns `true` if [`EventFiles::report_end`] must be called after reads of event files.
+pub fn is_any_closed() -> bool {
+    ANY_CLOSED.load(Ordering::SeqCst)
+}
 
 /// Kind of events of an event file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +57,8 @@ pub struct EventFile {
     receive: OwnedFd,
     // Events that did not fit into the socket.
     backlog: VecDeque<Vec<u8>>,
+    // The device was removed.
+    closed: bool,
 }
 
 impl EventFile {
@@ -81,6 +93,42 @@ impl EventFile {
         (got == record.len() as isize).then_some(record)
     }
 
+    fn has_unread(&self) -> bool {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: a socket that is ours, and a writable integer.
+        unsafe { libc::ioctl(self.receive.as_raw_fd(), libc::FIONREAD, &mut bytes) };
+        bytes > 0 || !self.backlog.is_empty()
+    }
+
+    // Makes poll report POLLERR and nothing else, and the next read fail with ECONNRESET, if the device was removed and
+    // the program has read all events. Linux reports this to the peer of a datagram socket that disconnects with unread
+    // datagrams.
+    fn report_end(&mut self) {
+        self.flush();
+        if !self.closed || self.has_unread() {
+            return;
+        }
+        let (ours, programs) = (self.send.as_raw_fd(), self.receive.as_raw_fd());
+        // SAFETY: plain calls on sockets that are ours, with an address that has room for a name of the kernel's choice.
+        unsafe {
+            let mut name: libc::sockaddr_un = mem::zeroed();
+            let address = (&raw mut name).cast::<libc::sockaddr>();
+            let mut len = mem::size_of_val(&name.sun_family) as libc::socklen_t;
+            name.sun_family = libc::AF_UNIX as libc::sa_family_t;
+            // A name, for the end that was reported once can only be reached by name.
+            libc::bind(programs, address, len);
+            len = mem::size_of_val(&name) as libc::socklen_t;
+            libc::getsockname(programs, address, &mut len);
+            libc::connect(ours, address, len);
+            // An earlier report that the program did not read comes first.
+            while libc::send(programs, [0u8].as_ptr().cast(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) < 0
+                && *libc::__errno_location() == libc::ECONNRESET
+            {}
+            let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+            libc::connect(ours, &nobody, mem::size_of_val(&nobody) as libc::socklen_t);
+        }
+    }
+
     // Takes the unread events back that `unwanted` selects.
     fn retract(&mut self, unwanted: impl Fn(&[u8]) -> bool) -> u32 {
         let mut unread: VecDeque<_> = std::iter::from_fn(|| self.take()).collect();
@@ -111,7 +159,7 @@ impl EventFiles {
 
     /// Opens an event file; returns the program's descriptor.
     pub fn open(&mut self, id: FileId, carries: Carries, owner: FileId) -> Result<RawFd> {
-        let (program, send) = socket_pair().ok_or(EMFILE)?;
+        let (program, send) = socket_pair(libc::SOCK_DGRAM).ok_or(EMFILE)?;
         let send = out_of_the_way(send);
         let receive = out_of_the_way(program.try_clone().map_err(|_| EMFILE)?);
         let entry = fd_table::Entry { kind: fd_table::Kind::Events, slot: self.slot, id };
@@ -119,7 +167,7 @@ impl EventFiles {
             return Err(EMFILE);
         }
         let backlog = VecDeque::new();
-        self.files.insert(id, EventFile { carries, owner, descriptors: 1, send, receive, backlog });
+        self.files.insert(id, EventFile { carries, owner, descriptors: 1, send, receive, backlog, closed: false });
         Ok(program.into_raw_fd())
     }
 
@@ -185,12 +233,20 @@ impl EventFiles {
         }
     }
 
-    /// Ends all files: programs can read the remaining events and then the end of the file.
+    /// Ends all files: programs can read the remaining events, and then poll reports POLLERR and reads fail.
     pub fn shut_down(&mut self) {
+        // Before the look at what is unread: the program may read the last event now.
+        ANY_CLOSED.store(true, Ordering::SeqCst);
         for file in self.files.values_mut() {
-            file.flush();
-            // SAFETY: plain call on a socket that is ours.
-            unsafe { libc::shutdown(file.send.as_raw_fd(), libc::SHUT_WR) };
+            file.closed = true;
+            file.report_end();
+        }
+    }
+
+    /// Reports the end of a file after a read, which may have taken the last event, or the report.
+    pub fn report_end(&mut self, id: FileId) {
+        if let Some(file) = self.files.get_mut(&id) {
+            file.report_end();
         }
     }
 
@@ -201,12 +257,11 @@ impl EventFiles {
     }
 }
 
-/// Returns both ends of a socket pair that keeps messages apart.
-pub fn socket_pair() -> Option<(OwnedFd, OwnedFd)> {
+/// Returns both ends of a socket pair of a kind that keeps messages apart.
+pub fn socket_pair(kind: libc::c_int) -> Option<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: `ends` has room for the two descriptors.
-    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
+    if unsafe { libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0, ends.as_mut_ptr()) } != 0 {
         return None;
     }
     // SAFETY: both were just opened and have no other owner.

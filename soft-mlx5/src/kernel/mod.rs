@@ -60,6 +60,7 @@ use std::time::Duration;
 use clock_pages::ClockPages;
 use context::Context;
 use errno::{EBADF, EBUSY, EINVAL, EIO};
+pub use events::is_any_closed;
 use events::{Carries, EventFiles, FileId};
 use handles::{Handles, Kind, Object};
 use memlock::Memlock;

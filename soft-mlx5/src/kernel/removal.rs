@@ -2,8 +2,9 @@
 //!
 //! The order is that of the kernel when a driver leaves: first the event, then the end of all objects on
 //! the device, whether the program agrees or not. Later commands fail with `EIO`, also commands to
-//! destroy; event files end.
+//! destroy, and so do reads of event files once their events were read.
 
+use super::events::FileId;
 use super::{Call, Core};
 use crate::nic::objects::Event;
 
@@ -58,5 +59,10 @@ impl Core {
         }
         self.events.shut_down();
         self.umad.shut_down();
+    }
+
+    /// Reports the end of an event file after a read.
+    pub fn report_end_of_events(&mut self, id: FileId) {
+        self.events.report_end(id);
     }
 }

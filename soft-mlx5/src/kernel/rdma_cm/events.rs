@@ -76,7 +76,7 @@ pub struct File {
 impl File {
     /// Opens a file; returns the program's descriptor, too.
     pub fn open() -> Result<(Self, RawFd)> {
-        let (program, send) = socket_pair().ok_or(EMFILE)?;
+        let (program, send) = socket_pair(libc::SOCK_SEQPACKET).ok_or(EMFILE)?;
         let send = out_of_the_way(send);
         let receive = out_of_the_way(program.try_clone().map_err(|_| EMFILE)?);
         let events = VecDeque::new();
