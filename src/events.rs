@@ -38,7 +38,7 @@ impl Context {
     /// Returns the reader of the device's asynchronous events.
     ///
     /// # Errors
-    /// [`Error::InUse`] while another reader exists; [`Error::Io`] if the process has no descriptors left.
+    /// [`Error::InUse`] while another reader exists; [`Error::Verbs`] if the process has no descriptors left.
     pub fn events(&self) -> Result<AsyncEvents> {
         match self.event_file().enter_reader(self)? {
             Some(ready) => Ok(AsyncEvents { context: self.clone(), ready }),

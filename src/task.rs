@@ -1,19 +1,19 @@
 //! Waiting in tasks of tokio.
 
 use std::future::poll_fn;
+use std::io;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
-use tokio::io::unix::AsyncFd;
 
 use crate::async_event::AsyncEvent;
-use crate::cq::Completions;
+use crate::cq::{CompletionChannel, Completions};
 use crate::error::{Error, Result};
 use crate::events::AsyncEvents;
-use crate::poll::registered;
+use crate::poll::{self, Readiness};
 use crate::tags::{TagEvent, TagMatchingSrq};
 
 /// A [`Receiver`](crate::Receiver), [`Sender`](crate::Sender), [`FrameReceiver`](crate::frames::FrameReceiver) or
@@ -66,17 +66,18 @@ use crate::tags::{TagEvent, TagMatchingSrq};
 /// ```
 #[derive(Debug)]
 pub struct Async<T> {
-    /// Copies of the object's descriptors, which are registered once.
-    channel: AsyncFd<OwnedFd>,
-    wake: Option<AsyncFd<OwnedFd>>,
+    readiness: Readiness,
+    /// The readiness knows the other descriptor that wakes the object.
+    has_wake: bool,
     inner: T,
 }
 
 impl<T: Completions> Async<T> {
-    /// Registers the object with the runtime of the task that calls.
+    /// Registers the object with the runtime of the task that calls. A task of another runtime that waits for it moves
+    /// it there.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if its CQ has no completion channel; [`Error::Io`] if the process has no descriptors
+    /// [`Error::Unsupported`] if its CQ has no completion channel; [`Error::Verbs`] if the process has no descriptors
     /// left.
     ///
     /// # Panics
@@ -86,26 +87,30 @@ impl<T: Completions> Async<T> {
             operation: "waiting",
             when: "on a CQ without a completion channel: create the CQ with one",
         })?;
-        Ok(Self { channel: registered(channel)?, wake: None, inner })
+        let made = poll::epoll(&[channel.as_fd()]).and_then(Readiness::new);
+        let readiness = made.map_err(|error| failed(channel, error))?;
+        Ok(Self { readiness, has_wake: false, inner })
     }
 
     /// Waits until there is [something to poll](Completions::has_completions). Dropping the future loses nothing.
     ///
     /// # Errors
-    /// The errors of [`Completions::arm`]; [`Error::Io`].
+    /// The errors of [`Completions::arm`], also when the device is removed while the task waits.
     pub async fn ready(&mut self) -> Result<()> {
-        if let (None, Some(wake)) = (&self.wake, self.inner.wake_fd()) {
-            self.wake = Some(registered(wake)?);
+        if let (false, Some(wake)) = (self.has_wake, self.inner.wake_fd()) {
+            self.readiness.add(wake).map_err(|error| self.failed(error))?;
+            self.has_wake = true;
         }
         while !self.inner.has_completions() && !self.inner.arm()? {
-            // The future holds the descriptors while it waits, and not the object, which is not `Sync`: so it can move
-            // between threads.
-            let fds = [Some(&self.channel), self.wake.as_ref()];
-            let woken = poll_fn(|cx| poll_readable(&fds, cx)).await;
+            let woken = poll_fn(|cx| self.readiness.poll(cx)).await;
             self.inner.woken();
-            woken?;
+            woken.map_err(|error| self.failed(error))?;
         }
         Ok(())
+    }
+
+    fn failed(&self, error: io::Error) -> Error {
+        failed(self.inner.channel().expect("an object that waits has one"), error)
     }
 
     /// Takes the object out of the runtime.
@@ -142,21 +147,13 @@ impl Stream for Async<TagMatchingSrq> {
                 }
                 Ok(false) => {}
             }
-            ready!(poll_readable(&[Some(&self.channel)], cx))?;
+            ready!(self.readiness.poll(cx)).map_err(|error| self.failed(error))?;
         }
     }
 }
 
-/// Returns ready when arming has an event to take, and clears the readiness: from then on the next event counts.
-fn poll_readable(fds: &[Option<&AsyncFd<OwnedFd>>], cx: &mut Context<'_>) -> Poll<Result<()>> {
-    let mut readable = Poll::Pending;
-    for fd in fds.iter().flatten() {
-        if let Poll::Ready(guard) = fd.poll_read_ready(cx)? {
-            { guard }.clear_ready();
-            readable = Poll::Ready(Ok(()));
-        }
-    }
-    readable
+fn failed(channel: &CompletionChannel, error: io::Error) -> Error {
+    Error::verbs("epoll_create1", channel.context().name(), error)
 }
 
 /// The asynchronous events of a device as a stream. The stream ends when the device was removed. Needs the feature
@@ -180,7 +177,7 @@ fn poll_readable(fds: &[Option<&AsyncFd<OwnedFd>>], cx: &mut Context<'_>) -> Pol
 /// ```
 #[derive(Debug)]
 pub struct EventStream {
-    fd: AsyncFd<OwnedFd>,
+    readiness: Readiness,
     events: AsyncEvents,
 }
 
@@ -188,12 +185,16 @@ impl EventStream {
     /// Registers the events with the runtime of the task that calls.
     ///
     /// # Errors
-    /// [`Error::Io`] when the process has no descriptors left.
+    /// [`Error::Verbs`] when the process has no descriptors left.
     ///
     /// # Panics
     /// Outside of a runtime of tokio, or in one without I/O.
     pub fn new(events: AsyncEvents) -> Result<Self> {
-        Ok(Self { fd: registered(&events)?, events })
+        let made = events.as_fd().try_clone_to_owned().and_then(Readiness::new);
+        Ok(Self {
+            readiness: made.map_err(|error| Error::verbs("epoll_create1", events.context().name(), error))?,
+            events,
+        })
     }
 }
 
@@ -208,7 +209,8 @@ impl Stream for EventStream {
                 Ok(None) => {}
                 found => return Poll::Ready(found.transpose()),
             }
-            ready!(self.fd.poll_read_ready(cx)).map_err(Error::Io)?.clear_ready();
+            let woken = ready!(self.readiness.poll(cx));
+            woken.map_err(|error| Error::verbs("epoll_create1", self.events.context().name(), error))?;
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -82,7 +82,7 @@ impl EventFile {
         }
         let made = eventfd().and_then(|wake| {
             let file = file(context);
-            Ok((epoll(&[file, wake.as_fd()])?, wake))
+            Ok((poll::epoll(&[file, wake.as_fd()])?, wake))
         });
         match made {
             Ok((ready, wake)) => {
@@ -93,7 +93,7 @@ impl EventFile {
             }
             Err(error) => {
                 self.has_reader.store(false, Ordering::Release);
-                Err(Error::Io(error))
+                Err(Error::verbs("epoll_create1", context.name(), error))
             }
         }
     }
@@ -201,15 +201,12 @@ impl State {
         }
         let mut event =
             sys::ibv_async_event { element: sys::ibv_async_event__bindgen_ty_1 { port_num: 0 }, event_type: 0 };
-        // A file that has ended sets no `errno`.
-        // SAFETY: the variable of this thread.
-        unsafe { *libc::__errno_location() = 0 };
         // SAFETY: an open context and a writable structure; it does not block, for the file is readable and the
         // lock makes this its only reader.
         if unsafe { sys::ibv_get_async_event(context.as_raw(), &mut event) } != 0 {
             let error = io::Error::last_os_error();
-            // The file of a removed device comes to its end; the kernel also says why.
-            if self.fatal && matches!(error.raw_os_error(), Some(0 | libc::EIO)) {
+            // The file of a removed device has ended.
+            if self.fatal && error.raw_os_error() == Some(libc::EIO) {
                 self.ended = true;
                 context.mark_removed();
                 trace_event!(device, "device removed");
@@ -259,32 +256,7 @@ pub(crate) fn wait(context: &Context, fd: BorrowedFd<'_>, deadline: Option<Insta
     poll::is_readable(fd, deadline).map_err(|source| Error::verbs("poll", context.name(), source))
 }
 
-/// # Safety
-/// `fd` is what a call that opens a descriptor returned.
-unsafe fn opened(fd: libc::c_int) -> io::Result<OwnedFd> {
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the caller's descriptor was opened just now, and no other code has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
 fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: a plain call, and what it returned.
-    unsafe { opened(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }
-}
-
-/// A descriptor that is readable while one of `fds` is.
-fn epoll(fds: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
-    // SAFETY: a plain call, and what it returned.
-    let epoll = unsafe { opened(libc::epoll_create1(libc::EPOLL_CLOEXEC))? };
-    for fd in fds {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-        // SAFETY: two open descriptors and an initialised structure.
-        let added = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event) };
-        if added != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(epoll)
+    unsafe { poll::opened(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }
 }

@@ -61,6 +61,12 @@ impl CompletionChannel {
         (!channel.is_null()).then(|| Self { channel, context: context.clone(), destroys: false })
     }
 
+    /// The device of the channel.
+    #[cfg(feature = "tokio")]
+    pub(crate) const fn context(&self) -> &Context {
+        &self.context
+    }
+
     pub(crate) const fn as_raw(&self) -> *mut sys::ibv_comp_channel {
         self.channel
     }

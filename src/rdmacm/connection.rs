@@ -66,7 +66,7 @@ impl Connection {
     /// nothing. Needs the feature `tokio`.
     ///
     /// # Errors
-    /// [`Error::Verbs`], also if the device was removed; [`Error::Io`] if tokio cannot watch the descriptor.
+    /// [`Error::Verbs`], also if the device was removed.
     #[cfg(feature = "tokio")]
     pub async fn wait_disconnected_async(&mut self) -> Result<()> {
         while !self.disconnected {

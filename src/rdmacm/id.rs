@@ -1,6 +1,8 @@
 //! Identifier of the connection manager, with a channel of its own.
 
 use std::ffi::{CStr, c_int};
+#[cfg(feature = "tokio")]
+use std::future::poll_fn;
 use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
@@ -16,6 +18,8 @@ use crate::error::{Error, Result};
 use crate::node;
 use crate::owner::Owner;
 use crate::poll;
+#[cfg(feature = "tokio")]
+use crate::poll::Readiness;
 use crate::qp::QueuePair;
 use crate::qp_state::QpState;
 
@@ -110,13 +114,14 @@ impl Id {
     /// Waits in a task of tokio for the next event.
     #[cfg(feature = "tokio")]
     pub(super) async fn event_async(&mut self) -> Result<Event> {
-        let channel = poll::registered(self.as_fd())?;
+        let failed = |subject: &str, error| Error::verbs("epoll_create1", subject, error);
+        let made = poll::epoll(&[self.as_fd()]).and_then(Readiness::new);
+        let mut readiness = made.map_err(|error| failed(&self.subject, error))?;
         loop {
-            let mut ready = channel.readable().await?;
             if let Some(event) = self.event(Some(Duration::ZERO))? {
                 return Ok(event);
             }
-            ready.clear_ready();
+            poll_fn(|cx| readiness.poll(cx)).await.map_err(|error| failed(&self.subject, error))?;
         }
     }
 

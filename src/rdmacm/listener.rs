@@ -88,7 +88,7 @@ impl Listener {
     /// `tokio::task::spawn_blocking`, as the page Connecting of the book shows.
     ///
     /// # Errors
-    /// The errors of [`accept`](Self::accept); [`Error::Io`](crate::Error::Io) if tokio cannot watch the descriptor.
+    /// The errors of [`accept`](Self::accept).
     #[cfg(feature = "tokio")]
     pub async fn accept_async(&mut self) -> Result<Request> {
         let event = self.id.event_async().await?;

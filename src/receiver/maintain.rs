@@ -159,7 +159,7 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Gone`] if the queue does not exist; [`Error::Io`] if the process has no descriptors left.
+    /// [`Error::Gone`] if the queue does not exist; [`Error::Verbs`] if the process has no descriptors left.
     pub fn shared_poster(&mut self, queue: impl Into<QueueId>) -> Result<SharedPoster> {
         let queue = queue.into();
         self.find(queue).ok_or(Error::Gone { what: "queue" })?;
@@ -168,7 +168,10 @@ impl Receiver {
         let known = self.maintenance.as_ref().and_then(|work| work.wake.clone());
         let wake = match known {
             Some(wake) => wake,
-            None => Arc::new(Wake::new()?),
+            None => {
+                let failed = |error| Error::verbs("eventfd", self.pd.context().name(), error);
+                Arc::new(Wake::new().map_err(failed)?)
+            }
         };
         self.maintenance_mut().wake = Some(Arc::clone(&wake));
         let pd = self.pd.clone();

@@ -1,7 +1,7 @@
 //! Event files: completion channels and asynchronous event files.
 //!
-//! The program's descriptor is one end of a pair of datagram sockets whose other end is ours. One datagram is one event,
-//! so poll and fcntl work on it without help, and read until the device is removed.
+//! The program's descriptor is one end of a pair of datagram sockets whose other end is ours. One datagram is one
+//! event, so poll and fcntl work on it without help, and read until the device is removed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -100,16 +100,16 @@ impl EventFile {
         bytes > 0 || !self.backlog.is_empty()
     }
 
-    // Makes poll report POLLERR and nothing else, and the next read fail with ECONNRESET, if the device was removed and
-    // the program has read all events. Linux reports this to the peer of a datagram socket that disconnects with unread
-    // datagrams.
+    // Makes poll report POLLERR and nothing else, and the next read fail with ECONNRESET, if the device was removed
+    // and the program has read all events. Linux reports this to the peer of a datagram socket that disconnects with
+    // unread datagrams.
     fn report_end(&mut self) {
         self.flush();
         if !self.closed || self.has_unread() {
             return;
         }
         let (ours, programs) = (self.send.as_raw_fd(), self.receive.as_raw_fd());
-        // SAFETY: plain calls on sockets that are ours, with an address that has room for a name of the kernel's choice.
+        // SAFETY: plain calls on sockets that are ours; the address has room for a name of the kernel's choice.
         unsafe {
             let mut name: libc::sockaddr_un = mem::zeroed();
             let address = (&raw mut name).cast::<libc::sockaddr>();

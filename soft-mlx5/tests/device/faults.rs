@@ -66,7 +66,7 @@ fn an_object_whose_destruction_fails_is_still_there() {
     }
 }
 
-/// What `poll` reports of a descriptor.
+/// Returns what `poll` reports of a descriptor.
 fn polled(fd: i32) -> libc::c_short {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure.

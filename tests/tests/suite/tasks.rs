@@ -110,6 +110,24 @@ fn a_wait_that_is_given_up_loses_nothing() {
 }
 
 #[test]
+fn an_object_moves_to_the_runtime_of_the_task_that_waits() {
+    let mut w = Shared::new(31, 1, 64).filled();
+    // It lives on, but runs no tasks any more; later it has ended.
+    let mut first = Some(tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
+    let mut receiver = first.as_ref().unwrap().block_on(async { Async::new(w.receiver).unwrap() });
+    for number in 0..3 {
+        run(async {
+            let mut waiting = pin!(receive(&mut receiver));
+            let early = poll_fn(|task| Poll::Ready(waiting.as_mut().poll(task))).await;
+            assert!(early.is_pending());
+            w.peers.send(0, 64);
+            assert_eq!(waiting.await, number);
+        });
+        drop(first.take());
+    }
+}
+
+#[test]
 fn a_buffer_from_another_thread_wakes_a_task_whose_queue_is_dry() {
     run(async {
         let mut w = Shared::new(3, 1, 64);

@@ -19,6 +19,7 @@ mod options;
 mod queue_ends;
 mod random_senders;
 mod registers;
+mod removal;
 mod tags;
 mod torn_reads;
 mod unsignaled;
