@@ -166,6 +166,8 @@ pub struct Injected {
     pub qps: u64,
     /// Objects whose destruction failed.
     pub destroys: u64,
+    /// Objects that could not be created.
+    pub creates: u64,
     /// Times that the port went down.
     pub port_downs: u64,
     /// Devices removed.
@@ -190,6 +192,8 @@ impl Injected {
     pub fn summary(&self, faults: &Faults) -> Option<String> {
         let Self { packets, lost, doubled, overtaken, .. } = *self;
         let destroys = faults.fail_destroy != Default::default();
+        let limits = [faults.max_qps, faults.max_mkeys, faults.max_map_count];
+        let creates = faults.fail_create != Default::default() || limits.iter().any(Option::is_some);
         let parts = [
             (faults.loss > 0.0, format!("{lost} of {packets} packets lost")),
             (faults.duplication > 0.0, format!("{doubled} of {packets} packets doubled")),
@@ -199,6 +203,7 @@ impl Injected {
             (faults.fail_receive.is_some(), format!("{} receives failed", self.receives)),
             (faults.qp_fatal.is_some(), format!("{} QPs failed", self.qps)),
             (destroys, format!("{} destructions failed", self.destroys)),
+            (creates, format!("{} creations failed", self.creates)),
             (faults.port_flap.is_some(), format!("port down {} times", self.port_downs)),
             (faults.remove_after.is_some(), format!("{} devices removed", self.removals)),
         ];

@@ -34,7 +34,16 @@ pub struct Faults {
     /// WQE is reported as the cause.
     pub qp_fatal: Option<u64>,
     /// Commands to destroy an object that fail with `EBUSY`: the object stays and continues to work.
-    pub fail_destroy: FailDestroy,
+    pub fail_destroy: ByKind,
+    /// Commands to create an object that fail: with `EAGAIN` for a memory region, with `ENOMEM` for other objects.
+    pub fail_create: ByKind,
+    /// Queue pairs that the device has room for: to create one more fails with `ENOMEM`.
+    pub max_qps: Option<u64>,
+    /// Memory keys that the device has room for: to register one region more fails with `EAGAIN`.
+    pub max_mkeys: Option<u64>,
+    /// Mappings of a process (`vm.max_map_count`): an `madvise` for a fork fails with `ENOMEM` if there are as many.
+    /// The device then says, as old kernels do, that a fork shares the pages of a registration.
+    pub max_map_count: Option<u64>,
     /// The port goes down and up, over and over.
     pub port_flap: Option<PortFlap>,
     /// The device is removed this long after power-up: `IBV_EVENT_DEVICE_FATAL`, then `EIO`.
@@ -45,9 +54,9 @@ pub struct Faults {
     pub defect: Option<Defect>,
 }
 
-/// Commands that fail, by the type of the object that they destroy.
+/// Commands that fail, by the type of the object that they create or destroy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FailDestroy {
+pub struct ByKind {
     /// Memory regions.
     pub mr: Which,
     /// Queue pairs.
@@ -107,6 +116,10 @@ pub const OPTIONS: &[DeviceOption] = options! {
     "fail-receive" Some("N"), "Complete the N-th received message in error";
     "qp-fatal" Some("N"), "Take the QP of the N-th message, sent or received, to error";
     "fail-destroy" Some("KIND[:N]"), "Fail the destruction of each (or the N-th) mr, qp, srq, cq, ah or pd";
+    "fail-create" Some("KIND[:N]"), "Fail the creation of each (or the N-th) mr, qp, srq, cq, ah or pd";
+    "max-qps" Some("N"), "Have room for N QPs, after which ibv_create_qp fails with ENOMEM";
+    "max-mkeys" Some("N"), "Have room for N memory keys, after which ibv_reg_mr fails with EAGAIN";
+    "max-map-count" Some("N"), "Fail ibv_reg_mr after ibv_fork_init with ENOMEM if the process has N mappings";
     "port-flap" Some("UP:DOWN"), "Take the port down after UP ms and up after DOWN ms, repeatedly";
     "remove-after" Some("MS"), "Remove the device this many milliseconds after its first use";
     "fault" Some("NAME"), "Break a rule that programs rely on; an unknown name lists all";
@@ -142,6 +155,10 @@ impl Faults {
             "fail-receive" => ordinal(value).map(|n| self.fail_receive = Some(n)),
             "qp-fatal" => ordinal(value).map(|n| self.qp_fatal = Some(n)),
             "fail-destroy" => self.fail_destroy.set(value),
+            "fail-create" => self.fail_create.set(value),
+            "max-qps" => number(value).map(|n| self.max_qps = Some(n)),
+            "max-mkeys" => number(value).map(|n| self.max_mkeys = Some(n)),
+            "max-map-count" => ordinal(value).map(|n| self.max_map_count = Some(n)),
             "port-flap" => port_flap(value).map(|flap| self.port_flap = Some(flap)),
             "remove-after" => number(value).map(|ms| self.remove_after = Some(Duration::from_millis(ms))),
             "slow" => ordinal(value).map(|us| self.slow = Some(Duration::from_micros(us))),
@@ -177,6 +194,12 @@ impl Faults {
         for (kind, which) in self.fail_destroy.each() {
             add("fail-destroy", which.text(kind));
         }
+        for (kind, which) in self.fail_create.each() {
+            add("fail-create", which.text(kind));
+        }
+        add("max-qps", self.max_qps.map(|n| n.to_string()));
+        add("max-mkeys", self.max_mkeys.map(|n| n.to_string()));
+        add("max-map-count", self.max_map_count.map(|n| n.to_string()));
         let flap = self.port_flap;
         add("port-flap", flap.map(|f| format!("{}:{}", f.up.as_millis(), f.down.as_millis())));
         add("remove-after", self.remove_after.map(|time| time.as_millis().to_string()));
@@ -186,7 +209,20 @@ impl Faults {
     }
 }
 
-impl FailDestroy {
+impl ByKind {
+    /// Returns the commands for objects of this type of the kernel's.
+    pub(crate) fn of_type(&self, type_id: u16) -> Which {
+        match type_id {
+            1 => self.pd,
+            3 => self.cq,
+            4 => self.qp,
+            5 => self.srq,
+            6 => self.ah,
+            7 => self.mr,
+            _ => Which::None,
+        }
+    }
+
     fn each(&self) -> [(&'static str, Which); 6] {
         let Self { mr, qp, srq, cq, ah, pd } = *self;
         [("mr", mr), ("qp", qp), ("srq", srq), ("cq", cq), ("ah", ah), ("pd", pd)]
@@ -285,6 +321,9 @@ mod tests {
             ("fail-send", "0"),
             ("fail-destroy", "uar"),
             ("fail-destroy", "mr:0"),
+            ("fail-create", "uar"),
+            ("max-qps", "few"),
+            ("max-map-count", "0"),
             ("port-flap", "5"),
             ("port-flap", "0:5"),
             ("delay", "99999999999999"),

@@ -11,7 +11,7 @@
 //! ```
 //! use std::ptr;
 //! use rdma_core_sys::*;
-//! use soft_mlx5::faults::{FailDestroy, Which};
+//! use soft_mlx5::faults::{ByKind, Which};
 //! use soft_mlx5::{Device, Faults};
 //!
 //! # fn main() -> std::io::Result<()> {
@@ -65,7 +65,7 @@
 //!     assert_eq!(ibv_poll_cq(cq, 1, &mut wc), 0, "no receive was posted");
 //!
 //!     // Faults that a real adapter has once a year happen here on request.
-//!     let fail_destroy = FailDestroy { mr: Which::Nth(1), ..Default::default() };
+//!     let fail_destroy = ByKind { mr: Which::Nth(1), ..Default::default() };
 //!     device.set_faults(Faults { fail_destroy, ..Default::default() });
 //!     assert_ne!(ibv_dereg_mr(mr), 0, "the memory is still the device's");
 //!     assert_eq!(ibv_dereg_mr(mr), 0);

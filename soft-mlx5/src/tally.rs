@@ -31,6 +31,8 @@ pub enum Fault {
     Qp,
     /// The destruction of an object failed.
     Destroy,
+    /// An object could not be created, or its memory could not be kept from a fork.
+    Create,
     /// The port went down.
     PortDown,
     /// The device was removed.
@@ -90,6 +92,7 @@ fn read(cells: &Cells) -> Injected {
         receives: count(Fault::Receive),
         qps: count(Fault::Qp),
         destroys: count(Fault::Destroy),
+        creates: count(Fault::Create),
         port_downs: count(Fault::PortDown),
         removals: count(Fault::Removal),
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use libc::{off_t, size_t};
 
 use super::{ours, raw};
-use crate::kernel::MapRequest;
+use crate::kernel::{MapRequest, mappings};
 
 pub const ANCHOR: *const c_void = mmap as *const c_void;
 
@@ -93,4 +93,16 @@ pub extern "C" fn provider_mmap(
     map_device(addr, length, protection, flags, fd, offset)
         // SAFETY: the arguments are libmlx5's for this very call.
         .unwrap_or_else(|| unsafe { mmap(addr, length, protection, flags, fd, offset) })
+}
+
+/// `madvise`: the pages of a registration, which a child must not get.
+///
+/// # Safety
+/// The contract of the libc function with this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(addr: *mut c_void, length: size_t, advice: c_int) -> c_int {
+    if advice == libc::MADV_DONTFORK && mappings::are_limited() && mappings::are_used_up() {
+        return raw::fail(libc::ENOMEM);
+    }
+    raw::madvise(addr, length, advice)
 }

@@ -38,6 +38,7 @@ calls! {
     SYS_mmap mmap(
         addr: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t
     ) -> *mut c_void;
+    SYS_madvise madvise(addr: *mut c_void, length: size_t, advice: c_int) -> c_int;
     SYS_newfstatat fstatat(dir: c_int, path: *const c_char, buf: *mut c_void, flags: c_int) -> c_int;
     SYS_statx statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, buf: *mut c_void) -> c_int;
     SYS_readlinkat readlinkat(dir: c_int, path: *const c_char, buf: *mut c_char, size: size_t) -> ssize_t;

@@ -46,6 +46,7 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
         return Err(EINVAL);
     }
     path::check_rate(static_rate)?;
+    call.admit(super::AH)?;
     call.hold_pd(core.pd_handle)?;
     let handle = call.insert(Ah { pd: core.pd_handle });
     let mut answered = Ok(());

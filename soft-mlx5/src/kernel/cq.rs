@@ -201,6 +201,7 @@ impl Call<'_> {
             return Err(EOPNOTSUPP);
         }
         let (attr, pinned) = self.cq_attr(slots, wanted, driver)?;
+        self.admit(super::CQ)?;
         let cqn = self.nic().create_cq(attr)?;
         let default_file = self.file().async_file;
         let element = wanted.user_handle;

@@ -11,6 +11,7 @@ macro_rules! errnos {
 errnos!(
     EADDRINUSE,
     EADDRNOTAVAIL,
+    EAGAIN,
     EBADF,
     EBUSY,
     EFAULT,

@@ -22,6 +22,7 @@ mod ioctl;
 pub mod limits;
 mod management;
 mod mapping;
+pub mod mappings;
 mod memlock;
 mod methods;
 mod mr;
@@ -59,7 +60,7 @@ use std::time::Duration;
 
 use clock_pages::ClockPages;
 use context::Context;
-use errno::{EBADF, EBUSY, EINVAL, EIO};
+use errno::{EAGAIN, EBADF, EBUSY, EINVAL, EIO, ENOMEM};
 pub use events::is_any_closed;
 use events::{Carries, EventFiles, FileId};
 use handles::{Handles, Kind, Object};
@@ -72,11 +73,19 @@ use umad::UmadFiles;
 
 use crate::clock::Clock;
 use crate::fabric::LinkLayer;
-use crate::faults::{Faults, Which};
+use crate::faults::Faults;
 use crate::fd_table;
 use crate::nic::objects::{Cqn, Qpn, Result, Srqn, Wqn};
 use crate::nic::{Nic, NicConfig};
 use crate::tally::{Fault, Tally};
+
+// Types of objects whose creation can fail on request.
+const PD: u16 = 1;
+const CQ: u16 = 3;
+const QP: u16 = 4;
+const SRQ: u16 = 5;
+const AH: u16 = 6;
+const MR: u16 = 7;
 
 /// A device with everything that the kernel keeps about it.
 #[derive(Debug)]
@@ -93,6 +102,8 @@ pub struct Core {
     tally: Tally,
     // Commands to destroy an object so far, by type.
     destroys: [u64; 8],
+    // Commands to create an object that would have succeeded, by type.
+    creates: [u64; 8],
     removal: Removal,
     // State of the port that sysfs does not show yet.
     port_news: Option<bool>,
@@ -129,6 +140,7 @@ struct File {
 impl Core {
     /// Makes a kernel for this device, made from `config`; `slot` is the number of the device in its process.
     pub fn new(nic: Nic, config: &NicConfig, clock: Arc<Clock>, slot: u8) -> io::Result<Self> {
+        mappings::limit(config.faults.max_map_count, &config.tally);
         let vectors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let clock_pages = ClockPages::new(config.epoch)?;
         let port = nic.port();
@@ -145,6 +157,7 @@ impl Core {
             faults: config.faults,
             tally: config.tally.clone(),
             destroys: [0; 8],
+            creates: [0; 8],
             removal: Removal::default(),
             port_news: None,
             command_time: Duration::ZERO,
@@ -178,7 +191,8 @@ impl Core {
 
     /// Changes the faults from now on.
     pub fn set_faults(&mut self, faults: Faults) {
-        (self.faults, self.destroys) = (faults, [0; 8]);
+        (self.faults, self.destroys, self.creates) = (faults, [0; 8], [0; 8]);
+        mappings::limit(faults.max_map_count, &self.tally);
         self.nic.set_faults(faults);
     }
 
@@ -191,6 +205,11 @@ impl Core {
     pub fn take_command_time(&mut self) -> Duration {
         let time = std::mem::take(&mut self.command_time);
         if self.clock.is_real() { time } else { Duration::ZERO }
+    }
+
+    /// Returns the number of objects of a type.
+    fn count(&self, type_id: u16) -> u64 {
+        self.files.values().map(|file| file.handles.of_type(type_id).len() as u64).sum()
     }
 
     fn next_id(&mut self) -> FileId {
@@ -358,6 +377,24 @@ impl Call<'_> {
         }
     }
 
+    /// Counts a command that is about to create an object. Fails on request, and when the device has no room: with the
+    /// kernel's error for the status of the firmware (no resources for a memory key, limit for other objects).
+    fn admit(&mut self, type_id: u16) -> Result<()> {
+        let Core { faults, creates, .. } = &mut *self.core;
+        creates[usize::from(type_id)] += 1;
+        let limit = match type_id {
+            QP => faults.max_qps,
+            MR => faults.max_mkeys,
+            _ => None,
+        };
+        let fails = faults.fail_create.of_type(type_id).is(creates[usize::from(type_id)]);
+        let is_full = limit.is_some_and(|limit| self.core.count(type_id) >= limit);
+        if !self.core.tally.count_if(fails || is_full, Fault::Create) {
+            return Ok(());
+        }
+        Err(if type_id == MR { EAGAIN } else { ENOMEM })
+    }
+
     /// Runs a command to destroy one object. Returns `EBUSY` while another object needs it, and on request.
     fn destroy(&mut self, handle: u32, type_id: u16) -> Result<report::Reported> {
         if self.handles().type_id(handle)? != type_id {
@@ -368,16 +405,7 @@ impl Call<'_> {
             *count += 1;
             *count
         });
-        let fail = &self.core.faults.fail_destroy;
-        let which = match type_id {
-            1 => fail.pd,
-            3 => fail.cq,
-            4 => fail.qp,
-            5 => fail.srq,
-            6 => fail.ah,
-            7 => fail.mr,
-            _ => Which::None,
-        };
+        let which = self.core.faults.fail_destroy.of_type(type_id);
         if self.core.tally.count_if(which.is(number), Fault::Destroy) {
             return Err(EBUSY);
         }

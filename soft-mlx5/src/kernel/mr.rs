@@ -170,7 +170,7 @@ pub fn write_reregister(call: &mut Call, request: &Request) -> Result<()> {
 impl Call<'_> {
     /// Makes a key for memory, in a domain that the region holds; returns handle and key.
     pub(super) fn add_mr(&mut self, pd: u32, attr: MkeyAttr, memory: Memory) -> Result<(u32, Mkey)> {
-        match self.nic().create_mkey(attr) {
+        match self.admit(super::MR).and_then(|()| self.nic().create_mkey(attr)) {
             Ok(mkey) => Ok((self.insert(Mr { mkey, attr, pd, memory }), mkey)),
             Err(error) => {
                 self.release_memory(pd, memory.dm);

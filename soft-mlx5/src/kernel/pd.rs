@@ -56,6 +56,7 @@ impl Call<'_> {
 pub fn alloc(call: &mut Call, request: &Request) -> Result<()> {
     call.context()?;
     let _: Respond = request.core.input.request()?;
+    call.admit(super::PD)?;
     let pdn = call.nic().alloc_pd()?;
     let handle = call.insert(Pd { pdn, users: 0 });
     let answered = request.driver.output.put(&pdn.0);

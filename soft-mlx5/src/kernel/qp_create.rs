@@ -266,7 +266,8 @@ impl Call<'_> {
         let signal_all = wanted.flags & create_flag::SQ_SIG_ALL != 0;
 
         let attr = self.qp_attr(wanted, service, &uses, &queues, register)?;
-        let qpn = match self.nic().create_qp(attr) {
+        let created = self.admit(super::QP).and_then(|()| self.nic().create_qp(attr));
+        let qpn = match created {
             Ok(qpn) => qpn,
             Err(error) => {
                 self.release_uses(&uses);

@@ -228,7 +228,7 @@ impl Call<'_> {
             },
             None => SrqKind::Basic,
         };
-        let created = self.nic().create_srq(SrqAttr {
+        let attr = SrqAttr {
             pd: pdn,
             kind,
             buf: buffers.buf_addr,
@@ -237,7 +237,8 @@ impl Call<'_> {
             wqe_shift: shape.shift,
             user_index: buffers.uidx,
             limit: wanted.limit,
-        });
+        };
+        let created = self.admit(super::SRQ).and_then(|()| self.nic().create_srq(attr));
         let srqn = match created {
             Ok(srqn) => srqn,
             Err(error) => {

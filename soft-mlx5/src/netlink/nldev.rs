@@ -4,7 +4,7 @@ use super::Described;
 use super::abi::{attr, command};
 use super::message::{Attributes, Header, Writer};
 use crate::fabric::LinkLayer;
-use crate::kernel::{DEVICE_CAPS, Resource, limits};
+use crate::kernel::{DEVICE_CAPS, Resource, limits, mappings};
 use crate::nic::objects::{Errno, QpState, Service};
 
 const FAMILY: u16 = 5;
@@ -110,8 +110,11 @@ fn execute(
         }
         command::SYS_GET => writer.message(kind, |w| {
             w.u8(attr::NETNS_MODE, NETNS_SHARED);
-            // A fork never takes pages from a device that reads the memory of its process.
-            w.u8(attr::COPY_ON_FORK, 1);
+            // A fork never takes pages from a device that reads the memory of its process. With a limit on mappings
+            // libibverbs must not know that.
+            if !mappings::are_limited() {
+                w.u8(attr::COPY_ON_FORK, 1);
+            }
         }),
         command::GET_CHARDEV => {
             // Only verbs: programs find all other character devices in sysfs.

@@ -5,7 +5,7 @@ use std::fs;
 use std::ptr;
 
 use rdma_core_sys::*;
-use soft_mlx5::faults::{FailDestroy, Which};
+use soft_mlx5::faults::{ByKind, Which};
 use soft_mlx5::{Device, Faults};
 
 use crate::world::{World, post_recv};
@@ -55,7 +55,7 @@ fn sysfs_shows_what_the_device_counts() {
 
 #[test]
 fn each_injected_fault_is_counted() {
-    let fail_destroy = FailDestroy { cq: Which::Nth(1), ..FailDestroy::default() };
+    let fail_destroy = ByKind { cq: Which::Nth(1), ..ByKind::default() };
     let faults = Faults { duplication: 1.0, fail_destroy, ..Faults::default() };
     let world = World::new(Device::builder().stepped().seed(5).faults(faults));
     let cq = world.cq(64);

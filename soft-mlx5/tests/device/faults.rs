@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::ptr;
 use std::time::Duration;
 
-use soft_mlx5::faults::{FailDestroy, PortFlap, Which};
-use soft_mlx5::{Device, Faults};
+use soft_mlx5::faults::{ByKind, PortFlap, Which};
+use soft_mlx5::{Device, Faults, LinkLayer};
 
-use crate::world::{SEND, World, errno, modify, names, next_async, poll, post_recv, post_send, query, to_init};
+use crate::world::{
+    SEND, World, create_qp, errno, init_attr, modify, names, next_async, poll, post_recv, post_send, query, to_init,
+};
 use rdma_core_sys::*;
 
 fn stepped(faults: Faults) -> World {
@@ -30,13 +32,13 @@ fn set_byte(mr: *mut ibv_mr, at: usize, byte: u8) {
 
 #[test]
 fn an_object_whose_destruction_fails_is_still_there() {
-    let fail_destroy = FailDestroy {
+    let fail_destroy = ByKind {
         mr: Which::Nth(1),
         qp: Which::Nth(1),
         cq: Which::Nth(2),
         srq: Which::All,
         pd: Which::Nth(1),
-        ..FailDestroy::default()
+        ..ByKind::default()
     };
     let world = stepped(Faults { fail_destroy, ..Faults::default() });
     let cq = world.cq(16);
@@ -143,6 +145,65 @@ fn a_removal_wakes_all_who_read_an_event_file() {
     for sleeper in sleepers {
         assert_eq!(sleeper.join().unwrap(), (-1, libc::EIO));
     }
+}
+
+#[test]
+fn an_object_that_cannot_be_created_leaves_nothing_behind() {
+    let first = Which::Nth(1);
+    let fail_create = ByKind { mr: first, qp: first, cq: first, srq: first, pd: Which::Nth(2), ah: first };
+    let world = World::new(
+        Device::builder().stepped().link_layer(LinkLayer::Ethernet).faults(Faults { fail_create, ..Faults::default() }),
+    );
+    let page = Box::leak(vec![0; 4096].into_boxed_slice());
+    let mut srq = ibv_srq_init_attr::default();
+    (srq.attr.max_wr, srq.attr.max_sge) = (4, 1);
+    let mut ah = ibv_ah_attr { port_num: 1, is_global: 1, ..Default::default() };
+    // SAFETY: the context is open.
+    assert_eq!(unsafe { ibv_query_gid(world.ctx, 1, 0, &mut ah.grh.dgid) }, 0);
+    // SAFETY: the context and the domain are open; the memory is leaked.
+    unsafe {
+        for wanted in [Some(libc::ENOMEM), None] {
+            let is_as_wanted = |null: bool| {
+                let error = errno();
+                assert_eq!(null.then_some(error), wanted);
+            };
+            is_as_wanted(ibv_create_cq(world.ctx, 4, ptr::null_mut(), ptr::null_mut(), 0).is_null());
+            is_as_wanted(ibv_create_srq(world.pd, &mut srq).is_null());
+            is_as_wanted(ibv_create_ah(world.pd, &mut ah).is_null());
+            is_as_wanted(ibv_alloc_pd(world.ctx).is_null());
+        }
+        assert!(ibv_reg_mr(world.pd, page.as_mut_ptr().cast(), 4096, 0).is_null());
+        assert_eq!(errno(), libc::EAGAIN);
+        assert!(!ibv_reg_mr(world.pd, page.as_mut_ptr().cast(), 4096, 0).is_null());
+        let cq = world.cq(16);
+        let mut init = init_attr(IBV_QPT_RC, cq, 4);
+        assert_eq!(create_qp(world.pd, &mut init).err(), Some(libc::ENOMEM));
+        let qp = create_qp(world.pd, &mut init).unwrap();
+        assert_eq!((ibv_destroy_qp(qp), ibv_destroy_cq(cq)), (0, 0), "the CQ is not in use");
+    }
+    assert_eq!(world.device().counters().injected.creates, 6);
+}
+
+#[test]
+fn a_device_without_room_takes_an_object_when_another_is_gone() {
+    let world = stepped(Faults { max_qps: Some(2), max_mkeys: Some(1), ..Faults::default() });
+    let cq = world.cq(16);
+    let qps = [(); 2].map(|()| world.qp(IBV_QPT_RC, cq, ptr::null_mut()));
+    let mut init = init_attr(IBV_QPT_RC, cq, 4);
+    let mr = leaked(&world);
+    let page = Box::leak(vec![0; 4096].into_boxed_slice()).as_mut_ptr().cast();
+    // SAFETY: an object is not used after its destruction; the memory is leaked.
+    unsafe {
+        for _ in 0..3 {
+            assert_eq!(create_qp(world.pd, &mut init).err(), Some(libc::ENOMEM));
+            assert!(ibv_reg_mr(world.pd, page, 4096, 0).is_null() && errno() == libc::EAGAIN);
+        }
+        assert_eq!(ibv_destroy_qp(qps[0]), 0);
+        create_qp(world.pd, &mut init).unwrap();
+        assert_eq!(ibv_dereg_mr(mr), 0);
+        assert!(!ibv_reg_mr(world.pd, page, 4096, 0).is_null());
+    }
+    assert_eq!(world.device().counters().injected.creates, 6);
 }
 
 #[test]

@@ -66,6 +66,20 @@ fn faults_of_the_command_line_reach_the_device() {
 }
 
 #[test]
+fn a_run_says_what_could_not_be_created() {
+    for (options, environment, said) in [
+        (["--fail-create", "cq:1"], "A=", "Couldn't create CQ"),
+        (["--max-qps", "0"], "A=", "Couldn't create QP"),
+        (["--max-mkeys", "0"], "A=", "Couldn't register MR"),
+        (["--max-map-count", "1"], "RDMAV_FORK_SAFE=1", "Couldn't register MR"),
+    ] {
+        let outcome = finish(&mut run(&options, &["env", environment, "ibv_rc_pingpong", "-g", "0"]));
+        assert!(outcome.stderr.contains(said), "{options:?}: {outcome:?}");
+        assert!(outcome.stderr.ends_with("soft-mlx5: injected: 1 creations failed\n"), "{options:?}: {outcome:?}");
+    }
+}
+
+#[test]
 fn a_program_that_sleeps_runs_at_the_pace_of_an_adapter() {
     let script = format!("{}; wait $!", common::pingpong("-e -n 300"));
     let outcome = finish(&mut run(&["--timing", "adapter", "--strict"], &["sh", "-c", &script]));

@@ -10,7 +10,7 @@ use doorbell::{
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
 use doorbell_stepped_tests::{PATHS, Stepped, open};
-use soft_mlx5::faults::{FailDestroy, Which};
+use soft_mlx5::faults::{ByKind, Which};
 use soft_mlx5::{Device, Faults, LinkLayer};
 
 const SIZE: u32 = 64;
@@ -24,14 +24,14 @@ fn full(link: LinkLayer, path: Path, is_shared: bool) -> Stepped {
 }
 
 /// Picks the commands of one kind.
-type Kind = fn(&mut FailDestroy) -> &mut Which;
+type Kind = fn(&mut ByKind) -> &mut Which;
 
 fn failing(device: &Device, kind: Kind) {
     fail(device, kind, Which::All);
 }
 
 fn fail(device: &Device, kind: Kind, which: Which) {
-    let mut fail_destroy = FailDestroy::default();
+    let mut fail_destroy = ByKind::default();
     *kind(&mut fail_destroy) = which;
     device.set_faults(Faults { fail_destroy, ..Faults::default() });
 }
