@@ -9,7 +9,7 @@ use super::keys::printer;
 use super::known::{Row, find, rows};
 use super::lines::Line;
 use super::report::queue;
-use super::words::{Names, Word, begins, words};
+use super::words::{Names, Word, begins, is_whole, words};
 use super::{Finding, Kind};
 
 /// Lines that a message of the kernel may be wrapped into.
@@ -170,7 +170,7 @@ fn event(line: &Line, words: &[Word]) -> Option<Event> {
     let names = NAMES.get_or_init(|| Names::new(rows("event"), |row| row.words));
     let speaks = words.iter().any(|word| word.is("event") || word.is("async"));
     let named = (0..words.len()).find_map(|at| {
-        let (len, row) = names.longest(&words[at..])?;
+        let (len, row) = names.longest(&words[at..]).filter(|found| is_whole(words, at, at + found.0))?;
         let last = row.words.rsplit_once(", ").is_some_and(|(_, last)| begins(&words[at..], last));
         let own = words[at].is("event") && at > 0 && words[at - 1].is("ibv");
         (own || speaks || !last && len > 2).then_some(row)

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 const MOST_PREFIX: usize = 160;
 
 /// A line.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Line {
     /// From 1.
     pub number: usize,

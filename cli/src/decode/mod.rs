@@ -3,9 +3,11 @@
 //! No guess is silent: the notes of each finding say which bytes were taken for which structure, and by which sign.
 
 mod cause;
+mod counters;
 mod cqe;
 mod event;
 mod fields;
+mod form;
 mod hex;
 mod keys;
 mod known;
@@ -91,6 +93,8 @@ pub enum Kind {
     Wqe,
     /// A report of an error in words.
     Log,
+    /// Counters that are not 0.
+    Counter,
     /// Bytes that are neither.
     #[default]
     Unknown,
@@ -135,7 +139,7 @@ struct KnownFields {
 impl Finding {
     /// Returns `true` if it is an error.
     pub fn is_error(&self) -> bool {
-        matches!(self.kind, Kind::ErrorCqe | Kind::PartOfErrorCqe | Kind::Log)
+        matches!(self.kind, Kind::ErrorCqe | Kind::PartOfErrorCqe | Kind::Log | Kind::Counter)
     }
 
     fn field(&mut self, offset: impl Into<Option<usize>>, name: &'static str, value: String) -> &mut Field {
@@ -154,7 +158,7 @@ fn as_hex<S: serde::Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S:
     serializer.serialize_str(&hex::text(bytes))
 }
 
-/// Prints the findings in a file or in standard input; returns `false` if there is an error among them.
+/// Prints the findings in a file or in standard input; returns `false` if there is an error or a counter of trouble among them.
 pub fn run(args: &DecodeArgs) -> Result<bool, Box<dyn std::error::Error>> {
     let mut input = Vec::new();
     match &args.file {
@@ -167,14 +171,6 @@ pub fn run(args: &DecodeArgs) -> Result<bool, Box<dyn std::error::Error>> {
     let report = decode(&input);
     let text = if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { print::text(&report) };
     crate::output::write(&text)?;
-    if report.findings.is_empty() {
-        let nearest = report.nearest.map_or(String::new(), |nearest| format!("; {nearest}"));
-        return Err(format!(
-            "found no CQE, no WQE and no report of an error of an mlx5 adapter. A dump needs at least its last 16 bytes; see \
-             doorbell decode --help for what is read{nearest}"
-        )
-        .into());
-    }
     Ok(!report.findings.iter().any(Finding::is_error))
 }
 
@@ -183,7 +179,8 @@ pub fn decode(input: &[u8]) -> Report {
     let lines = lines::lines(input);
     let mut report = Report::default();
     lines::foreign_formats(&lines, &mut report.notes);
-    let logs: Vec<_> = report::reports(&lines).into_iter().map(log::finding).collect();
+    let (spoken, counters) = spoken(&lines);
+    let logs: Vec<_> = report::reports(&spoken.reports).into_iter().map(log::finding).collect();
     let mut blocks = Vec::new();
     let mut taken = Vec::new();
     for literal in literals::literals(&lines) {
@@ -202,15 +199,16 @@ pub fn decode(input: &[u8]) -> Report {
     }
     findings.sort_by_key(|finding| finding.line);
     let mut read: HashSet<usize> = logs.iter().map(|log| log.finding.line).collect();
-    let mut events = event::events(&lines, |line| read.contains(&line) || is_taken(line));
+    let mut events = event::events(&spoken.reports, |line| read.contains(&line) || is_taken(line));
     read.extend(events.iter().map(|event| event.finding.line));
-    events.extend(ours::errors(&lines, |line| read.contains(&line) || is_taken(line)));
+    events.extend(ours::errors(&spoken.all, |line| read.contains(&line) || is_taken(line)));
     // The bytes in an error of doorbell are part of it.
     let told: HashSet<usize> = events.iter().map(|event| event.finding.line).collect();
     findings.retain(|finding| finding.kind != Kind::Unknown || !told.contains(&finding.line));
     events.sort_by_key(|event| event.finding.line);
     let logged = log::findings(logs, events, &findings);
     findings.extend(logged);
+    findings.extend(counters);
     findings.sort_by_key(|finding| finding.line);
     wqe::relate(&mut findings);
     if findings.is_empty() {
@@ -221,6 +219,25 @@ pub fn decode(input: &[u8]) -> Report {
     findings.truncate(MOST_FINDINGS);
     report.findings = findings;
     report
+}
+
+/// The lines of a text that say something in words, without the counters in them.
+struct Spoken {
+    /// Those that can report an error.
+    reports: Vec<lines::Line>,
+    /// Those, and the lines that describe what to do, as the errors of doorbell do.
+    all: Vec<lines::Line>,
+}
+
+/// Returns the lines that speak, and the counters that are not 0.
+fn spoken(lines: &[lines::Line]) -> (Spoken, Vec<Finding>) {
+    let mut lines = lines.to_vec();
+    let counters = counters::take(&mut lines);
+    let forms = form::forms(&lines);
+    let of = |wanted: &[form::Form]| -> Vec<lines::Line> {
+        lines.iter().zip(&forms).filter(|(_, form)| wanted.contains(form)).map(|(line, _)| line.clone()).collect()
+    };
+    (Spoken { reports: of(&[form::Form::Report]), all: of(&[form::Form::Report, form::Form::Description]) }, counters)
 }
 
 /// Returns the findings in the bytes of a block.

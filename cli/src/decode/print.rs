@@ -13,6 +13,12 @@ pub fn text(report: &Report) -> String {
     for note in &report.notes {
         wrapped(&mut out, "note: ", "      ", note);
     }
+    if report.findings.is_empty() {
+        let nearest = report.nearest.as_ref().map_or(String::new(), |nearest| format!("; {nearest}"));
+        let nothing = "no CQE, no WQE, no report of an error of an mlx5 adapter, and no counter of trouble above 0. A dump needs at least \
+                       its last 16 bytes; see doorbell decode --help for what is read";
+        wrapped(&mut out, "nothing found: ", "  ", &format!("{nothing}{nearest}"));
+    }
     for (number, finding) in report.findings.iter().enumerate() {
         if number > 0 || !report.notes.is_empty() {
             out.push('\n');
@@ -32,6 +38,7 @@ fn one(out: &mut String, finding: &Finding) {
         Kind::Cqe => "CQE, no error",
         Kind::Wqe => "send WQE",
         Kind::Log => "report of an error",
+        Kind::Counter => "counters that are not 0",
         Kind::Unknown => "unknown bytes",
     };
     let printer = finding.printer.map_or(String::new(), |printer| format!(", printed by {printer}"));

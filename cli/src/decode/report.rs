@@ -11,7 +11,7 @@ use mlx5_wire::syndrome::Syndrome;
 
 use super::keys::{Key, Number, key_at, printer, separates, value_at};
 use super::lines::Line;
-use super::words::{self, Word, begins, status_at};
+use super::words::{self, Word, begins, is_whole, status_at};
 
 /// Contents of a line, or of a part of one, or of the lines of a report.
 #[derive(Debug, Default, Clone)]
@@ -201,7 +201,7 @@ fn scan(line: &Line) -> Vec<Draft> {
 /// Reads what stands at a word; returns the number of words that were read.
 fn read(words: &[Word], at: usize, draft: &mut Draft) -> usize {
     let here = &words[at..];
-    if let Some((len, status)) = status_at(here) {
+    if let Some((len, status)) = status_at(here).filter(|(len, _)| is_whole(words, at, at + len)) {
         draft.named = true;
         if here[0].is("mlx5") {
             let syndrome = Syndrome::from_status(status.number).map_or(0, Syndrome::get);

@@ -75,6 +75,17 @@ pub fn begins(words: &[Word], name: &str) -> bool {
     })
 }
 
+/// Returns `true` if the words from `at` to `end` are a name of their own, no part of the name of a function, a counter or a file.
+pub fn is_whole(words: &[Word], at: usize, end: usize) -> bool {
+    let prefix = |before: &Word| ["ibv", "ib", "rdma", "cm", "cma", "mlx5"].iter().any(|known| before.is(known));
+    let before = at == 0
+        || match words[at].gap {
+            "_" => prefix(&words[at - 1]),
+            gap => !gap.is_empty() && !gap.ends_with('/'),
+        };
+    before && words.get(end).is_none_or(|next| !matches!(next.gap, "" | "_" | "-"))
+}
+
 /// Rows of a table by the first words of their names.
 pub struct Names<T: 'static> {
     by_first: HashMap<&'static str, Vec<(&'static str, &'static T)>>,

@@ -6,11 +6,16 @@ use std::path::Path;
 use super::{Level, Patient};
 use crate::sysfs;
 
+/// Counters of completions with an error, and those of them that were flushed.
+pub(crate) const FLUSHED: [(&str, &str); 2] =
+    [("req_cqe_error", "req_cqe_flush_error"), ("resp_cqe_error", "resp_cqe_flush_error")];
+
 /// Counters of trouble, with their meanings.
-const MEANINGS: [(&str, &str); 26] = [
+pub(crate) const MEANINGS: [(&str, &str); 27] = [
     ("out_of_buffer", "messages that found no receive posted: post more receives, or sooner"),
     ("rnr_nak_retry_err", "refusals by a receiver that was not ready, after which sends ended"),
     ("local_ack_timeout_err", "acknowledgements that did not come in time: loss, congestion, a peer that is gone"),
+    ("req_transport_retries_exceeded", "sends that ended because no acknowledgement came after all retries"),
     ("packet_seq_err", "packets that were lost on the way to the peer"),
     ("out_of_sequence", "packets that came out of order: loss, or more than one path"),
     ("duplicate_request", "requests that came twice: acknowledgements were lost or late"),
@@ -57,7 +62,7 @@ impl Counters {
     /// Takes values by name.
     pub fn of(mut values: BTreeMap<String, u64>) -> Self {
         // Requests and receives of a queue pair that ended are flushed: that is no trouble.
-        for (all, flushed) in [("req_cqe_error", "req_cqe_flush_error"), ("resp_cqe_error", "resp_cqe_flush_error")] {
+        for (all, flushed) in FLUSHED {
             let flushed = values.get(flushed).copied().unwrap_or_default();
             values.entry(all.to_owned()).and_modify(|count| *count = count.saturating_sub(flushed));
         }
