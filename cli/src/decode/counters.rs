@@ -1,7 +1,7 @@
 //! Counters of ports and of programs: what is not 0 is explained, 0 is nothing.
 //!
-//! sysfs, `rdma statistic`, `ethtool -S`, `perfquery`, node_exporter, Telegraf and JSON print a name and its value. A name that
-//! was read as a counter is read as nothing else, although statuses have the same words.
+//! sysfs, `rdma statistic`, `ethtool -S`, `perfquery`, node_exporter, Telegraf and JSON print a name and its value. A
+//! name that was read as a counter is read as nothing else, although statuses have the same words.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -139,7 +139,8 @@ fn name_of(text: &str) -> Option<&'static str> {
     }
 }
 
-/// Reads the value behind a name: `:0`, `: 0`, ` 0`, `":0`, `.....0`, `{device="mlx5_0"} 0`, `":{"value":0`. Returns its end, too.
+/// Reads the value behind a name: `:0`, `: 0`, ` 0`, `":0`, `.....0`, `{device="mlx5_0"} 0`, `":{"value":0`. Returns
+/// its end, too.
 fn value(text: &str, mut at: usize) -> Option<(u64, usize)> {
     let labels =
         |rest: &str| rest.starts_with('{').then(|| rest.find('}').filter(|&end| rest[..end].contains('='))).flatten();

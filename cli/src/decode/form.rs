@@ -10,7 +10,7 @@ const AROUND: usize = 3;
 /// Bytes of a line that are looked at.
 const MOST: usize = 600;
 
-/// What a line is.
+/// Kind of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// It can say that something happened.
@@ -21,7 +21,7 @@ pub enum Form {
     Names,
 }
 
-/// Returns what each line is.
+/// Returns the kind of each line.
 pub fn forms(lines: &[Line]) -> Vec<Form> {
     let full: Vec<usize> = (0..lines.len()).filter(|&at| !lines[at].text.trim().is_empty()).collect();
     let text = |at: usize| start(&lines[at].text);
@@ -70,7 +70,9 @@ fn is_logged(line: &Line) -> bool {
     let is_glog =
         text.starts_with(['W', 'E', 'F']) && text.get(1..5).is_some_and(|day| day.bytes().all(|b| b.is_ascii_digit()));
     let level = |word: &str| LEVELS.contains(&word.trim_matches(['[', ']', ':', '<', '>', '(', ')', '"']));
+    let titled = |word: &str| ["error:", "warning:", "fatal:"].iter().any(|level| word.eq_ignore_ascii_case(level));
     is_glog
+        || text.split_whitespace().take(3).any(titled)
         || text.split_whitespace().take(12).any(level)
         || KERNEL.iter().any(|known| text.contains(known)) && !text.starts_with(['-', '*', '+', '#'])
         || text.contains("level=error")
@@ -347,7 +349,8 @@ fn describes(text: &str, words: &[Word]) -> bool {
         .position(|two| two[1].gap.starts_with(": ") && two[0].text.to_ascii_lowercase().ends_with("error"));
     let passive =
         |at: usize| words[at].is("returned") && at > 0 && ["is", "are", "be"].iter().any(|verb| words[at - 1].is(verb));
-    let happened = happened.filter(|&at| !passive(at)).into_iter().chain(told).min();
+    let refused = words.iter().position(|word| word.is("t") && word.gap == "'").and_then(|at| at.checked_sub(1));
+    let happened = happened.filter(|&at| !passive(at)).into_iter().chain(told).chain(refused).min();
     let first_generic = words.iter().position(generic);
     let passes = (1..words.len()).any(passive);
     if happened.is_none() && ["- ", "* ", "+ ", "\u{2022} "].iter().any(|bullet| text.starts_with(bullet)) {

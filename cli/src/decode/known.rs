@@ -114,9 +114,17 @@ mod tests {
 
     #[test]
     fn the_table_is_whole() {
-        for (kind, count) in
-            [("syndrome", 15), ("status", 3), ("event", 30), ("cq", 2), ("command", 14), ("call", 15), ("errno", 33)]
-        {
+        for (kind, count) in [
+            ("syndrome", 15),
+            ("status", 3),
+            ("event", 30),
+            ("cq", 2),
+            ("command", 14),
+            ("call", 37),
+            ("line", 15),
+            ("reject", 9),
+            ("errno", 33),
+        ] {
             let rows = rows(kind);
             assert_eq!(rows.len(), count, "{kind}");
             for row in rows {

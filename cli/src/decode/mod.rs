@@ -2,9 +2,12 @@
 //!
 //! No guess is silent: the notes of each finding say which bytes were taken for which structure, and by which sign.
 
+mod call;
 mod cause;
+mod command;
 mod counters;
 mod cqe;
+mod driver;
 mod event;
 mod fields;
 mod form;
@@ -158,7 +161,8 @@ fn as_hex<S: serde::Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S:
     serializer.serialize_str(&hex::text(bytes))
 }
 
-/// Prints the findings in a file or in standard input; returns `false` if there is an error or a counter of trouble among them.
+/// Prints the findings in a file or in standard input; returns `false` if one is an error or
+/// a counter of trouble.
 pub fn run(args: &DecodeArgs) -> Result<bool, Box<dyn std::error::Error>> {
     let mut input = Vec::new();
     match &args.file {
@@ -199,7 +203,7 @@ pub fn decode(input: &[u8]) -> Report {
     }
     findings.sort_by_key(|finding| finding.line);
     let mut read: HashSet<usize> = logs.iter().map(|log| log.finding.line).collect();
-    let mut events = event::events(&spoken.reports, |line| read.contains(&line) || is_taken(line));
+    let mut events = command::events(&spoken.reports, |line| read.contains(&line) || is_taken(line));
     read.extend(events.iter().map(|event| event.finding.line));
     events.extend(ours::errors(&spoken.all, |line| read.contains(&line) || is_taken(line)));
     // The bytes in an error of doorbell are part of it.
@@ -212,7 +216,7 @@ pub fn decode(input: &[u8]) -> Report {
     findings.sort_by_key(|finding| finding.line);
     wqe::relate(&mut findings);
     if findings.is_empty() {
-        report.nearest = ours::nearest(&lines, event::vocabulary())
+        report.nearest = ours::nearest(&lines, command::vocabulary())
             .map(|(line, words)| format!("line {line} is most like \"{words}\""));
     }
     report.left_out = findings.len().saturating_sub(MOST_FINDINGS);

@@ -75,7 +75,8 @@ pub fn begins(words: &[Word], name: &str) -> bool {
     })
 }
 
-/// Returns `true` if the words from `at` to `end` are a name of their own, no part of the name of a function, a counter or a file.
+/// Returns `true` if the words from `at` to `end` are a name of their own, no part of the name of a function, a counter
+/// or a file.
 pub fn is_whole(words: &[Word], at: usize, end: usize) -> bool {
     let prefix = |before: &Word| ["ibv", "ib", "rdma", "cm", "cma", "mlx5"].iter().any(|known| before.is(known));
     let before = at == 0
