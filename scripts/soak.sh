@@ -6,4 +6,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 SOAK_MESSAGES=${1:-100000000} timeout 7200 \
-    cargo test --release --quiet -p soft-mlx5 --lib nic::tests::soak::long -- --ignored --nocapture
+    cargo test --release --quiet -p soft-mlx5 --lib engine::tests::soak::long -- --ignored --nocapture

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use mlx5_wire::firmware::command::{Numbered, Request};
-use soft_mlx5::bus::vfio_user::Server;
+use soft_mlx5::pci::vfio_user::Server;
 
 use crate::firmware::opcodes;
 use crate::input::Input;

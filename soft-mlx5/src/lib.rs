@@ -1,9 +1,11 @@
 //! A software mlx5 device: the other side of the queues.
 //!
-//! `kernel` plays the uverbs character device and the mlx5 driver, [`nic`] plays the
-//! adapter, [`firmware`] the command interface of a PCI function, [`bus`] brings it to virtual machines, `fabric` is
-//! the wire between devices. The stock libibverbs and libmlx5 of the system open the result like a ConnectX-5 and drive
-//! it with their own code.
+//! The modules are rooms, one above the other; none uses what stands above it. `base` has time, memory access, faults
+//! and counters, `fabric` is the wire between devices, [`objects`] has the queues, keys and tables of an adapter,
+//! [`engine`] is the adapter that drives them, and [`commands`] is its firmware. There are two entrances: `uverbs` plays
+//! the uverbs character device and the mlx5 driver for a process, [`pci`] is a PCI function for a virtual machine.
+//! `interpose` leads the calls of a process to `uverbs`. The stock libibverbs and libmlx5 of the system open the result
+//! like a ConnectX-5 and drive it with their own code.
 //!
 //! A test makes a [`Device`]; the program `soft-mlx5` ([`runner`]) gives one to each
 //! process of any command.
@@ -83,42 +85,24 @@
 //!
 //! It is a correctness model: its speed says nothing about an adapter.
 
-pub mod bus;
-mod capabilities;
-mod clock;
-mod cm;
-pub mod counters;
+mod base;
+pub mod commands;
 mod device;
-mod dma;
-mod engine;
+pub mod engine;
 mod fabric;
-pub mod faults;
-mod fd_table;
-pub mod firmware;
-mod guard;
 mod interpose;
-mod kernel;
-mod mad;
-mod netdev;
-mod netlink;
-pub mod nic;
-mod options;
-mod registry;
-pub mod replay;
-mod run_dir;
+pub mod objects;
+pub mod pci;
 pub mod runner;
-mod shared;
-mod sysfs;
-mod tally;
-#[cfg(test)]
-mod test_memory;
+mod uverbs;
 
 /// The examples of the README are compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+pub use base::faults::Faults;
+pub use base::{counters, faults};
 pub use device::{Builder, Device};
+pub use engine::Timing;
 pub use fabric::{Fabric, LinkLayer, Switch};
-pub use faults::Faults;
-pub use nic::Timing;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use soft_mlx5::bus::vfio_user::Server;
+use soft_mlx5::pci::vfio_user::Server;
 use soft_mlx5::runner::{self, DeviceOption, Runner, exit_code};
 
 /// Exit code for everything that keeps the command from being run.
@@ -143,7 +143,7 @@ fn replay(bundle: &Path) -> ExitCode {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(error) => return complain(&format!("{}: {error}", bundle.display())),
     };
-    let found = soft_mlx5::replay::replay(&text);
+    let found = soft_mlx5::engine::replay::replay(&text);
     println!("{found}");
     if found.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -8,14 +8,17 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
+use crate::base::run_dir::{RunDir, fresh_path};
+use crate::base::tally::OfRun;
+use crate::engine::NicConfig;
+use crate::engine::options;
+use crate::engine::options::Options;
 use crate::fabric::playback::Playback;
 use crate::fabric::{Fabric, pcap};
-use crate::nic::{NicConfig, trace};
-use crate::options::{self, Options};
-use crate::run_dir::{RunDir, fresh_path};
-use crate::tally::OfRun;
+use crate::objects::trace;
 
-pub use crate::options::{DeviceOption, all as options};
+pub use crate::base::options::DeviceOption;
+pub use crate::engine::options::all as options;
 
 const LIBRARY: &str = "libsoft_mlx5.so";
 

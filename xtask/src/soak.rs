@@ -38,7 +38,7 @@ pub fn run(session: &Session) -> Result<Totals> {
     let artifacts = artifacts::build(&mut session.cargo(EVERYTHING))?;
     for device in artifacts.iter().filter(|a| a.test && a.target == "soft_mlx5" && a.kind != "test") {
         let mut command = Command::new(&device.binary.path);
-        command.args(["--ignored", "--nocapture", "nic::tests::soak::long"]);
+        command.args(["--ignored", "--nocapture", "engine::tests::soak::long"]);
         totals += counted(command.env("SOAK_MESSAGES", "3000000"))?;
     }
     Ok(totals)

@@ -1,7 +1,7 @@
 //! The side of the device of a CQ: CQEs as a fuzzer writes them.
 
 use soft_mlx5::Device;
-use soft_mlx5::nic::inspect::CompletionQueue;
+use soft_mlx5::engine::inspect::CompletionQueue;
 
 /// Writes CQEs to a CQ in the place of the device.
 pub struct CqWriter {

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::packet::Frame;
-use super::rng::Rng;
-use crate::faults::Faults;
+use crate::base::faults::Faults;
+use crate::base::rng::Rng;
 
 // A packet held back lets up to this many others pass, and goes anyway after this time.
 const MOST_OVERTAKERS: u64 = 8;

@@ -1,5 +1,7 @@
 //! Transport headers after UDP: base header and extended headers.
 
+/// Partition key of every packet: the default partition, full member.
+pub const PKEY: u16 = 0xffff;
 /// Bits of a packet sequence number.
 pub const PSN_MASK: u32 = 0xff_ffff;
 

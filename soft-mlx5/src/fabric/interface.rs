@@ -5,9 +5,8 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use super::frame_header::{Headers, TAG_AT, VLAN, fill_transport};
 use super::packet::MAX_ETHERNET;
-use crate::nic::frames::header::{Headers, TAG_AT, VLAN};
-use crate::nic::frames::send::fill_transport;
 
 /// A socket on an interface.
 #[derive(Debug)]

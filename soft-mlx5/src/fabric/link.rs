@@ -8,6 +8,7 @@ use super::Fabric;
 use super::address::{self, FIRST_LID};
 use super::echo::Echo;
 use super::faults::{Fate, Injector};
+use super::frame_header::ETHERNET;
 use super::groups::{Groups, Member, Membership};
 use super::interface::Interface;
 use super::packet::{Frame, MAX_ETHERNET, MIN_ETHERNET, check_icrc};
@@ -15,10 +16,9 @@ use super::pcap::Capture;
 use super::playback::Playback;
 use super::socket::SocketPort;
 use super::switch::SwitchPort;
-use crate::counters;
-use crate::faults::Faults;
-use crate::nic::frames::header::ETHERNET;
-use crate::tally::{Fault, Tally};
+use crate::base::counters;
+use crate::base::faults::Faults;
+use crate::base::tally::{Fault, Tally};
 
 // Frames that may wait in the loopback before requesters pause.
 const LOOPBACK_LIMIT: usize = 1024;

@@ -5,9 +5,11 @@
 //! between processes.
 
 pub mod address;
+pub mod checksum;
 pub mod echo;
 pub mod ethernet;
 pub mod faults;
+pub mod frame_header;
 pub mod groups;
 pub mod headers;
 pub mod icrc;
@@ -18,7 +20,9 @@ pub mod opcode;
 pub mod packet;
 pub mod pcap;
 pub mod playback;
-pub(crate) mod rng;
+pub mod psn;
+#[cfg(test)]
+pub mod samples;
 mod socket;
 pub mod switch;
 

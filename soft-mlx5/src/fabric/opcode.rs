@@ -1,6 +1,24 @@
 //! Opcodes of the base transport header.
 
-use crate::nic::objects::Service;
+/// Transport service of a QP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// Reliable connected.
+    Rc,
+    /// Unreliable connected.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+    /// Ethernet frames.
+    Raw,
+}
+
+impl Service {
+    /// Returns `true` if a queue pair of this service is connected to one peer.
+    pub fn is_connected(self) -> bool {
+        matches!(self, Self::Rc | Self::Uc)
+    }
+}
 
 /// Operation of a packet, without the transport service (lower five bits of the opcode).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,8 +11,7 @@
 use super::address::GidType;
 use super::headers::{Aeth, AtomicEth, Bth, Deth, Header, Reth};
 use super::icrc::Crc;
-use super::opcode::Operation;
-use crate::nic::objects::Service;
+use super::opcode::{Operation, Service};
 
 const LRH: usize = 0;
 const IP: usize = 8;

@@ -72,10 +72,10 @@ impl Capture {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::run_dir::{RunDir, fresh_path};
     use crate::fabric::address::GidType;
     use crate::fabric::headers::Bth;
     use crate::fabric::packet::Route;
-    use crate::run_dir::{RunDir, fresh_path};
 
     #[test]
     fn a_record_is_an_ethernet_frame_with_its_time() {

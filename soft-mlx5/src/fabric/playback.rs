@@ -111,7 +111,7 @@ impl Playback {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run_dir::{RunDir, fresh_path};
+    use crate::base::run_dir::{RunDir, fresh_path};
 
     fn capture(swap: bool, magic: u32, link: u32, frames: &[(u32, u32, &[u8])]) -> Vec<u8> {
         let word = |word: u32| if swap { word.swap_bytes() } else { word }.to_ne_bytes();

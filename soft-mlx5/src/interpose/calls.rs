@@ -7,9 +7,9 @@ use std::{mem, ptr, slice};
 use libc::{size_t, ssize_t};
 
 use super::{is_active, mapping, ours, raw, rdma_cm, umad};
-use crate::fd_table::{self, Entry, Kind};
-use crate::kernel::{self, is_any_closed};
-use crate::netlink;
+use crate::uverbs::fd_table::{self, Entry, Kind};
+use crate::uverbs::kernel::{self, is_any_closed};
+use crate::uverbs::netlink;
 
 pub const ANCHOR: *const c_void = close as *const c_void;
 

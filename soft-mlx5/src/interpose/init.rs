@@ -8,9 +8,11 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use super::{ACTIVE, calls, mapping, provider};
-use crate::device::{self, Environment};
-use crate::options::{self, Options};
-use crate::run_dir::{fresh_name, fresh_path};
+use crate::base::run_dir::{fresh_name, fresh_path};
+use crate::engine::options;
+use crate::engine::options::Options;
+use crate::uverbs::process;
+use crate::uverbs::process::Environment;
 
 /// Environment variable with the tree of the nearest ancestor process that has one.
 const ANCESTOR: &str = "SOFT_MLX5_TREE";
@@ -46,12 +48,12 @@ extern "C" fn at_start() {
             std::env::set_var(ANCESTOR, ancestor);
         }
     }
-    device::set_environment(Environment { root, options, inherited, ancestor });
+    process::set_environment(Environment { root, options, inherited, ancestor });
     calls::find_libc();
     provider::MMAP.store(mapping::provider_mmap as *mut c_void, Ordering::Release);
     ACTIVE.store(true, Ordering::Release);
 }
 
 extern "C" fn at_end() {
-    device::finish();
+    process::finish();
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use libc::{off_t, size_t};
 
 use super::{ours, raw};
-use crate::kernel::{MapRequest, mappings};
+use crate::uverbs::kernel::{MapRequest, mappings};
 
 pub const ANCHOR: *const c_void = mmap as *const c_void;
 

@@ -13,7 +13,6 @@ mod paths;
 mod provider;
 mod raw;
 mod rdma_cm;
-pub mod real_paths;
 mod signals;
 mod tree;
 mod umad;

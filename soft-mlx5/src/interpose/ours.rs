@@ -3,13 +3,15 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::io;
 use std::sync::Arc;
-use std::thread;
 
-use super::{provider, raw, real_paths};
-use crate::fd_table::{self, Entry, Kind};
-use crate::registry::{self, STAND_INS};
-use crate::shared::Shared;
-use crate::{device, kernel, netlink};
+use super::{provider, raw};
+use crate::uverbs::fd_table;
+use crate::uverbs::fd_table::{Entry, Kind};
+use crate::uverbs::real_paths;
+use crate::uverbs::registry;
+use crate::uverbs::registry::STAND_INS;
+use crate::uverbs::shared::Shared;
+use crate::uverbs::{kernel, netlink, process, thread};
 
 /// Beginning of the paths of uverbs devices.
 const UVERBS: &[u8] = b"/dev/infiniband/uverbs";
@@ -36,7 +38,7 @@ pub fn number_after(beginning: &[u8], path: *const c_char) -> Option<u32> {
 /// Returns the device with this path, and the path of the device file that stands in for it.
 pub fn find(path: *const c_char) -> Option<(Arc<Shared>, &'static CStr)> {
     let number = number_after(UVERBS, path)?;
-    device::prepare();
+    process::prepare();
     let device = registry::lock().by_uverbs(number)?;
     let stand_in = STAND_INS[device.slot].0;
     Some((device, stand_in))
@@ -45,7 +47,7 @@ pub fn find(path: *const c_char) -> Option<(Arc<Shared>, &'static CStr)> {
 /// Opens a device.
 pub fn open(device: &Arc<Shared>, stand_in: &CStr, flags: c_int) -> c_int {
     provider::lead();
-    if let Err(error) = device.start() {
+    if let Err(error) = thread::start(device) {
         return raw::fail(error.raw_os_error().unwrap_or(libc::ENOMEM));
     }
     let fd = raw::openat(libc::AT_FDCWD, stand_in.as_ptr(), flags & !libc::O_CREAT, 0);
@@ -82,10 +84,7 @@ fn device(entry: Entry) -> Option<Arc<Shared>> {
 }
 
 /// Runs a call on an open device.
-pub fn call<T>(
-    entry: Entry,
-    work: impl FnOnce(&mut kernel::Core) -> crate::nic::objects::Result<T>,
-) -> Result<T, c_int> {
+pub fn call<T>(entry: Entry, work: impl FnOnce(&mut kernel::Core) -> crate::objects::Result<T>) -> Result<T, c_int> {
     provider::lead();
     let device = device(entry).ok_or(libc::EIO)?;
     let (result, time) = {
@@ -93,7 +92,7 @@ pub fn call<T>(
         (work(&mut core), core.take_command_time())
     };
     if !time.is_zero() {
-        thread::sleep(time);
+        std::thread::sleep(time);
     }
     result.map_err(|error| error.0)
 }
@@ -101,7 +100,7 @@ pub fn call<T>(
 /// Makes a socket of RDMA netlink. With real devices in the machine there is none, because only sysfs shows all
 /// devices.
 pub fn netlink(kind: c_int) -> c_int {
-    device::prepare();
+    process::prepare();
     let real = real_paths::during(|| std::fs::read_dir("/sys/class/infiniband"));
     let opened = match real.is_ok_and(|mut devices| devices.next().is_some()) {
         true => Err(io::Error::from_raw_os_error(libc::EPROTONOSUPPORT)),

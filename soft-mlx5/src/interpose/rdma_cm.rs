@@ -6,9 +6,10 @@ use std::sync::Arc;
 use libc::{size_t, ssize_t};
 
 use super::{ours, provider, raw};
-use crate::fd_table::{self, Entry, Kind};
-use crate::shared::Shared;
-use crate::{device, registry};
+use crate::uverbs::fd_table;
+use crate::uverbs::fd_table::{Entry, Kind};
+use crate::uverbs::shared::Shared;
+use crate::uverbs::{process, registry, thread};
 
 pub const ANCHOR: *const c_void = fstat as *const c_void;
 
@@ -29,7 +30,7 @@ pub fn is_path(path: *const c_char) -> bool {
 
 /// Returns the device that the file belongs to: the first of the process.
 pub fn device() -> Option<Arc<Shared>> {
-    device::prepare();
+    process::prepare();
     registry::lock().devices().into_iter().next()
 }
 
@@ -37,7 +38,7 @@ pub fn device() -> Option<Arc<Shared>> {
 pub fn open(flags: c_int) -> Option<c_int> {
     let device = device()?;
     provider::lead();
-    if let Err(error) = device.start() {
+    if let Err(error) = thread::start(&device) {
         return Some(raw::fail(error.raw_os_error().unwrap_or(libc::ENOMEM)));
     }
     let opened = device.command().open_rdma_cm();

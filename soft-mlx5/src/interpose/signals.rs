@@ -5,7 +5,7 @@ use std::mem;
 
 use libc::{sigaction as Action, sighandler_t};
 
-use crate::guard::signals;
+use crate::base::guard::signals;
 
 pub const ANCHOR: *const c_void = sigaction as *const c_void;
 

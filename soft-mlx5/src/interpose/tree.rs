@@ -8,9 +8,11 @@ use std::ffi::{CStr, CString, OsStr, c_char};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::{is_active, ours, raw, rdma_cm, real_paths, umad};
-use crate::device::{self, Environment};
-use crate::sysfs::{CLASSES, DEVICES};
+use super::{is_active, ours, raw, rdma_cm, umad};
+use crate::uverbs::process;
+use crate::uverbs::process::Environment;
+use crate::uverbs::real_paths;
+use crate::uverbs::sysfs::{CLASSES, DEVICES};
 
 const SYS: &str = "/sys";
 
@@ -37,7 +39,7 @@ impl Meant {
             // SAFETY: a path that is not null is a string.
             let name = unsafe { CStr::from_ptr(path) }.to_bytes();
             if name.windows(9).any(|part| part == b"counters/") {
-                device::show_counters();
+                process::show_counters();
             }
         }
         meant
@@ -69,7 +71,7 @@ impl Meant {
 /// Returns the path below `/sys` for a path in the tree: the reverse of [`Meant::by`] for literal paths.
 pub fn as_literal(path: &CStr) -> Option<CString> {
     let path = Path::new(OsStr::from_bytes(path.to_bytes()));
-    let inside = path.strip_prefix(root(device::environment()?)?).ok()?;
+    let inside = path.strip_prefix(root(process::environment()?)?).ok()?;
     CString::new(Path::new(SYS).join(inside).as_os_str().as_bytes()).ok()
 }
 
@@ -80,7 +82,7 @@ fn lead(path: *const c_char) -> Option<CString> {
     }
     // SAFETY: as above.
     let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()));
-    let environment = device::environment()?;
+    let environment = process::environment()?;
     let inside = match path.strip_prefix(SYS) {
         Ok(inside) => {
             let ours = CLASSES.into_iter().chain([DEVICES]).any(|dir| inside.starts_with(dir));
@@ -110,7 +112,7 @@ fn root(environment: &Environment) -> Option<&Path> {
     if let Some(ancestor) = environment.ancestor.as_deref().filter(|root| exists(root)) {
         return Some(ancestor);
     }
-    device::prepare();
+    process::prepare();
     exists(&environment.root).then_some(&environment.root)
 }
 

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use libc::{size_t, ssize_t};
 
 use super::{ours, raw};
-use crate::device;
 use crate::fabric::mad::SIZE;
-use crate::fd_table::Entry;
-use crate::registry::{self, STAND_INS};
-use crate::shared::Shared;
+use crate::uverbs::fd_table::Entry;
+use crate::uverbs::process;
+use crate::uverbs::registry;
+use crate::uverbs::registry::STAND_INS;
+use crate::uverbs::shared::Shared;
+use crate::uverbs::thread;
 
 const UMAD: &[u8] = b"/dev/infiniband/umad";
 const ISSM: &[u8] = b"/dev/infiniband/issm";
@@ -21,7 +23,7 @@ const MAGIC: u32 = 0x1b;
 /// Returns the device with this file, and the path of the device file that stands in for it where it is not opened.
 pub fn find(path: *const c_char) -> Option<(Arc<Shared>, &'static CStr)> {
     let number = ours::number_after(UMAD, path).or_else(|| ours::number_after(ISSM, path))?;
-    device::prepare();
+    process::prepare();
     let devices = registry::lock().devices();
     let device = devices.into_iter().find(|device| device.names.umad == number)?;
     let stand_in = STAND_INS[device.slot].0;
@@ -35,7 +37,7 @@ pub fn open(path: *const c_char, flags: c_int) -> Option<c_int> {
         // The fabric has its subnet manager, and takes no other.
         return Some(raw::fail(libc::EBUSY));
     }
-    if let Err(error) = device.start() {
+    if let Err(error) = thread::start(&device) {
         return Some(raw::fail(error.raw_os_error().unwrap_or(libc::ENOMEM)));
     }
     let opened = device.command().open_umad(flags);

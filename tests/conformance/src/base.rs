@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdma_core_sys as sys;
 use soft_mlx5::Device;
-use soft_mlx5::nic::inspect::Queues;
+use soft_mlx5::engine::inspect::Queues;
 
 use crate::memory::Region;
 use crate::plan::Wire;

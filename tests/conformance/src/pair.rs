@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use mlx5_wire::cqe::Cqe64;
-use soft_mlx5::nic::inspect::Queues;
+use soft_mlx5::engine::inspect::Queues;
 
 use crate::difference::{Difference, Result, describe, same, same_bytes};
 use crate::queue::{CompletionQueue, WorkQueue, Wqe};

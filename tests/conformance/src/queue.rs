@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::next::NextSegment;
-use soft_mlx5::nic::inspect::{self, Queues};
+use soft_mlx5::engine::inspect::{self, Queues};
 
 use crate::memory::Region;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rdma_core_sys as sys;
 use soft_mlx5::Faults;
-use soft_mlx5::nic::inspect::Queues;
+use soft_mlx5::engine::inspect::Queues;
 
 use crate::base::Base;
 use crate::difference::{Result, same, same_bytes};

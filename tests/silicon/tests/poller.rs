@@ -3,7 +3,7 @@
 use doorbell::{BufferPool, Cause, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, WcStatus};
 use doorbell_silicon::{Fields, cqes};
 use soft_mlx5::Device;
-use soft_mlx5::nic::objects::CqAttr;
+use soft_mlx5::objects::CqAttr;
 
 const RECEIVES: u32 = 4;
 

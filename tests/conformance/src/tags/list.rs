@@ -4,7 +4,7 @@ use mlx5_wire::ctrl::SEND_WQE_BB;
 use mlx5_wire::dbrec;
 use mlx5_wire::tm::{SW_CNT_VALID, TmOpcode};
 use soft_mlx5::Device;
-use soft_mlx5::nic::inspect::Queues;
+use soft_mlx5::engine::inspect::Queues;
 
 use crate::difference::{Result, same, same_bytes};
 use crate::memory::Region;

@@ -9,7 +9,7 @@ use doorbell::{
 };
 use doorbell_stepped_tests::{PATHS, Stepped, join, open};
 use soft_mlx5::Device;
-use soft_mlx5::nic::inspect::CompletionQueue;
+use soft_mlx5::engine::inspect::CompletionQueue;
 
 /// All events that there are now.
 fn all(events: &mut AsyncEvents) -> Vec<AsyncEvent> {

@@ -11,7 +11,7 @@ use doorbell_stepped_tests::frames::{
     ALL, GROUP, HEADERS, PLAIN, Publisher, STRIDING, SteppedFrames, datagram, ethernet, feed, is_datagram,
 };
 use doorbell_stepped_tests::{cq, on_each_path, open, with_each_receiver};
-use soft_mlx5::nic::objects::WqState;
+use soft_mlx5::objects::WqState;
 use soft_mlx5::{Device, LinkLayer};
 
 on_each_path! { the_counters_wrap }

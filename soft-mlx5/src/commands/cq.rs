@@ -1,0 +1,151 @@
+//! Completion queues.
+
+use mlx5_wire::firmware::cq::{CqContext, CreateCq, ModifyCq, QueryCqReply, modify};
+
+use super::Function;
+use super::capabilities::GENERAL;
+use super::memory::QueueMemory;
+use super::objects::{Entry, Id, Kind};
+use super::opcodes::{Command, Result, answer, created};
+use super::refusal::Refusal;
+use crate::objects::{CqAttr, Cqn, Errno};
+
+fn cqe_size(context: &CqContext) -> Result<u32> {
+    match context.cqe_size {
+        0 => Ok(64),
+        1 => Ok(128),
+        _ => Err(Refusal::CQE_SIZE),
+    }
+}
+
+fn check_size(context: &CqContext) -> Result<u32> {
+    if context.log_size > GENERAL.log_max_cq_sz {
+        return Err(Refusal::QUEUE_SIZE);
+    }
+    Ok(1 << context.log_size)
+}
+
+impl Function {
+    /// Returns the event queue in the context of a CQ.
+    pub(super) fn eqn_of(context: &[u8]) -> u8 {
+        CqContext::from_prefix(context).map_or(0, |context| context.eqn)
+    }
+
+    pub(super) fn create_cq(&mut self, command: &Command, output: &mut [u8]) -> Result {
+        let create: CreateCq = command.parse()?;
+        let (context, uid) = (create.context, command.uid());
+        let (cqe_size, cqe_count) = (cqe_size(&context)?, check_size(&context)?);
+        if context.collapsed || context.compression {
+            return Err(Refusal::CQE_MODE);
+        }
+        // No reference: libmlx5 frees the page of a context's CQs before the kernel destroys the CQs that a program
+        // left.
+        self.objects.check_use(Id(Kind::Uar, context.uar_page), uid)?;
+        let mut uses = vec![self.objects.check_use(Id(Kind::Eq, context.eqn.into()), uid)?];
+        let memory = QueueMemory {
+            log_page_size: context.log_page_size,
+            page_offset: context.page_offset,
+            list: command.after::<CreateCq>(),
+            umem: create.umem_valid.then_some((create.umem_id, create.umem_offset)),
+            record: context.dbr_addr,
+            record_umem: context.dbr_umem_valid.then_some(context.dbr_umem_id),
+        };
+        let found = self.locate(&memory, u64::from(cqe_count) * u64::from(cqe_size), uid)?;
+        uses.extend(found.uses);
+        let attr = CqAttr {
+            buf: found.ring,
+            dbrec: found.record,
+            cqe_count,
+            cqe_size,
+            compression: None,
+            real_time: None,
+            uar: context.uar_page,
+            ignore_overrun: context.overrun_ignore,
+            comp_vector: 0,
+        };
+        let cq = self.nic.create_cq_in(attr, &found.spaces)?;
+        let context = context.to_bytes().to_vec();
+        self.objects.insert(Id(Kind::Cq, cq.0), Entry { uid, uses, context, ..Entry::default() });
+        created(output, cq.0)
+    }
+
+    pub(super) fn query_cq(&mut self, command: &Command, output: &mut [u8]) -> Result {
+        let number = command.number()?;
+        let entry = self.objects.find(Id(Kind::Cq, number), command.uid())?;
+        let context = CqContext::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)?;
+        const OVERRUN: u8 = 9;
+        let status = self.nic.cq_status(Cqn(number))?;
+        answer(
+            output,
+            QueryCqReply {
+                context: CqContext {
+                    status: if status.failed { OVERRUN } else { 0 },
+                    consumer_counter: status.consumer & 0xff_ffff,
+                    producer_counter: status.producer & 0xff_ffff,
+                    ..context
+                },
+            },
+        )
+    }
+
+    pub(super) fn modify_cq(&mut self, command: &Command, _: &mut [u8]) -> Result {
+        let modify: ModifyCq = command.parse()?;
+        let (id, uid) = (Id(Kind::Cq, modify.cqn), command.uid());
+        match command.request.op_mod {
+            modify::MODERATE => self.moderate_cq(&modify, id, uid),
+            modify::RESIZE => self.resize_cq(command, &modify, id, uid),
+            _ => Err(Refusal::UNKNOWN_MODIFIER),
+        }
+    }
+
+    /// Events are never late here, so moderation changes nothing but the context.
+    fn moderate_cq(&mut self, modify: &ModifyCq, id: Id, uid: u16) -> Result {
+        const PERIOD: u32 = 1 << 0;
+        const COUNT: u32 = 1 << 1;
+        let entry = self.objects.find_mut(id, uid)?;
+        if modify.field_select & !(PERIOD | COUNT) != 0 {
+            return Err(Refusal::FIELDS);
+        }
+        let bytes = entry.context.first_chunk_mut().ok_or(Refusal::NO_OBJECT)?;
+        let mut context = CqContext::from_bytes(bytes);
+        if modify.field_select & PERIOD != 0 {
+            context.period = modify.context.period;
+        }
+        if modify.field_select & COUNT != 0 {
+            context.max_count = modify.context.max_count;
+        }
+        context.put(bytes);
+        Ok(())
+    }
+
+    fn resize_cq(&mut self, command: &Command, modify: &ModifyCq, id: Id, uid: u16) -> Result {
+        let entry = self.objects.find(id, uid)?;
+        let old = CqContext::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)?;
+        let new = modify.context;
+        let (cqe_size, cqe_count) = (cqe_size(&old)?, check_size(&new)?);
+        if modify.umem_valid {
+            return Err(Refusal::FIELDS);
+        }
+        let memory = QueueMemory {
+            log_page_size: new.log_page_size,
+            page_offset: new.page_offset,
+            list: command.after::<ModifyCq>(),
+            umem: None,
+            record: 0,
+            record_umem: None,
+        };
+        let found = self.locate(&memory, u64::from(cqe_count) * u64::from(cqe_size), uid)?;
+        let resized = self.nic.resize_cq_in(Cqn(modify.cqn), &found.spaces.ring, found.ring, cqe_count);
+        resized.map_err(|error| match error {
+            Errno(libc::EBUSY) => Refusal::OVERRUN,
+            Errno(libc::EINVAL) => Refusal::UNREAD,
+            other => other.into(),
+        })?;
+        let entry = self.objects.find_mut(id, uid)?;
+        let bytes = entry.context.first_chunk_mut().ok_or(Refusal::NO_OBJECT)?;
+        let context =
+            CqContext { log_size: new.log_size, log_page_size: new.log_page_size, page_offset: new.page_offset, ..old };
+        context.put(bytes);
+        Ok(())
+    }
+}

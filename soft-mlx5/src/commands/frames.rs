@@ -1,0 +1,289 @@
+//! Queues and targets of frames: TISs, send queues, receive queues, their tables, TIRs.
+
+use mlx5_wire::firmware::fields::Value;
+use mlx5_wire::firmware::transport::{
+    CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, QueryRqReply, QuerySqReply, RqContext, RqTable, SqContext,
+    hash_field,
+};
+use mlx5_wire::firmware::wq::{WorkQueue, kind, state};
+
+use super::Function;
+use super::capabilities::{GENERAL, GENERAL_ETHERNET};
+use super::objects::{Entry, Id, Kind};
+use super::opcodes::{Command, Result, answer, created};
+use super::refusal::Refusal;
+use super::srq::memory_of;
+use crate::fabric::LinkLayer;
+use crate::objects::rss::{HashAttr, field};
+use crate::objects::{
+    Cqn, Loopback, Pdn, QpAttr, QpModify, QpState, Qpn, RawAttr, Register, RwqAttr, RxOffloads, Service, TirAttr, Tirn,
+    WqAttr, WqState, Wqn,
+};
+
+const DIRECT: u8 = 0;
+const INDIRECT: u8 = 1;
+const TOEPLITZ: u8 = 2;
+/// log2 of a basic block.
+const LOG_BLOCK: u8 = 6;
+
+fn state_of(number: u8) -> Result<WqState> {
+    match number {
+        state::RST => Ok(WqState::Reset),
+        state::RDY => Ok(WqState::Ready),
+        state::ERR => Ok(WqState::Err),
+        _ => Err(Refusal::WQ_STATE),
+    }
+}
+
+fn number_of(state: WqState) -> u8 {
+    match state {
+        WqState::Reset => state::RST,
+        WqState::Ready => state::RDY,
+        WqState::Err => state::ERR,
+    }
+}
+
+/// Returns the bytes of a ring whose WQEs have from `least` bytes on.
+fn check_ring(queue: &WorkQueue, least: u8, most: u16) -> Result<u64> {
+    let fits = (u32::from(least)..=u32::from(most).ilog2()).contains(&queue.log_stride.into());
+    if !fits || queue.log_size > GENERAL.log_max_wq_sz {
+        return Err(Refusal::QUEUE_SIZE);
+    }
+    if queue.signature || queue.kind != kind::CYCLIC {
+        return Err(Refusal::WQ_KIND);
+    }
+    Ok(1 << (queue.log_size + queue.log_stride))
+}
+
+fn hash_of(tir: &CreateTir) -> Option<HashAttr> {
+    if tir.disp_type != INDIRECT || tir.rx_hash_fn != TOEPLITZ {
+        return None;
+    }
+    let [source_ip, destination_ip] =
+        if tir.ipv6 { [field::SRC_IPV6, field::DST_IPV6] } else { [field::SRC_IPV4, field::DST_IPV4] };
+    let [source_port, destination_port] =
+        if tir.udp { [field::SRC_PORT_UDP, field::DST_PORT_UDP] } else { [field::SRC_PORT_TCP, field::DST_PORT_TCP] };
+    let chosen = [
+        (hash_field::SOURCE_IP, source_ip),
+        (hash_field::DESTINATION_IP, destination_ip),
+        (hash_field::SOURCE_PORT, source_port),
+        (hash_field::DESTINATION_PORT, destination_port),
+    ];
+    let fields = chosen.iter().filter(|(bit, _)| tir.hash_fields & bit != 0).map(|(_, field)| field);
+    Some(HashAttr { fields: fields.sum(), key: tir.key })
+}
+
+/// Returns the queues in the list of a table.
+fn list_of(command: &Command, table: &RqTable) -> Result<Vec<u32>> {
+    let count = usize::from(table.actual_size);
+    let most = 1 << GENERAL_ETHERNET.log_max_rqt_size;
+    if !count.is_power_of_two() || count > most {
+        return Err(Refusal::QUEUE_SIZE);
+    }
+    let list = command.after::<RqTable>();
+    let list = list.get(..4 * count).ok_or(Refusal::INPUT_LENGTH)?;
+    let number = |word: &[u8]| u32::from_be_bytes([0, word[1], word[2], word[3]]);
+    Ok(list.chunks_exact(4).map(number).collect())
+}
+
+impl Function {
+    pub(super) fn check_ethernet(&self) -> Result {
+        if self.layer == LinkLayer::Ethernet { Ok(()) } else { Err(Refusal::LINK_LAYER) }
+    }
+
+    pub(super) fn create_tis(&mut self, command: &Command, output: &mut [u8]) -> Result {
+        self.check_ethernet()?;
+        let tis: CreateTis = command.parse()?;
+        let uid = command.uid();
+        let domain = Id(Kind::TransportDomain, tis.transport_domain);
+        let uses = vec![self.objects.check_use(domain, uid)?];
+        let context = tis.to_bytes().to_vec();
+        let entry = Entry { uid, uses, context, ..Entry::default() };
+        created(output, self.objects.insert_new(Kind::Tis, entry)?)
+    }
+
+    /// Changes a TIS or a TIR: priorities and the like, which the device does not look at.
+    pub(super) fn keep(&mut self, kind: Kind, command: &Command) -> Result {
+        self.objects.find(Id(kind, command.number()?), command.uid()).map(drop)
+    }
+
+    pub(super) fn create_sq(&mut self, command: &Command, output: &mut [u8]) -> Result {
+        self.check_ethernet()?;
+        let CreateSq { context, .. } = command.parse()?;
+        let (queue, uid) = (context.queue, command.uid());
+        let len = check_ring(&queue, LOG_BLOCK, 1 << LOG_BLOCK)?;
+        // A queue for the driver's own NOPs has no TIS.
+        let tis = (context.tis_count > 0).then_some(Id(Kind::Tis, context.tisn));
+        let used = [Id(Kind::Cq, context.cqn), Id(Kind::Pd, queue.pd), Id(Kind::Uar, queue.uar_page)];
+        let uses = used.into_iter().chain(tis).map(|id| self.objects.check_use(id, uid));
+        let mut uses = uses.collect::<Result<Vec<_>>>()?;
+        let found = self.locate(&memory_of(&queue, command.after::<CreateSq>()), len, uid)?;
+        uses.extend(found.uses);
+        let tis = tis.map(|tis| self.objects.find(tis, 0)).transpose()?;
+        let tis = tis.and_then(|tis| CreateTis::from_prefix(&tis.context));
+        let domain = tis.map_or(0, |tis| tis.transport_domain);
+        let attr = QpAttr {
+            pd: Pdn(queue.pd),
+            service: Service::Raw,
+            send_cq: Cqn(context.cqn),
+            recv_cq: Cqn(context.cqn),
+            srq: None,
+            rq: WqAttr::default(),
+            sq: WqAttr { buf: found.ring, count: 1 << queue.log_size, shift: LOG_BLOCK.into() },
+            dbrec: found.record,
+            register: Register { page: queue.uar_page, offset: Register::ANY },
+            user_index: context.user_index,
+            signal_all: false,
+            scatter_to_cqe_rq: false,
+            scatter_to_cqe_sq: false,
+            block_multicast_loopback: false,
+            raw: RawAttr { domain, ..RawAttr::default() },
+        };
+        let sq = self.nic.create_qp_in(attr, &found.spaces)?;
+        let context = context.to_bytes().to_vec();
+        self.objects.insert(Id(Kind::Sq, sq.0), Entry { uid, uses, context, ..Entry::default() });
+        created(output, sq.0)
+    }
+
+    fn state_of_sq(&self, number: u32) -> Result<WqState> {
+        Ok(match self.nic.query_qp(Qpn(number))?.state {
+            QpState::Reset => WqState::Reset,
+            QpState::Err | QpState::Sqe => WqState::Err,
+            _ => WqState::Ready,
+        })
+    }
+
+    pub(super) fn modify_sq(&mut self, command: &Command, _: &mut [u8]) -> Result {
+        let modify: ModifyQueue = command.parse()?;
+        let given = command.after::<ModifyQueue>();
+        let given = given.get(..SqContext::SIZE).ok_or(Refusal::INPUT_LENGTH)?;
+        let to = state_of(SqContext::read(given, 0, 0).state)?;
+        self.objects.find(Id(Kind::Sq, modify.number), command.uid())?;
+        let from = self.state_of_sq(modify.number)?;
+        if from != state_of(modify.state)? {
+            return Err(Refusal::WQ_STATE);
+        }
+        let states: &[QpState] = match (from, to) {
+            (WqState::Reset, WqState::Ready) => &[QpState::Init, QpState::Rtr, QpState::Rts],
+            (_, WqState::Reset) => &[QpState::Reset],
+            (WqState::Ready, WqState::Err) => &[QpState::Err],
+            _ if from == to => &[],
+            _ => return Err(Refusal::WQ_STATE),
+        };
+        for state in states {
+            let change = QpModify { state: Some(*state), ..QpModify::default() };
+            self.nic.modify_qp(Qpn(modify.number), &change)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn query_sq(&mut self, command: &Command, output: &mut [u8]) -> Result {
+        let number = command.number()?;
+        let entry = self.objects.find(Id(Kind::Sq, number), command.uid())?;
+        let context = SqContext::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)?;
+        let state = number_of(self.state_of_sq(number)?);
+        answer(output, QuerySqReply { context: SqContext { state, ..context } })
+    }
+
+    pub(super) fn create_rq(&mut self, command: &Command, output: &mut [u8]) -> Result {
+        const OWN_QUEUE: u8 = 0;
+        const LOG_SEGMENT: u8 = 4;
+        self.check_ethernet()?;
+        let CreateRq { context, .. } = command.parse()?;
+        let (queue, uid) = (context.queue, command.uid());
+        if context.mem_rq_type != OWN_QUEUE {
+            return Err(Refusal::WQ_KIND);
+        }
+        let len = check_ring(&queue, LOG_SEGMENT, GENERAL.max_wqe_sz_rq)?;
+        // A queue that only drops frames has no domain: nobody posts to it.
+        let pd = (queue.pd != 0).then_some(Id(Kind::Pd, queue.pd));
+        let used = [Id(Kind::Cq, context.cqn)].into_iter().chain(pd);
+        let uses = used.map(|id| self.objects.check_use(id, uid));
+        let mut uses = uses.collect::<Result<Vec<_>>>()?;
+        let found = self.locate(&memory_of(&queue, command.after::<CreateRq>()), len, uid)?;
+        uses.extend(found.uses);
+        let attr = RwqAttr {
+            pd: Pdn(queue.pd),
+            cq: Cqn(context.cqn),
+            ring: WqAttr { buf: found.ring, count: 1 << queue.log_size, shift: queue.log_stride.into() },
+            dbrec: found.record,
+            user_index: context.user_index,
+            striding: None,
+            offloads: RxOffloads { strip_vlan: !context.vlan_strip_disable, scatter_fcs: context.scatter_fcs },
+        };
+        let rq = self.nic.create_wq_in(attr, &found.spaces)?;
+        let context = context.to_bytes().to_vec();
+        self.objects.insert(Id(Kind::Rq, rq.0), Entry { uid, uses, context, ..Entry::default() });
+        created(output, rq.0)
+    }
+
+    pub(super) fn modify_rq(&mut self, command: &Command, _: &mut [u8]) -> Result {
+        const VLAN_STRIPPING: u64 = 1 << 1;
+        let modify: ModifyQueue = command.parse()?;
+        let given = command.after::<ModifyQueue>();
+        let given = given.get(..RqContext::SIZE).ok_or(Refusal::INPUT_LENGTH)?;
+        let given = RqContext::read(given, 0, 0);
+        let number = modify.number;
+        self.objects.find(Id(Kind::Rq, number), command.uid())?;
+        let (from, to) = (state_of(modify.state)?, state_of(given.state)?);
+        self.nic.modify_wq(Wqn(number), from, to).map_err(|_| Refusal::WQ_STATE)?;
+        if modify.bitmask & VLAN_STRIPPING != 0 {
+            self.nic.set_vlan_stripping(Wqn(number), !given.vlan_strip_disable)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn query_rq(&mut self, command: &Command, output: &mut [u8]) -> Result {
+        let number = command.number()?;
+        let entry = self.objects.find(Id(Kind::Rq, number), command.uid())?;
+        let context = RqContext::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)?;
+        let state = number_of(self.nic.wq_state(Wqn(number))?);
+        answer(output, QueryRqReply { context: RqContext { state, ..context } })
+    }
+
+    fn check_queues(&self, queues: &[u32], uid: u16) -> Result<Vec<Id>> {
+        queues.iter().map(|rqn| self.objects.check_use(Id(Kind::Rq, *rqn), uid)).collect()
+    }
+
+    pub(super) fn create_rqt(&mut self, command: &Command, output: &mut [u8]) -> Result {
+        self.check_ethernet()?;
+        let queues = list_of(command, &command.parse()?)?;
+        let uid = command.uid();
+        let uses = self.check_queues(&queues, uid)?;
+        created(output, self.objects.insert_new(Kind::Rqt, Entry { uid, uses, ..Entry::default() })?)
+    }
+
+    pub(super) fn modify_rqt(&mut self, command: &Command, _: &mut [u8]) -> Result {
+        let table: RqTable = command.parse()?;
+        let (id, uid) = (Id(Kind::Rqt, table.rqtn), command.uid());
+        self.objects.find(id, uid)?;
+        let queues = list_of(command, &table)?;
+        let uses = self.check_queues(&queues, uid)?;
+        self.objects.set_uses(id, uses);
+        for tirn in self.objects.users_of(id, Kind::Tir) {
+            self.nic.set_tir_queues(Tirn(tirn), queues.iter().copied().map(Wqn).collect())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn create_tir(&mut self, command: &Command, output: &mut [u8]) -> Result {
+        self.check_ethernet()?;
+        let tir: CreateTir = command.parse()?;
+        let uid = command.uid();
+        let target = match tir.disp_type {
+            DIRECT => Id(Kind::Rq, tir.inline_rqn),
+            INDIRECT => Id(Kind::Rqt, tir.indirect_table),
+            _ => return Err(Refusal::ATTRIBUTES),
+        };
+        let domain = Id(Kind::TransportDomain, tir.transport_domain);
+        let uses = vec![self.objects.check_use(target, uid)?, self.objects.check_use(domain, uid)?];
+        let queues = match target {
+            Id(Kind::Rq, rqn) => vec![Wqn(rqn)],
+            id => self.objects.find(id, 0)?.uses.iter().map(|Id(_, rqn)| Wqn(*rqn)).collect(),
+        };
+        let attr = TirAttr { domain: tir.transport_domain, loopback: Loopback::default(), hash: hash_of(&tir), queues };
+        let tirn = self.nic.create_tir(attr)?;
+        self.objects.insert(Id(Kind::Tir, tirn.0), Entry { uid, uses, ..Entry::default() });
+        created(output, tirn.0)
+    }
+}

@@ -1,0 +1,118 @@
+//! Memory of the host that contexts name: page lists, UMEMs and doorbell records.
+
+use std::sync::Arc;
+
+use mlx5_wire::firmware::mkey::CreateUmem;
+use mlx5_wire::firmware::pages;
+
+use super::Function;
+use super::objects::{Entry, Id, Kind};
+use super::opcodes::{Command, Result, created};
+use super::refusal::Refusal;
+use crate::objects::memory::{PageList, Space, Spaces};
+
+/// log2 of the smallest page.
+pub const LOG_PAGE: u32 = 12;
+// log2 of the largest page: addresses of a host have no more than 52 bits.
+const LOG_LARGEST: u32 = 52;
+// Lower bits of a page address, which carry rights.
+const RIGHTS: u64 = (1 << LOG_PAGE) - 1;
+
+/// Memory of a queue as its context describes it.
+#[derive(Debug, Clone, Copy)]
+pub struct QueueMemory<'a> {
+    /// log2 of the page size, less 12.
+    pub log_page_size: u8,
+    /// Place in the first page, in units of page size / 64.
+    pub page_offset: u8,
+    /// The page list, and what follows it.
+    pub list: &'a [u8],
+    /// UMEM and offset in it, in place of the list.
+    pub umem: Option<(u32, u64)>,
+    /// Doorbell record, or offset in the UMEM that follows.
+    pub record: u64,
+    /// UMEM of the record.
+    pub record_umem: Option<u32>,
+}
+
+/// Spaces, addresses in them, and the UMEMs that the queue refers to.
+#[derive(Debug)]
+pub struct Located {
+    /// Spaces.
+    pub spaces: Spaces,
+    /// Address of the ring.
+    pub ring: u64,
+    /// Address of the record.
+    pub record: u64,
+    /// UMEMs.
+    pub uses: Vec<Id>,
+}
+
+impl Function {
+    /// Returns the list of the pages that hold `len` bytes from byte `start` of the first page.
+    pub(super) fn page_list(&self, log_size: u32, start: u64, len: u64, list: &[u8]) -> Result<Arc<PageList>> {
+        if !(LOG_PAGE..=LOG_LARGEST).contains(&log_size) {
+            return Err(Refusal::PAGE_SIZE);
+        }
+        let end = start.checked_add(len).ok_or(Refusal::PAGE_LIST)?;
+        let needed = end.div_ceil(1 << log_size);
+        let given = pages(list);
+        if (given.len() as u64) < needed {
+            return Err(Refusal::PAGE_LIST);
+        }
+        let pages = given.take(needed as usize).map(|page| page & !RIGHTS).collect();
+        Ok(Arc::new(PageList::new(self.dma.clone(), log_size, start, pages)))
+    }
+
+    fn umem(&self, number: u32, uid: u16, offset: u64, len: u64) -> Result<Arc<PageList>> {
+        let id = self.objects.check_use(Id(Kind::Umem, number), uid)?;
+        let pages = self.objects.find(id, 0)?.pages.clone().ok_or(Refusal::NO_OBJECT)?;
+        let end = offset.checked_add(len).ok_or(Refusal::UMEM_RANGE)?;
+        if end <= pages.len() { Ok(pages) } else { Err(Refusal::UMEM_RANGE) }
+    }
+
+    /// Finds the memory of a queue whose ring has `len` bytes.
+    pub(super) fn locate(&self, memory: &QueueMemory, len: u64, uid: u16) -> Result<Located> {
+        let mut uses = Vec::new();
+        let (ring_space, ring) = match memory.umem {
+            _ if len == 0 => (Space::Process, 0),
+            Some((number, offset)) => {
+                uses.push(Id(Kind::Umem, number));
+                (Space::Pages(self.umem(number, uid, offset, len)?), offset)
+            }
+            None => {
+                let log_size = LOG_PAGE + u32::from(memory.log_page_size);
+                let unit = 1u64.checked_shl(log_size).ok_or(Refusal::PAGE_SIZE)? / 64;
+                let start = unit * u64::from(memory.page_offset);
+                (Space::Pages(self.page_list(log_size, start, len, memory.list)?), 0)
+            }
+        };
+        if memory.record % 8 != 0 {
+            return Err(Refusal::RECORD);
+        }
+        let record_space = match memory.record_umem {
+            Some(number) => {
+                uses.push(Id(Kind::Umem, number));
+                Space::Pages(self.umem(number, uid, memory.record, 8)?)
+            }
+            None => Space::Host(self.dma.clone()),
+        };
+        let spaces = Spaces { ring: ring_space, record: record_space };
+        Ok(Located { spaces, ring, record: memory.record, uses })
+    }
+
+    pub(super) fn create_umem(&mut self, command: &Command, output: &mut [u8]) -> Result {
+        let umem: CreateUmem = command.parse()?;
+        let log_size = LOG_PAGE + u32::from(umem.log_page_size);
+        let start = u64::from(umem.page_offset);
+        let size = umem.pages.checked_shl(log_size).filter(|size| size >> log_size == umem.pages);
+        let len = size.and_then(|size| size.checked_sub(start)).ok_or(Refusal::PAGE_LIST)?;
+        if umem.pages == 0 || start >= 1 << log_size {
+            return Err(Refusal::PAGE_LIST);
+        }
+        let list = command.after::<CreateUmem>();
+        let pages = Some(self.page_list(log_size, start, len, list)?);
+        let entry = Entry { uid: command.uid(), pages, ..Entry::default() };
+        created(output, self.objects.insert_new(Kind::Umem, entry)?)
+    }
+}

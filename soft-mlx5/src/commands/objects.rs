@@ -1,0 +1,283 @@
+//! Objects of a function: numbers, owners and references.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use mlx5_wire::firmware::capabilities::General;
+
+use super::Function;
+use super::capabilities::{GENERAL, GENERAL_ETHERNET};
+use super::refusal::Refusal;
+use crate::objects::memory::PageList;
+
+type Result<T> = std::result::Result<T, Refusal>;
+
+/// Kind of an object. Objects refer to kinds before their own, and flow tables to tables of higher levels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// User of the function.
+    User,
+    /// UAR page.
+    Uar,
+    /// Protection domain.
+    Pd,
+    /// XRC domain.
+    Xrcd,
+    /// Transport domain.
+    TransportDomain,
+    /// Set of queue counters.
+    Counters,
+    /// Memory for the queues of a user.
+    Umem,
+    /// Event queue.
+    Eq,
+    /// Memory key; the number is the index.
+    Mkey,
+    /// Completion queue.
+    Cq,
+    /// Shared receive queue.
+    Rmp,
+    /// Shared receive queue of XRC.
+    XrcSrq,
+    /// Queue pair.
+    Qp,
+    /// Source of frames.
+    Tis,
+    /// Send queue.
+    Sq,
+    /// Receive queue.
+    Rq,
+    /// Table of receive queues.
+    Rqt,
+    /// Target of flow rules.
+    Tir,
+    /// Flow table.
+    FlowTable,
+    /// Group of flow entries.
+    FlowGroup,
+    /// Flow entry.
+    FlowEntry,
+}
+
+/// Kind and number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Id(pub Kind, pub u32);
+
+/// User of completion event queues, which all users may name.
+pub const SHARED_UID: u16 = 0xffff;
+
+/// An object.
+#[derive(Debug, Default)]
+pub struct Entry {
+    /// User that made it; 0 for the driver.
+    pub uid: u16,
+    /// Objects that refer to this one.
+    pub users: u32,
+    /// Objects that this one refers to.
+    pub uses: Vec<Id>,
+    /// Context as the driver gave it, with the changes since.
+    pub context: Vec<u8>,
+    /// Pages of a UMEM.
+    pub pages: Option<Arc<PageList>>,
+}
+
+/// Returns the first number of a kind and how many there are, or `None` for objects that the device numbers.
+fn range(kind: Kind) -> Option<(u32, u32)> {
+    const ETHERNET: General = GENERAL_ETHERNET;
+    let objects = |log: u8| Some((1, (1 << log) - 1));
+    match kind {
+        Kind::User => objects(GENERAL.log_max_uctx),
+        Kind::Uar => Some((Function::FIRST_UAR, Function::BAR_PAGES - Function::FIRST_UAR)),
+        Kind::Xrcd => objects(GENERAL.log_max_xrcd),
+        Kind::TransportDomain => objects(ETHERNET.log_max_transport_domain),
+        Kind::Counters => objects(8),
+        Kind::Umem => objects(GENERAL.log_max_umem),
+        Kind::Eq => Some((0x10, GENERAL.max_num_eqs.into())),
+        Kind::Tis => objects(ETHERNET.log_max_tis),
+        Kind::Rqt => objects(ETHERNET.log_max_rqt),
+        Kind::FlowTable | Kind::FlowGroup | Kind::FlowEntry => objects(16),
+        Kind::Pd | Kind::Mkey | Kind::Cq | Kind::Rmp | Kind::XrcSrq | Kind::Qp => None,
+        Kind::Sq | Kind::Rq | Kind::Tir => None,
+    }
+}
+
+/// Numbers that the firmware gives itself: the lowest free one.
+#[derive(Debug, Default)]
+struct Numbers {
+    given: u32,
+    free: BTreeSet<u32>,
+}
+
+impl Numbers {
+    fn take(&mut self, limit: u32) -> Option<u32> {
+        if let Some(number) = self.free.pop_first() {
+            return Some(number);
+        }
+        let number = self.given;
+        (number < limit).then(|| {
+            self.given += 1;
+            number
+        })
+    }
+
+    fn give_back(&mut self, number: u32) {
+        self.free.insert(number);
+    }
+}
+
+/// All objects of a function.
+#[derive(Debug, Default)]
+pub struct Objects {
+    entries: BTreeMap<Id, Entry>,
+    numbers: BTreeMap<Kind, Numbers>,
+}
+
+impl Objects {
+    /// Adds an object under the lowest free number of its kind, which the firmware numbers.
+    pub fn insert_new(&mut self, kind: Kind, entry: Entry) -> Result<u32> {
+        let (base, limit) = range(kind).ok_or(Refusal::NO_RESOURCES)?;
+        let number = self.numbers.entry(kind).or_default().take(limit).ok_or(Refusal::TOO_MANY)?;
+        self.insert(Id(kind, base + number), entry);
+        Ok(base + number)
+    }
+
+    /// Returns the number of objects.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns an object, whoever owns it.
+    pub fn get(&self, kind: Kind, number: u32) -> Option<&Entry> {
+        self.entries.get(&Id(kind, number))
+    }
+
+    /// Returns an object that a command of `uid` is about. The driver itself may name every object.
+    pub fn find(&self, id: Id, uid: u16) -> Result<&Entry> {
+        let entry = self.entries.get(&id).ok_or(Refusal::NO_OBJECT)?;
+        if uid == 0 || entry.uid == uid { Ok(entry) } else { Err(Refusal::OWNER) }
+    }
+
+    /// Does the same for a change.
+    pub fn find_mut(&mut self, id: Id, uid: u16) -> Result<&mut Entry> {
+        self.find(id, uid)?;
+        self.entries.get_mut(&id).ok_or(Refusal::NO_OBJECT)
+    }
+
+    /// Checks that an object of `uid` may refer to this object: it exists and has the same owner. UAR pages and event
+    /// queues of the driver are for all users.
+    pub fn check_use(&self, id: Id, uid: u16) -> Result<Id> {
+        let entry = self.entries.get(&id).ok_or(Refusal::NO_OBJECT)?;
+        let shared = matches!(id.0, Kind::Uar | Kind::Eq) && matches!(entry.uid, 0 | SHARED_UID);
+        if uid == 0 || entry.uid == uid || shared { Ok(id) } else { Err(Refusal::OWNER) }
+    }
+
+    /// Adds an object. The objects that it uses were checked.
+    pub fn insert(&mut self, id: Id, entry: Entry) {
+        for used in &entry.uses {
+            if let Some(used) = self.entries.get_mut(used) {
+                used.users += 1;
+            }
+        }
+        let before = self.entries.insert(id, entry);
+        debug_assert!(before.is_none(), "{id:?} is given twice");
+    }
+
+    /// Gives an object other objects to refer to, which were checked.
+    pub fn set_uses(&mut self, id: Id, uses: Vec<Id>) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut entry.uses, uses.clone());
+        for used in uses {
+            if let Some(used) = self.entries.get_mut(&used) {
+                used.users += 1;
+            }
+        }
+        for used in before {
+            if let Some(used) = self.entries.get_mut(&used) {
+                used.users -= 1;
+            }
+        }
+    }
+
+    /// Returns the objects of a kind that refer to an object.
+    pub fn users_of(&self, id: Id, kind: Kind) -> Vec<u32> {
+        let all = self.entries.range(Id(kind, 0)..=Id(kind, u32::MAX));
+        let users = all.filter(|(_, entry)| entry.uses.contains(&id));
+        users.map(|(Id(_, number), _)| *number).collect()
+    }
+
+    /// Checks that a command of `uid` may destroy an object.
+    pub fn check_unused(&self, id: Id, uid: u16) -> Result<&Entry> {
+        let entry = self.find(id, uid)?;
+        if entry.users == 0 { Ok(entry) } else { Err(Refusal::IN_USE) }
+    }
+
+    /// Takes an object out and ends its references.
+    pub fn remove(&mut self, id: Id) -> Option<Entry> {
+        let entry = self.entries.remove(&id)?;
+        let Id(kind, number) = id;
+        if let Some((base, _)) = range(kind) {
+            self.numbers.entry(kind).or_default().give_back(number - base);
+        }
+        for used in &entry.uses {
+            if let Some(used) = self.entries.get_mut(used) {
+                used.users -= 1;
+            }
+        }
+        Some(entry)
+    }
+
+    /// Returns an object that no other refers to: one of the last kind, since kinds refer to those before.
+    pub fn unused(&self) -> Option<Id> {
+        self.entries.iter().rev().find(|(_, entry)| entry.users == 0).map(|(id, _)| *id)
+    }
+
+    /// Returns `true` if a user owns an object.
+    pub fn owns(&self, uid: u16) -> bool {
+        self.entries.values().any(|entry| entry.uid == uid)
+    }
+
+    /// Returns `true` if each reference counts, and each counted reference exists.
+    #[cfg(test)]
+    pub fn is_consistent(&self) -> bool {
+        let mut counts = BTreeMap::<Id, u32>::new();
+        for used in self.entries.values().flat_map(|entry| &entry.uses) {
+            *counts.entry(*used).or_default() += 1;
+        }
+        let exist = counts.keys().all(|id| self.entries.contains_key(id));
+        let equal = |(id, entry): (&Id, &Entry)| entry.users == counts.get(id).copied().unwrap_or(0);
+        exist && self.entries.iter().all(equal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_free_number_is_given() {
+        let mut objects = Objects::default();
+        let take = |objects: &mut Objects| objects.insert_new(Kind::Eq, Entry::default());
+        let numbers: Vec<u32> = std::iter::from_fn(|| take(&mut objects).ok()).collect();
+        assert_eq!(numbers, (0x10..0x50).collect::<Vec<_>>());
+        assert_eq!(take(&mut objects), Err(Refusal::TOO_MANY));
+        for number in [0x1f, 0x12] {
+            assert!(objects.remove(Id(Kind::Eq, number)).is_some());
+        }
+        assert_eq!([take(&mut objects), take(&mut objects)], [Ok(0x12), Ok(0x1f)]);
+    }
+
+    #[test]
+    fn an_object_in_use_stays() {
+        let mut objects = Objects::default();
+        let (pd, qp) = (Id(Kind::Pd, 1), Id(Kind::Qp, 2));
+        objects.insert(pd, Entry { uid: 5, ..Entry::default() });
+        objects.insert(qp, Entry { uid: 5, uses: vec![pd, pd], ..Entry::default() });
+        assert_eq!(objects.check_unused(pd, 5).err(), Some(Refusal::IN_USE));
+        assert_eq!(objects.check_unused(qp, 6).err(), Some(Refusal::OWNER));
+        assert_eq!(objects.check_use(pd, 6).err(), Some(Refusal::OWNER));
+        assert!(objects.check_use(pd, 0).is_ok() && objects.is_consistent());
+        assert!(objects.remove(qp).is_some() && objects.check_unused(pd, 5).is_ok());
+        assert!(objects.is_consistent());
+        assert_eq!(objects.find(qp, 0).err(), Some(Refusal::NO_OBJECT));
+    }
+}

@@ -1,0 +1,8 @@
+//! Buses: what stands between a driver and a [`Function`](crate::commands::Function).
+//!
+//! `init_segment` and `command_queue` are the interface that every bus shows; each bus adds how its driver reaches
+//! the registers, and how the function reaches the driver's memory.
+
+mod command_queue;
+mod init_segment;
+pub mod vfio_user;

@@ -1,0 +1,68 @@
+//! A device that is pulled out while programs use it.
+//!
+//! The order is that of the kernel when a driver leaves: first the event, then the end of all objects on
+//! the device, whether the program agrees or not. Later commands fail with `EIO`, also commands to
+//! destroy, and so do reads of event files once their events were read.
+
+use super::events::FileId;
+use super::{Call, Core};
+use crate::objects::Event;
+
+/// Removal of a device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Removal {
+    /// The device is there.
+    #[default]
+    Present,
+    /// The device was removed, but is still in the device list.
+    Gone,
+    /// The device was removed, also from the device list.
+    Unlisted,
+}
+
+impl Core {
+    /// Returns `true` if the device was removed.
+    pub fn is_removed(&self) -> bool {
+        self.removal != Removal::Present
+    }
+
+    /// Returns `true` if the device was removed since the last call.
+    pub fn take_removal(&mut self) -> bool {
+        let gone = self.removal == Removal::Gone;
+        if gone {
+            self.removal = Removal::Unlisted;
+        }
+        gone
+    }
+
+    /// Returns when the device will be removed.
+    pub fn removal_time(&self) -> Option<u64> {
+        let after = self.faults.remove_after.filter(|_| !self.is_removed());
+        after.map(|after| after.as_nanos() as u64)
+    }
+
+    /// Removes the device: its memory accesses end before this returns.
+    pub fn remove(&mut self) {
+        if self.is_removed() {
+            return;
+        }
+        // Events that the device has reported come first.
+        self.deliver_events();
+        self.nic.report(Event::DeviceFatal);
+        self.deliver_events();
+        self.remove_rdma_cm();
+        // Destroying a queue pair lets the device work, and `work` must not remove the device again.
+        self.removal = Removal::Gone;
+        let files: Vec<_> = self.files.keys().copied().collect();
+        for file in files {
+            Call { core: self, file }.destroy_all();
+        }
+        self.events.shut_down();
+        self.umad.shut_down();
+    }
+
+    /// Reports the end of an event file after a read.
+    pub fn report_end_of_events(&mut self, id: FileId) {
+        self.events.report_end(id);
+    }
+}
