@@ -4,6 +4,7 @@ use super::cause::unknown;
 use super::event::{Event, SYNDROME, add_queue, errno, errno_field, event_of};
 use super::known::{Row, rows};
 use super::lines::Line;
+use super::refused;
 use super::words::{Word, begins};
 
 /// A call.
@@ -40,6 +41,8 @@ pub fn call(line: &Line, words: &[Word]) -> Option<Event> {
         // A command that a program gave the firmware itself.
         return None;
     }
+    let devx = in_words && words.iter().any(|word| word.is("devx"));
+    let name = if devx { name.replacen("ibv_", "devx_", 1) } else { name };
     let known = rows("call").iter().find(|row| {
         let number = |number: &str| number.parse().ok() == error;
         row.name
@@ -62,6 +65,14 @@ pub fn call(line: &Line, words: &[Word]) -> Option<Event> {
         "errno of the call",
         "rdma-core, man page of the call; Linux drivers/infiniband/core",
     );
+    if let Some(error) = error {
+        let causes = refused::causes(plain(&name), error);
+        let number = causes.len();
+        if number > 0 {
+            let which = if number == 1 { "" } else { ", one of" };
+            event.finding.notes.push(format!("the stock libmlx5 gives this errno for{which}: {}", causes.join("; ")));
+        }
+    }
     event.finding.field(None, "call", name);
     if let Some(error) = error {
         errno_field(&mut event.finding, error);

@@ -6,7 +6,7 @@ use mlx5_wire::syndrome::Syndrome;
 
 use super::Kind;
 use super::call::call;
-use super::cause::unknown;
+use super::cause::{Explanation, unknown};
 use super::driver;
 use super::event::{Event, SYNDROME, add_queue, errno_field, event_of, keyed};
 use super::keys::printer;
@@ -34,7 +34,9 @@ pub fn events(lines: &[Line], is_read: impl Fn(usize) -> bool) -> Vec<Event> {
             .or_else(|| refused(&line.text, words));
         if let Some(mut event) = event {
             event.finding.line = line.number;
-            event.finding.kind = Kind::Log;
+            let harmless = |explained: &Explanation| explained.failed.ends_with("No error");
+            let harmless = event.finding.explanation.as_ref().is_some_and(harmless);
+            event.finding.kind = if harmless { Kind::Event } else { Kind::Log };
             event.finding.printer = event.finding.printer.or_else(|| printer(&line.text));
             event.finding.times = 1;
             found.push(event);

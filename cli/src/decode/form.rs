@@ -27,6 +27,9 @@ pub fn forms(lines: &[Line]) -> Vec<Form> {
     let text = |at: usize| start(&lines[at].text);
     let code: Vec<bool> = full.iter().map(|&at| is_code(text(at))).collect();
     let mut forms = vec![Form::Names; lines.len()];
+    // `git log`: all that follows describes changes, but for what a program logged.
+    let changes =
+        full.windows(2).position(|two| text(two[0]).starts_with("commit ") && text(two[1]).starts_with("Author:"));
     for (place, &at) in full.iter().enumerate() {
         let logged = is_logged(&lines[at]);
         let around = &code[place.saturating_sub(AROUND)..(place + AROUND + 1).min(full.len())];
@@ -38,7 +41,7 @@ pub fn forms(lines: &[Line]) -> Vec<Form> {
         forms[at] = match logged {
             _ if is_test(text) || is_diagnostic(text) => Form::Names,
             false if in_code || entry() => Form::Names,
-            false if describes(text, &words) => Form::Description,
+            false if changes.is_some_and(|from| place >= from) || describes(text, &words) => Form::Description,
             _ => Form::Report,
         };
     }
@@ -70,7 +73,10 @@ fn is_logged(line: &Line) -> bool {
     let is_glog =
         text.starts_with(['W', 'E', 'F']) && text.get(1..5).is_some_and(|day| day.bytes().all(|b| b.is_ascii_digit()));
     let level = |word: &str| LEVELS.contains(&word.trim_matches(['[', ']', ':', '<', '>', '(', ')', '"']));
-    let titled = |word: &str| ["error:", "warning:", "fatal:"].iter().any(|level| word.eq_ignore_ascii_case(level));
+    let titled = |word: &str| {
+        let lower = word.to_ascii_lowercase();
+        !word.contains('_') && ["error:", "warning:", "fatal:", "exception:"].iter().any(|level| lower.ends_with(level))
+    };
     is_glog
         || text.split_whitespace().take(3).any(titled)
         || text.split_whitespace().take(12).any(level)
@@ -96,7 +102,7 @@ fn is_test(text: &str) -> bool {
         "✓",
         "✔",
     ];
-    const ENDS: [&str; 10] = [
+    const ENDS: [&str; 14] = [
         "... ok",
         "... FAILED",
         "... ignored",
@@ -106,6 +112,10 @@ fn is_test(text: &str) -> bool {
         " XFAIL",
         "... skipped",
         "... PASS",
+        "...passed",
+        "... passed",
+        "...failed",
+        "... failed",
         "[ OK ]",
     ];
     // A time or the name of a job may stand before it.
@@ -201,7 +211,7 @@ fn is_code(text: &str) -> bool {
             beside(line[..at].chars().next_back()) && beside(line[at + 2..].chars().next())
         })
     };
-    let calls = || line.ends_with(");") || line.ends_with("):") || line.ends_with(") {");
+    let calls = || line.ends_with(");") || line.ends_with(") {");
     STARTS.iter().any(|start| line.starts_with(start))
         || PARTS.iter().any(|part| line.contains(part))
         || line.ends_with(';')
@@ -298,7 +308,7 @@ const CHANGES: [&str; 40] = [
     "stop",
 ];
 /// Words that say that something happened.
-const HAPPENED: [&str; 22] = [
+const HAPPENED: [&str; 18] = [
     "failed",
     "failure",
     "fail",
@@ -306,7 +316,6 @@ const HAPPENED: [&str; 22] = [
     "couldnt",
     "unable",
     "cannot",
-    "can't",
     "got",
     "received",
     "completed",
@@ -317,10 +326,7 @@ const HAPPENED: [&str; 22] = [
     "unexpected",
     "panicked",
     "polled",
-    "get",
-    "see",
-    "saw",
-    "hit",
+    "polling",
 ];
 
 /// Returns `true` for a line that describes errors: an entry of a list, a row of a table, an option, prose.
@@ -354,6 +360,13 @@ fn describes(text: &str, words: &[Word]) -> bool {
     let first_generic = words.iter().position(generic);
     let passes = (1..words.len()).any(passive);
     if happened.is_none() && ["- ", "* ", "+ ", "\u{2022} "].iter().any(|bullet| text.starts_with(bullet)) {
+        return true;
+    }
+    let quiet = words.iter().take(12).any(|word| ["INFO", "DEBUG", "TRACE"].contains(&word.text));
+    let articles = words
+        .iter()
+        .filter(|word| ["the", "a", "an", "and", "are", "is", "to", "of"].iter().any(|article| word.is(article)));
+    if happened.is_none() && !has_value(words) && (quiet || words.len() > 9 && articles.count() > 1) {
         return true;
     }
     // A first person tells what happened.

@@ -111,6 +111,7 @@ pub fn separates(gap: &str) -> bool {
 
 /// Words by which a program is known; the first that a line contains decides.
 const PRINTERS: &[(&str, &str)] = &[
+    ("vrb_report_wc_error", "libfabric"),
     ("NET/IB", "NCCL"),
     ("NCCL", "NCCL"),
     ("mlx5_cqe_err", "SPDK"),

@@ -120,8 +120,8 @@ mod tests {
             ("event", 30),
             ("cq", 2),
             ("command", 14),
-            ("call", 37),
-            ("line", 15),
+            ("call", 39),
+            ("line", 16),
             ("reject", 9),
             ("errno", 33),
         ] {

@@ -19,6 +19,7 @@ mod literals;
 mod log;
 mod ours;
 mod print;
+mod refused;
 mod report;
 mod words;
 mod wqe;
@@ -98,6 +99,8 @@ pub enum Kind {
     Log,
     /// Counters that are not 0.
     Counter,
+    /// An event that is no error.
+    Event,
     /// Bytes that are neither.
     #[default]
     Unknown,

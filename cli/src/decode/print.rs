@@ -39,6 +39,7 @@ fn one(out: &mut String, finding: &Finding) {
         Kind::Wqe => "send WQE",
         Kind::Log => "report of an error",
         Kind::Counter => "counters that are not 0",
+        Kind::Event => "an event, no error",
         Kind::Unknown => "unknown bytes",
     };
     let printer = finding.printer.map_or(String::new(), |printer| format!(", printed by {printer}"));

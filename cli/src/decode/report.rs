@@ -202,6 +202,10 @@ fn scan(line: &Line) -> Vec<Draft> {
 fn read(words: &[Word], at: usize, draft: &mut Draft) -> usize {
     let here = &words[at..];
     if let Some((len, status)) = status_at(here).filter(|(len, _)| is_whole(words, at, at + len)) {
+        // A count, or an entry of a list: `IBV_WC_RETRY_EXC_ERR=0`.
+        if here.get(len).is_some_and(|next| matches!(next.gap, "=" | ": " | ":" | " = ") && next.number().is_some()) {
+            return len + 1;
+        }
         draft.named = true;
         if here[0].is("mlx5") {
             let syndrome = Syndrome::from_status(status.number).map_or(0, Syndrome::get);

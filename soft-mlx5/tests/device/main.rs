@@ -22,6 +22,7 @@ mod paths;
 mod qp_states;
 mod rdma;
 mod refusals;
+mod refused_calls;
 mod registers;
 mod states;
 mod tags;
