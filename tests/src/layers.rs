@@ -62,14 +62,16 @@ impl Layers {
             let source = Reader { module: &module, names: &names, tokens: &tokens }.source(file);
             (module, source)
         };
-        Self(modules.into_iter().map(read).collect())
+        let mut modules: BTreeMap<_, _> = modules.into_iter().map(read).collect();
+        // Files that are crates of their own have no root in common.
+        modules.entry(Module::new()).or_default();
+        Self(modules)
     }
 
-    /// Describes each circle of modules below a module, which is empty for the whole crate: the imports that make it.
-    pub fn circles(&self, below: &[&str]) -> Vec<String> {
-        let inside = |module: &Module| module.len() >= below.len() && below.iter().eq(&module[..below.len()]);
+    /// Describes each circle of modules: the imports that make it.
+    pub fn circles(&self) -> Vec<String> {
         let graph: BTreeMap<&Module, Vec<Import>> =
-            self.0.keys().filter(|module| inside(module)).map(|module| (module, self.imports(module))).collect();
+            self.0.keys().map(|module| (module, self.imports(module))).collect();
         let mut told: HashSet<&Module> = HashSet::new();
         let mut circles = Vec::new();
         for &start in graph.keys() {
@@ -83,6 +85,22 @@ impl Layers {
             }
         }
         circles
+    }
+
+    /// Describes each import of a room from its own floor or a higher one. Rooms are the modules of the crate's root, by
+    /// floors from the ground up; modules without a floor stand above all.
+    pub fn upward(&self, floors: &[&[&str]]) -> Vec<String> {
+        let floor_of = |module: &Module| {
+            let room = module.first().map_or("", String::as_str);
+            floors.iter().position(|rooms| rooms.contains(&room)).unwrap_or(floors.len())
+        };
+        let mut upward = Vec::new();
+        for module in self.0.keys().filter(|module| floor_of(module) < floors.len()) {
+            let imports = self.imports(module).into_iter();
+            let up = imports.filter(|one| one.to.first() != module.first() && floor_of(&one.to) >= floor_of(module));
+            upward.extend(up.map(|one| one.text));
+        }
+        upward
     }
 
     /// The imports of a module from modules that are not its ancestors.

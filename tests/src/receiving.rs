@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use doorbell::{Buffer, Failure, Message, Receiver, WcStatus};
 
 use crate::sending_qp::SendingQp;
-use crate::world::Single;
 
 /// Longest time without progress. Even a very busy machine runs each thread within this time.
 pub const PATIENCE: Duration = Duration::from_secs(240);
@@ -81,20 +80,6 @@ pub fn failures(receiver: &mut Receiver, count: usize) -> Vec<Failure> {
         failures.len() >= count
     });
     failures
-}
-
-/// Messages between queue pairs of a bystander. Each of them is a chance for the device to do other work.
-const TURNS: usize = 300;
-
-/// Has the device carry messages of other queue pairs, one after another. Meanwhile it does everything that it can do
-/// for the queues of a test, even on a slow machine.
-pub fn let_the_device_work() {
-    let mut bystander = Single::new(8, 64);
-    bystander.receiver.fill(bystander.queue, &bystander.pool).unwrap();
-    for _ in 0..TURNS {
-        bystander.peers.send(0, 16);
-        messages(&mut bystander.receiver, 1, |_| ());
-    }
 }
 
 /// Asserts that nothing arrives for a while.

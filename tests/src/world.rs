@@ -171,3 +171,17 @@ pub fn both(max_wr: u32, buffer_size: u32) -> impl Iterator<Item = World<QueueId
 
 /// Code of the shortest wait for a receive, 0.01 ms.
 const QUICK: u8 = 1;
+
+/// Messages between queue pairs of a bystander. Each of them is a chance for the device to do other work.
+const TURNS: usize = 300;
+
+/// Has the device carry messages of other queue pairs, one after another. Meanwhile it does everything that it can do
+/// for the queues of a test, even on a slow machine.
+pub fn let_the_device_work() {
+    let mut bystander = Single::new(8, 64);
+    bystander.receiver.fill(bystander.queue, &bystander.pool).unwrap();
+    for _ in 0..TURNS {
+        bystander.peers.send(0, 16);
+        receiving::messages(&mut bystander.receiver, 1, |_| ());
+    }
+}

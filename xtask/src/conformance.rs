@@ -5,13 +5,13 @@ use std::process::Command;
 use crate::isolate::{self, Totals};
 use crate::needs::Needs;
 use crate::session::{Session, whole};
-use crate::steps::{self, EVERYTHING};
+use crate::suite::{EVERYTHING, options, tests};
 use crate::{Result, artifacts};
 
 /// The tests of the comparison itself, and a short comparison.
 pub fn short(session: &Session) -> Result<Totals> {
-    let twins = steps::tests(session, EVERYTHING, &[Needs::Twins])?;
-    let mut totals = isolate::run(&twins, &steps::options(session, 300))?;
+    let twins = tests(session, EVERYTHING, &[Needs::Twins])?;
+    let mut totals = isolate::run(&twins, &options(session, 300))?;
     if session.filter.is_none() {
         totals += compare(session, 10_000)?;
     }

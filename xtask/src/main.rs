@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo xtask                               lists the steps
-//! cargo xtask test                          runs a ring of steps: check, test, proof or network
+//! cargo xtask test                          runs a tier of steps: check, test, proof or network
 //! cargo xtask --filter order direct verbs   runs these steps, and of their tests those whose name contains `order`
 //! cargo xtask --long mutants                runs the long form of a step
 //! cargo xtask --busy 20 test                runs it beside 20 busy loops; --niceness 10 makes them yield
@@ -23,6 +23,7 @@ mod runner;
 mod session;
 mod soak;
 mod steps;
+mod suite;
 
 use std::process::ExitCode;
 

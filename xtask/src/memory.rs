@@ -5,10 +5,11 @@
 
 use std::process::Command;
 
+use crate::Result;
 use crate::artifacts::{self, Artifact};
 use crate::isolate::{self, Binary, Options, Totals};
 use crate::session::{Session, built, counted, installed, skip, whole};
-use crate::{Result, steps};
+use crate::suite::{EVERYTHING, options};
 
 const VALGRIND: &str = "valgrind -q --error-exitcode=9";
 
@@ -22,7 +23,7 @@ pub fn asan(session: &Session) -> Result<Totals> {
         return Ok(skip("Rust has AddressSanitizer for x86_64-unknown-linux-gnu only"));
     }
     // The integration tests load the device without the sanitizer.
-    artifacts::build(&mut session.cargo(steps::EVERYTHING))?;
+    artifacts::build(&mut session.cargo(EVERYTHING))?;
     // Only the tests that run, in one build. The tests of conformance build its program, too.
     let mut cargo = session.cargo(
         "test --no-run -p mlx5-ring -p soft-mlx5 -p doorbell-stepped-tests -p doorbell-tests \
@@ -77,7 +78,7 @@ pub fn tsan(session: &Session) -> Result<Totals> {
     if !cfg!(all(target_arch = "x86_64", target_env = "gnu")) {
         return Ok(skip("Rust has ThreadSanitizer for x86_64-unknown-linux-gnu only"));
     }
-    let chosen = artifacts::build(&mut session.cargo(steps::EVERYTHING))?;
+    let chosen = artifacts::build(&mut session.cargo(EVERYTHING))?;
     let chosen = chosen.into_iter().filter(|a| a.test && a.package == "doorbell-tests" && a.target == "examples");
     let tests: Vec<Binary> = chosen.map(|artifact| artifact.binary).collect();
     let mut cargo =
@@ -89,7 +90,7 @@ pub fn tsan(session: &Session) -> Result<Totals> {
     if !library.is_success() {
         return Ok(library);
     }
-    let mut options = steps::options(session, 300);
+    let mut options = options(session, 300);
     let path = "tsan/x86_64-unknown-linux-gnu/debug/libdoorbell_drop_in.so";
     let path = session.target.join(path).display().to_string();
     options.variables.push(("THREAD_SANITIZER".into(), path));
@@ -102,7 +103,7 @@ pub fn valgrind(session: &Session) -> Result<Totals> {
     if !installed("valgrind") {
         return Ok(skip("valgrind is not installed"));
     }
-    let built = artifacts::build(&mut session.cargo(steps::EVERYTHING))?;
+    let built = artifacts::build(&mut session.cargo(EVERYTHING))?;
     let mut conformance = Command::new(session.target.join("debug/conformance"));
     conformance.env("CONFORMANCE_UNDER", VALGRIND);
     let mut totals = operations(&mut conformance, 3000 * times(session))?;

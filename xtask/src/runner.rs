@@ -7,7 +7,7 @@ use crate::isolate::{self, Binary, Options};
 use crate::needs::Needs;
 use crate::session::{Session, built};
 use crate::soak::{DISTINCT, FAULTS};
-use crate::steps::{on_device, options};
+use crate::suite::{on_device, options};
 use crate::{Result, limits};
 
 /// Runs a test binary that cargo has built, with the arguments of its harness: each test in a process of its own, on a

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::isolate::{self, Totals};
 use crate::needs::Needs;
 use crate::session::{Session, counted};
-use crate::steps::{EVERYTHING, on_device, tests};
+use crate::suite::{EVERYTHING, on_device, tests};
 use crate::{Result, artifacts};
 
 /// Options of the device that [`Needs::Soak`] names.

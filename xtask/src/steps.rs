@@ -5,14 +5,15 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::artifacts;
-use crate::isolate::{self, Binary, Options, Totals};
+use crate::isolate::{self, Totals};
 use crate::needs::Needs;
 use crate::session::{Session, built, counted, installed, skip, whole};
+use crate::suite::{EVERYTHING, on_device, options, tests};
 use crate::{Result, conformance, limits, memory, mutants, packages, soak};
 
 /// When a step runs.
 #[derive(Clone, Copy, PartialEq)]
-enum Ring {
+enum Tier {
     /// After an edit.
     Check,
     /// After an edit, and before a release.
@@ -27,84 +28,84 @@ enum Ring {
 
 struct Step {
     name: &'static str,
-    ring: Ring,
+    tier: Tier,
     run: fn(&Session) -> Result<Totals>,
 }
 
-const fn step(name: &'static str, ring: Ring, run: fn(&Session) -> Result<Totals>) -> Step {
-    Step { name, ring, run }
+const fn step(name: &'static str, tier: Tier, run: fn(&Session) -> Result<Totals>) -> Step {
+    Step { name, tier, run }
 }
 
 /// docs/testing.md describes what each step proves.
 const STEPS: &[Step] = &[
-    step("format", Ring::CheckAndProof, |s| whole(&mut s.cargo("fmt --all --check"))),
-    step("clippy", Ring::CheckAndProof, clippy),
-    step("quick", Ring::Check, quick),
-    step("unit", Ring::Test, unit),
-    step("device", Ring::Test, device),
-    step("direct", Ring::Test, |s| integration(s, "direct")),
-    step("verbs", Ring::Test, |s| integration(s, "verbs")),
-    step("examples", Ring::Test, examples),
-    step("conformance", Ring::Test, conformance::short),
-    step("doctest", Ring::Test, doctest),
-    step("doc", Ring::Proof, doc),
-    step("package", Ring::Proof, packages::run),
-    step("install", Ring::Proof, install),
-    step("features", Ring::Proof, features),
-    step("unchecked", Ring::Proof, unchecked),
-    step("oldest", Ring::Proof, oldest),
-    step("aarch64", Ring::Proof, aarch64),
-    step("programs", Ring::Proof, programs),
-    step("python", Ring::Proof, |s| python(s, "")),
-    step("drop-in", Ring::Proof, drop_in),
-    step("explore", Ring::Proof, explore),
-    step("long-conformance", Ring::Proof, conformance::long),
-    step("asan", Ring::Proof, memory::asan),
-    step("tsan", Ring::Proof, memory::tsan),
-    step("valgrind", Ring::Proof, memory::valgrind),
-    step("mutants", Ring::Proof, mutants::run),
-    step("fuzz", Ring::Proof, fuzz),
-    step("counts", Ring::Proof, counts),
-    step("soak", Ring::Proof, soak::run),
-    step("rxe", Ring::Proof, rxe),
-    step("vm-short", Ring::Network, vm_short),
-    step("vm", Ring::Network, vm),
-    step("newer-libmlx5", Ring::Network, conformance::newer),
-    step("newer-python", Ring::Network, newer_python),
+    step("format", Tier::CheckAndProof, |s| whole(&mut s.cargo("fmt --all --check"))),
+    step("clippy", Tier::CheckAndProof, clippy),
+    step("quick", Tier::Check, quick),
+    step("unit", Tier::Test, unit),
+    step("device", Tier::Test, device),
+    step("direct", Tier::Test, |s| integration(s, "direct")),
+    step("verbs", Tier::Test, |s| integration(s, "verbs")),
+    step("examples", Tier::Test, examples),
+    step("conformance", Tier::Test, conformance::short),
+    step("doctest", Tier::Test, doctest),
+    step("doc", Tier::Proof, doc),
+    step("package", Tier::Proof, packages::run),
+    step("install", Tier::Proof, install),
+    step("features", Tier::Proof, features),
+    step("unchecked", Tier::Proof, unchecked),
+    step("oldest", Tier::Proof, oldest),
+    step("aarch64", Tier::Proof, aarch64),
+    step("programs", Tier::Proof, programs),
+    step("python", Tier::Proof, |s| python(s, "")),
+    step("drop-in", Tier::Proof, drop_in),
+    step("explore", Tier::Proof, explore),
+    step("long-conformance", Tier::Proof, conformance::long),
+    step("asan", Tier::Proof, memory::asan),
+    step("tsan", Tier::Proof, memory::tsan),
+    step("valgrind", Tier::Proof, memory::valgrind),
+    step("mutants", Tier::Proof, mutants::run),
+    step("fuzz", Tier::Proof, fuzz),
+    step("counts", Tier::Proof, counts),
+    step("soak", Tier::Proof, soak::run),
+    step("rxe", Tier::Proof, rxe),
+    step("vm-short", Tier::Network, vm_short),
+    step("vm", Tier::Network, vm),
+    step("newer-libmlx5", Tier::Network, conformance::newer),
+    step("newer-python", Tier::Network, newer_python),
 ];
 
 impl Step {
-    fn is_in(&self, ring: &str) -> bool {
-        match self.ring {
-            Ring::Check => ring == "check",
-            Ring::CheckAndProof => ring == "check" || ring == "proof",
-            Ring::Test => ring == "test",
-            Ring::Proof => ring == "proof",
-            Ring::Network => ring == "network",
+    fn is_in(&self, tier: &str) -> bool {
+        match self.tier {
+            Tier::Check => tier == "check",
+            Tier::CheckAndProof => tier == "check" || tier == "proof",
+            Tier::Test => tier == "test",
+            Tier::Proof => tier == "proof",
+            Tier::Network => tier == "network",
         }
     }
 }
 
 /// Prints the names of all steps.
 pub fn list() {
-    for ring in ["check", "test", "proof", "network"] {
-        let names = STEPS.iter().filter(|step| step.is_in(ring)).map(|step| step.name);
-        println!("{ring}: {}", names.collect::<Vec<_>>().join(" "));
+    for tier in ["check", "test", "proof", "network"] {
+        let names = STEPS.iter().filter(|step| step.is_in(tier)).map(|step| step.name);
+        println!("{tier}: {}", names.collect::<Vec<_>>().join(" "));
     }
 }
 
-/// Runs steps and rings by their names. A step that fails does not keep the others from running.
+/// Runs steps and tiers by their names. A step that fails does not keep the others from running.
 pub fn run(session: Session, names: &[String]) -> Result<bool> {
     let mut steps = Vec::new();
     for name in names {
         let before = steps.len();
         steps.extend(STEPS.iter().filter(|step| step.name == *name || step.is_in(name)));
         if steps.len() == before {
-            return Err(format!("there is no step and no ring {name}: `cargo xtask` lists them"));
+            return Err(format!("there is no step and no tier {name}: `cargo xtask` lists them"));
         }
     }
     let began = Instant::now();
-    // The later steps do not use the network, except those of the ring `network`.
+    // The later steps do not use the network, except those of the tier `network`.
     if !whole(&mut session.cargo("fetch --locked --quiet"))?.is_success() {
         return Err("cargo fetch failed: is there a network?".into());
     }
@@ -151,27 +152,6 @@ pub fn run(session: Session, names: &[String]) -> Result<bool> {
     Ok(broken.is_empty())
 }
 
-/// Everything that all tests need: programs, examples, preloaded libraries and test binaries.
-pub const EVERYTHING: &str = "build --lib --bins --tests --examples";
-
-/// Builds the targets, and returns the test binaries with these needs.
-pub fn tests(session: &Session, targets: &str, needed: &[Needs]) -> Result<Vec<Binary>> {
-    let artifacts = artifacts::build(&mut session.cargo(targets))?;
-    let chosen =
-        artifacts.into_iter().filter(|a| a.test && needed.contains(&Needs::of(&a.package, &a.kind, &a.source)));
-    let chosen: Vec<Binary> = chosen.map(|artifact| artifact.binary).collect();
-    if chosen.is_empty() {
-        return Err(format!("cargo {targets} builds no test of this step"));
-    }
-    Ok(chosen)
-}
-
-/// Options for tests that may use `limit` seconds of processor time.
-pub fn options(session: &Session, limit: u64) -> Options {
-    let arguments = session.selection();
-    Options { limit, arguments, jobs: session.jobs, ..Options::default() }
-}
-
 fn clippy(session: &Session) -> Result<Totals> {
     built(&mut session.cargo("clippy --workspace --all-targets --quiet --locked -- -D warnings"))
 }
@@ -211,20 +191,6 @@ fn integration(session: &Session, path: &str) -> Result<Totals> {
     network.variables.push(("DOORBELL_NETWORKED".into(), "1".into()));
     totals += isolate::run(&tests(session, EVERYTHING, &[Needs::Network])?, &network)?;
     Ok(totals)
-}
-
-/// Addresses of the first device of a fabric, as soft-mlx5's connection manager gives them.
-pub const ADDRESSES: &str = "10.219.0.1,fe80::db:ff:fe00:1";
-
-/// Options for tests that run under `soft-mlx5 run --strict`.
-pub fn on_device(session: &Session, path: &str, more: &[&str]) -> Options {
-    let mut options = options(session, 300);
-    options.under.push(session.target.join("debug/soft-mlx5").display().to_string());
-    let arguments = ["run", "--strict"].iter().chain(more).chain(&["--"]);
-    options.under.extend(arguments.map(ToString::to_string));
-    options.variables.push(("DOORBELL_PATH".into(), path.into()));
-    options.variables.push(("DOORBELL_ADDRESSES".into(), ADDRESSES.into()));
-    options
 }
 
 /// The programs of this repository, each on a device of its own.

@@ -24,6 +24,8 @@ pub fn take() -> Vec<Call> {
     CALLS.take()
 }
 
+pub const WORDS: usize = 256;
+
 /// Effects of a verb.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcome {
@@ -46,7 +48,7 @@ impl Outcome {
                 *arguments.last_mut().unwrap() = ours as u64;
             }
         }
-        for memory in self.memory.chunks_mut(crate::world::WORDS) {
+        for memory in self.memory.chunks_mut(WORDS) {
             memory[ours / 8..theirs.div_ceil(8)].fill(0);
         }
         self

@@ -1,6 +1,6 @@
 //! A made-up context and made-up arguments.
 
-use crate::recorder::{Outcome, take};
+use crate::recorder::{Outcome, WORDS, take};
 use rdma_core_sys::*;
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -17,8 +17,6 @@ pub enum Extent {
     /// All of it exists.
     Full,
 }
-
-pub const WORDS: usize = 256;
 
 /// Memory large enough for any argument of a verb.
 type Memory = Box<[u64; WORDS]>;

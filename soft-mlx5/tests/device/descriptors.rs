@@ -4,27 +4,8 @@ use std::ffi::CString;
 
 use soft_mlx5::Device;
 
-use crate::commands::{alloc_pd, get_context, with_file};
+use crate::commands::{alloc_pd, get_context, open_uverbs, uverbs_number, with_file};
 use crate::world::{errno, serial};
-
-/// Opens the uverbs device with this number.
-pub fn open_uverbs(number: u32) -> i32 {
-    let path = CString::new(format!("/dev/infiniband/uverbs{number}")).unwrap();
-    // SAFETY: a C string.
-    unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) }
-}
-
-/// Returns the number of the uverbs device with this name.
-pub fn uverbs_number(device: &Device) -> u32 {
-    let root = std::env::var("SYSFS_PATH").unwrap();
-    let names = std::fs::read_dir(format!("{root}/class/infiniband_verbs")).unwrap();
-    let belongs = |entry: &std::fs::DirEntry| {
-        let ibdev = std::fs::read_to_string(entry.path().join("ibdev"));
-        ibdev.is_ok_and(|ibdev| ibdev.trim() == device.name())
-    };
-    let entry = names.flatten().find(belongs).unwrap();
-    entry.file_name().to_str().unwrap()["uverbs".len()..].parse().unwrap()
-}
 
 fn stepped() -> (Device, u32) {
     let device = Device::builder().stepped().build().unwrap();

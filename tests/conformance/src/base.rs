@@ -7,9 +7,9 @@ use rdma_core_sys as sys;
 use soft_mlx5::Device;
 use soft_mlx5::engine::inspect::Queues;
 
+use crate::library;
 use crate::memory::Region;
-use crate::plan::Wire;
-use crate::reference;
+use crate::sequence::Settings;
 use crate::verbs::{self, done, made};
 
 /// Longer than the RNR timer of the queues under test.
@@ -32,8 +32,8 @@ pub struct Base {
 
 impl Base {
     /// Without QPs so far.
-    pub fn new(name: &str, wire: &Wire) -> Self {
-        set_environment(wire);
+    pub fn new(name: &str, settings: &Settings) -> Self {
+        set_environment(settings);
         let device = Device::builder().name(name).stepped().strict(true).seed(1).build();
         let device = device.unwrap_or_else(|error| panic!("no device: {error}"));
         let (context, peer_context) = (verbs::open(name), verbs::open(name));
@@ -51,7 +51,7 @@ impl Base {
                 mrs: Vec::new(),
                 dms: Vec::new(),
                 lid: verbs::lid(context),
-                mtu: if wire.small_mtu { sys::IBV_MTU_256 } else { sys::IBV_MTU_1024 },
+                mtu: if settings.small_mtu { sys::IBV_MTU_256 } else { sys::IBV_MTU_1024 },
             }
         }
     }
@@ -187,19 +187,19 @@ pub unsafe fn cq(
 }
 
 /// Sets the environment variables that libmlx5 reads when it creates CQs and QPs.
-fn set_environment(wire: &Wire) {
+fn set_environment(settings: &Settings) {
     let set = |name, value| {
         // SAFETY: the program has one thread.
         unsafe { std::env::set_var(name, value) }
     };
-    set("MLX5_CQE_SIZE", if wire.large_cqe { "128" } else { "64" });
-    let is_drop_ins = reference::is_dropped_in() && !reference::is_being_made();
-    if is_drop_ins && !wire.scatter_to_cqe {
+    set("MLX5_CQE_SIZE", if settings.large_cqe { "128" } else { "64" });
+    let is_drop_ins = library::is_dropped_in() && !library::is_being_made();
+    if is_drop_ins && !settings.scatter_to_cqe {
         // The drop-in creates queue pairs without payload in CQEs by itself.
         // SAFETY: as above.
         unsafe { std::env::remove_var("MLX5_SCATTER_TO_CQE") }
     } else {
-        set("MLX5_SCATTER_TO_CQE", if wire.scatter_to_cqe { "1" } else { "0" });
+        set("MLX5_SCATTER_TO_CQE", if settings.scatter_to_cqe { "1" } else { "0" });
     }
 }
 

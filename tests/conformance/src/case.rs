@@ -9,12 +9,14 @@ use rdma_core_sys as sys;
 
 use crate::difference::{Result, same, same_bytes};
 use crate::fault;
+use crate::library;
 use crate::memory::{Memory, Region};
 use crate::pair::{Pair, same_completions};
 use crate::plan::{self, Entry, Give, Key, Layer, Operation, Send, SendKind, Shape};
 use crate::queue::{CompletionQueue, WorkQueue};
 use crate::reference;
-use crate::session::{self, Kind, Outcome, Plan, Run};
+use crate::sequence::Plan;
+use crate::session::{self, Kind, Outcome, Run};
 use crate::subject::{self, Completion, Receive, Subject};
 use crate::tally;
 use crate::twin::Twin;
@@ -74,7 +76,7 @@ impl<'a> session::Case<'a> for Case<'a> {
             self.poll(count, &[Give::Take])?;
             left -= count;
         }
-        self.twins.begin(&self.shape.wire);
+        self.twins.begin(&self.shape.settings);
         self.compare(true)
     }
 
@@ -180,7 +182,7 @@ impl<'a> Case<'a> {
         let mut regions;
         let subject: Box<dyn Subject> = match shape.layer {
             Layer::Ring | Layer::DropIn => {
-                libmlx5 = reference::make(|| Twin::new("twin_libmlx5", shape, source, target));
+                libmlx5 = library::make(|| Twin::new("twin_libmlx5", shape, source, target));
                 let [(theirs, their_keys), (ours, our_keys)] = [&mut libmlx5, &mut doorbell].map(|twin| {
                     let (pd, access) = (twin.base.pd, [sys::IBV_ACCESS_LOCAL_WRITE, 0]);
                     twin.base.register_as(pd, shape.backing, &memory, memory.arena, access)
@@ -197,7 +199,7 @@ impl<'a> Case<'a> {
             }
             Layer::Safe => {
                 let pools = subject::Pools::new(&doorbell, shape);
-                libmlx5 = reference::make(|| Twin::new("twin_libmlx5", shape, source, target));
+                libmlx5 = library::make(|| Twin::new("twin_libmlx5", shape, source, target));
                 let access = sys::IBV_ACCESS_LOCAL_WRITE;
                 let pooled = pools.memory();
                 let keys: Vec<_> = pooled.iter().map(|region| libmlx5.base.register_arena(*region, access)).collect();

@@ -11,6 +11,7 @@ mod base;
 mod case;
 mod difference;
 mod fault;
+mod library;
 mod memory;
 mod opaque;
 mod pair;
@@ -23,8 +24,10 @@ mod qp_states;
 mod queue;
 mod reference;
 mod sends;
+mod sequence;
 mod session;
 mod shrink;
+mod sizes;
 mod subject;
 mod supervise;
 mod tags;
@@ -42,7 +45,8 @@ use clap::Parser;
 
 use fault::Fault;
 use memory::Memory;
-use session::{OPERATIONS, Run};
+use sequence::OPERATIONS;
+use session::Run;
 use shrink::Failure;
 use tally::Tally;
 
@@ -106,7 +110,7 @@ fn work(options: &Options, sessions: u64) -> ExitCode {
         }
     }
     print!("{}", tally.lines());
-    if let Some(library) = reference::library() {
+    if let Some(library) = library::library() {
         println!("library: {library}");
     }
     ExitCode::SUCCESS

@@ -3,9 +3,7 @@
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 
-use crate::plan::{ARENA, LONGEST};
-use crate::tags::HEADERS;
-use crate::twin;
+use crate::sizes::{ARENA, HEADERS, LONGEST, SOURCE};
 
 /// A piece of memory that it does not own.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +97,7 @@ pub struct Memory {
 impl Memory {
     pub fn new() -> Self {
         const PAGE: usize = 4096;
-        let sizes = [ARENA as usize, twin::SOURCE, LONGEST as usize, HEADERS];
+        let sizes = [ARENA as usize, SOURCE, LONGEST as usize, HEADERS];
         let len = PAGE + sizes.iter().map(|size| size.next_multiple_of(PAGE)).sum::<usize>();
         // SAFETY: the name is a string; a new mapping at an address that the kernel chooses.
         let (dma_buf, start) = unsafe {
@@ -117,7 +115,7 @@ impl Memory {
             // SAFETY: a part of the mapping, which stays and is reached only through the value.
             unsafe { Region::new(start, size) }
         });
-        twin::fill_source(source);
+        fill_source(source);
         Self { arena, source, target, headers, dma_buf, start: start as u64 }
     }
 }
@@ -169,4 +167,10 @@ impl Arena {
         }
         Ok(compared)
     }
+}
+
+/// Fills the memory that peers send from with bytes that show their offset.
+fn fill_source(memory: Region) {
+    let bytes: Vec<u8> = (0..memory.len()).map(|at| (at * 167 / 16 + at) as u8).collect();
+    memory.write(&bytes);
 }

@@ -6,8 +6,8 @@ use mlx5_wire::cqe::Cqe64;
 use soft_mlx5::engine::inspect::Queues;
 
 use crate::difference::{Difference, Result, describe, same, same_bytes};
+use crate::library;
 use crate::queue::{CompletionQueue, WorkQueue, Wqe};
-use crate::reference;
 use crate::tally::{self, Tally};
 
 /// Queues larger than this are compared as a whole only on request.
@@ -113,7 +113,7 @@ impl Pair {
             return Err(Difference::new(name, was(orders[0]), was(orders[1])));
         };
         if !in_order {
-            self.diverged |= shared && !reference::appends_freed_slots();
+            self.diverged |= shared && !library::appends_freed_slots();
             tally.add(tally::OUT_OF_ORDER, 1);
         }
         Ok(())

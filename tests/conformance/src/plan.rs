@@ -9,9 +9,10 @@ use std::ops::RangeInclusive;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use crate::library;
 use crate::opaque::Backing;
-use crate::reference;
-use crate::session::{OPERATIONS, Plan};
+use crate::sequence::{OPERATIONS, Plan, Settings, Traffic};
+use crate::sizes::{ARENA, BUFFER, LONGEST};
 
 /// The layer of doorbell that is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,22 +38,9 @@ pub struct Shape {
     pub max_sge: u32,
     /// A buffer in every slot of the SRQ, also in the slot that stays unposted.
     pub spare: bool,
-    pub wire: Wire,
+    pub settings: Settings,
     /// Messages received before the sequence starts, which bring the counters near their wrap.
     pub lead: u32,
-}
-
-/// Settings of the adapter and the wire, which do not depend on the queues.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Wire {
-    /// CQEs of 128 bytes.
-    pub large_cqe: bool,
-    /// Short payloads come inside CQEs.
-    pub scatter_to_cqe: bool,
-    /// Packets of 256 bytes instead of 1024.
-    pub small_mtu: bool,
-    /// Packets are lost and overtake each other.
-    pub lossy: bool,
 }
 
 /// Key of an entry of a scatter list.
@@ -126,29 +114,6 @@ pub enum Operation {
         solicited_only: bool,
     },
 }
-
-/// Actions of peers and connections, for each kind of sends.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Traffic<S> {
-    /// Messages of a peer; the device works on them now or later. A connection that has failed is
-    /// reset and connected first, or not.
-    Send { qp: u32, sends: Vec<S>, restart: bool, run: bool },
-    /// The device works until there is nothing left to do.
-    Run,
-    /// Time passes: retries happen.
-    Wait { milliseconds: u32 },
-    /// A QP goes to error: the device flushes its receives, and a message that it is receiving ends.
-    Fail { qp: u32 },
-    /// A QP and its peer are reset and connected.
-    Reset { qp: u32 },
-}
-
-/// Bytes of memory that scatter lists of the ring layer name.
-pub const ARENA: u32 = 16 * 1024;
-/// Bytes of a buffer of the safe layer.
-pub const BUFFER: u32 = 1024;
-/// Longest message.
-pub const LONGEST: u32 = 4000;
 
 /// Sizes of receive queues and of SRQs: every power of two that the device has.
 const SIZES: u64 = 16;
@@ -242,7 +207,7 @@ fn operation(shape: &Shape) -> impl Strategy<Value = Operation> + use<> {
 /// Shapes go round by the number of the session, so that each kind comes up often enough.
 fn shape(session: u64) -> impl Strategy<Value = Shape> {
     let layer = match session % 2 {
-        _ if reference::is_dropped_in() => Layer::DropIn,
+        _ if library::is_dropped_in() => Layer::DropIn,
         0 => Layer::Ring,
         _ => Layer::Safe,
     };
@@ -274,7 +239,7 @@ fn shape(session: u64) -> impl Strategy<Value = Shape> {
             max_wr: if shared { (1 << log) - u32::from(log > 0) } else { 1 << log },
             max_sge,
             spare: spare && shared && layer != Layer::DropIn,
-            wire: Wire { large_cqe, scatter_to_cqe: scatter_to_cqe && !backing.is_opaque(), small_mtu, lossy },
+            settings: Settings { large_cqe, scatter_to_cqe: scatter_to_cqe && !backing.is_opaque(), small_mtu, lossy },
             lead: if lead { WRAP - back } else { 0 },
         },
     )

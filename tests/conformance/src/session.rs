@@ -7,19 +7,9 @@ use proptest::strategy::Strategy;
 use crate::difference::{self, Difference};
 use crate::fault::Fault;
 use crate::memory::Memory;
-use crate::plan::Traffic;
+use crate::sequence::{Plan, Traffic};
 use crate::tally::{self, Tally};
 use crate::twins::{Twin, Twins};
-
-/// Operations of a session.
-pub const OPERATIONS: usize = 250;
-
-/// A session.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Plan<S, O> {
-    pub shape: S,
-    pub operations: Vec<O>,
-}
 
 /// The plan of a kind of session.
 pub type PlanOf<K> = Plan<<K as Kind>::Shape, <K as Kind>::Operation>;

@@ -8,10 +8,11 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::case::Queues;
 use crate::difference::Difference;
+use crate::library;
 use crate::memory::Memory;
-use crate::reference;
 use crate::sends::Sends;
-use crate::session::{Kind, Outcome, Plan, PlanOf, Run};
+use crate::sequence::Plan;
+use crate::session::{Kind, Outcome, PlanOf, Run};
 use crate::tags::Tags;
 use crate::tally::Tally;
 
@@ -55,7 +56,7 @@ macro_rules! of_kind {
             (round, turn) => {
                 let session = (ROUND - 1) * round + turn;
                 match (session / TAGS, session % TAGS) {
-                    (number, 4) if !reference::is_dropped_in() => $function::<Tags>(number, $session $(, $argument)*),
+                    (number, 4) if !library::is_dropped_in() => $function::<Tags>(number, $session $(, $argument)*),
                     _ => $function::<Queues>(session - session / TAGS, $session $(, $argument)*),
                 }
             }

@@ -11,8 +11,8 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::fault::Fault;
-use crate::reference;
-use crate::session::OPERATIONS;
+use crate::library;
+use crate::sequence::OPERATIONS;
 use crate::tally::{self, Of, Tally};
 
 /// Sessions of one process.
@@ -85,7 +85,7 @@ pub fn replay_command(session: u64, fault: Option<Fault>) -> String {
     let mut arguments = vec!["--replay".to_owned(), format!("{session:#x}")];
     arguments.extend(inject(fault));
     let arguments = arguments.join(" ");
-    let under = if reference::is_dropped_in() { "target/debug/doorbell run -- " } else { "" };
+    let under = if library::is_dropped_in() { "target/debug/doorbell run -- " } else { "" };
     format!("{under}cargo run -p doorbell-conformance --bin conformance -- {arguments}")
 }
 
@@ -108,7 +108,7 @@ pub fn run(seed: u64, operations: u64, fault: Option<Fault>) -> ExitCode {
 fn verdict(tally: &Tally) -> ExitCode {
     print!("{}", tally.table());
     println!("conformance: with {}", tally.library.as_deref().unwrap_or("no libmlx5"));
-    let sessions = if reference::is_dropped_in() { Of::DropIn } else { Of::Rings };
+    let sessions = if library::is_dropped_in() { Of::DropIn } else { Of::Rings };
     let missing = tally.missing(sessions);
     if !missing.is_empty() {
         println!("conformance: FAILED: too little was tried: {}", missing.join("; "));

@@ -9,7 +9,7 @@ use rdma_core_sys as sys;
 
 use crate::base::{self, Base};
 use crate::memory::Region;
-use crate::plan::{self, Send, SendKind, Shape};
+use crate::plan::{Send, SendKind, Shape};
 use crate::twins;
 use crate::verbs::{self, done, made};
 
@@ -46,7 +46,7 @@ impl Twin {
 
     /// Peers send from `source`, and may write to `target`.
     pub fn new(name: &str, shape: &Shape, source: Region, target: Region) -> Self {
-        let base = Base::new(name, &shape.wire);
+        let base = Base::new(name, &shape.settings);
         // SAFETY: the context is open, and everything made from it is destroyed before it is closed.
         unsafe {
             let channel = verbs::channel(base.context);
@@ -202,12 +202,3 @@ impl Shape {
         self.cq_entries() * self.max_sge.min(2) + 64
     }
 }
-
-/// Fills the memory that peers send from with bytes that show their offset.
-pub fn fill_source(memory: Region) {
-    let bytes: Vec<u8> = (0..memory.len()).map(|at| (at * 167 / 16 + at) as u8).collect();
-    memory.write(&bytes);
-}
-
-/// Bytes that peers send from.
-pub const SOURCE: usize = 2048 + plan::LONGEST as usize;

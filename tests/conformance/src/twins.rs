@@ -9,7 +9,7 @@ use soft_mlx5::engine::inspect::Queues;
 use crate::base::Base;
 use crate::difference::{Result, same, same_bytes};
 use crate::memory::{Arena, Region};
-use crate::plan::Wire;
+use crate::sequence::Settings;
 use crate::tally::{self, Tally};
 use crate::verbs::{fields, same_fields};
 
@@ -61,9 +61,9 @@ impl<T: Twin> Twins<T> {
     }
 
     /// The lead is over.
-    pub fn begin(&mut self, wire: &Wire) {
+    pub fn begin(&mut self, settings: &Settings) {
         self.payload = true;
-        if wire.lossy {
+        if settings.lossy {
             let faults = Faults { loss: 0.02, reordering: 0.05, ..Faults::default() };
             for base in self.bases() {
                 base.device.set_faults(faults);

@@ -58,6 +58,9 @@ pub fn take_events(channel: *mut sys::ibv_comp_channel) {
     }
 }
 
+/// Queue key of all QPs.
+pub const QKEY: u32 = 0x1122_3344;
+
 /// Takes a QP to states one after the other.
 pub fn to(qp: *mut sys::ibv_qp, states: &[sys::ibv_qp_state]) {
     connect(qp, states, Default::default());
@@ -68,7 +71,7 @@ pub fn connect(qp: *mut sys::ibv_qp, to: &[sys::ibv_qp_state], peer: sys::ibv_qp
     let attr = sys::ibv_qp_attr {
         port_num: 1,
         qp_access_flags: sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_READ | sys::IBV_ACCESS_REMOTE_ATOMIC,
-        qkey: crate::sends::QKEY,
+        qkey: QKEY,
         rq_psn: 0x10,
         sq_psn: 0x10,
         max_dest_rd_atomic: 1,

@@ -3,7 +3,7 @@
 use std::mem::forget;
 
 use doorbell::{AsyncEvent, Message};
-use doorbell_tests::world::TwoSrqs;
+use doorbell_tests::world::{TwoSrqs, let_the_device_work};
 use doorbell_tests::{message, receiving};
 
 /// Receives of each of the two SRQs.
@@ -57,7 +57,7 @@ fn messages_of_two_queues_by_turns_do_not_overrun_their_cq() {
     while let Some(next) = batch.next() {
         count(numbers, &mut seen, &next.unwrap());
         if seen == [RECEIVES / 2; 2] {
-            receiving::let_the_device_work();
+            let_the_device_work();
         }
     }
     drop(batch);
@@ -79,7 +79,7 @@ fn a_post_after_a_forgotten_batch_of_two_queues_does_not_overrun_their_cq() {
     for (srq, buffers) in world.srqs.into_iter().zip(taken) {
         world.receiver.post(srq, buffers).unwrap();
     }
-    receiving::let_the_device_work();
+    let_the_device_work();
     finish(world, seen);
 }
 
@@ -92,7 +92,7 @@ fn messages_of_two_queues_one_at_a_time_do_not_overrun_their_cq() {
         let message = world.receiver.next().expect("it has arrived").unwrap();
         count(numbers, &mut seen, &message);
         if taken % 8 == 0 {
-            receiving::let_the_device_work();
+            let_the_device_work();
         }
     }
     finish(world, seen);

@@ -3,7 +3,7 @@
 use std::mem::forget;
 
 use doorbell::{BufferPool, Completions, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig, SrqId};
-use doorbell_tests::world::{Shared, Single, World, both};
+use doorbell_tests::world::{Shared, Single, World, both, let_the_device_work};
 use doorbell_tests::{Peers, device, message, receiving};
 
 /// Takes `count` messages of a batch, which go back to their queue, and forgets the batch.
@@ -63,7 +63,7 @@ fn a_reset_after_a_forgotten_batch_posts_nothing() {
     // There is no receive for them. A write of the device would be in the buffers at once.
     w.peers.burst(3);
     receiving::nothing(&mut w.receiver);
-    receiving::let_the_device_work();
+    let_the_device_work();
     assert!(ours.iter().all(|buffer| buffer.iter().all(|&byte| byte == 0xaa)));
 }
 

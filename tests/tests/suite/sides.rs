@@ -6,6 +6,7 @@ use doorbell::{
 };
 use doorbell_tests::peers::join;
 use doorbell_tests::sending::{bytes_of, completions};
+use doorbell_tests::world::let_the_device_work;
 use doorbell_tests::{assert_matches, device, receiving};
 
 /// Requests of the side that sends: as many basic blocks, which the device does not round.
@@ -82,7 +83,7 @@ fn a_message_to_a_queue_pair_that_only_sends_fails_where_it_was_sent() {
     one.post(&near).unwrap().token(5).send(b"hello").unwrap();
     let ended = completions(one, 1, |sent| (sent.token, sent.status));
     assert_matches!(ended[..], [(5, status)] if !status.is_success());
-    receiving::let_the_device_work();
+    let_the_device_work();
     assert!(other.poll().next().is_none());
     assert!(!other.is_busy(&far));
 }

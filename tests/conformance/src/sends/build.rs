@@ -3,7 +3,8 @@
 use rdma_core_sys as sys;
 
 use super::plan::Kind;
-use super::request::{Destination, QKEY, Request};
+use super::request::{Destination, Request};
+use crate::verbs::QKEY;
 
 /// Builds a batch, and posts or aborts it; returns the errno. Every other request with an address sets it after the
 /// payload.

@@ -15,11 +15,12 @@ use proptest::strategy::Strategy;
 use rdma_core_sys as sys;
 
 use crate::difference::{Difference, Result, same};
+use crate::library;
 use crate::memory::Memory;
 use crate::pair::same_completions;
 use crate::queue::CompletionQueue;
-use crate::reference;
-use crate::session::{self, Kind, Outcome, Plan, Run};
+use crate::sequence::Plan;
+use crate::session::{self, Kind, Outcome, Run};
 use crate::subject::status;
 use crate::tally;
 use crate::twins::Twins;
@@ -30,8 +31,6 @@ use queue::Queue;
 use request::Request;
 use subject::Subject;
 use twin::Twin;
-
-pub use request::QKEY;
 
 /// Sessions of sends.
 pub struct Sends;
@@ -81,7 +80,7 @@ impl<'a> session::Case<'a> for Case<'a> {
 
     fn lead(&mut self) -> Result<()> {
         self.blocks_lead()?;
-        self.twins.begin(&self.shape.wire);
+        self.twins.begin(&self.shape.settings);
         self.compare(true)
     }
 
@@ -135,11 +134,11 @@ impl<'a> Case<'a> {
         // Atomics find small numbers.
         memory.target.write(&vec![0; memory.target.len()]);
         let doorbell = Twin::new("twin_doorbell", shape, &memory);
-        let libmlx5 = reference::make(|| Twin::new("twin_libmlx5", shape, &memory));
+        let libmlx5 = library::make(|| Twin::new("twin_libmlx5", shape, &memory));
         let written = doorbell.written.into_iter().zip(libmlx5.written).map(|(ours, theirs)| [ours, theirs]);
         let written = written.chain([[memory.headers; 2]]).collect();
         assert_eq!(libmlx5.keys, doorbell.keys, "equal keys");
-        let subject = (!reference::is_dropped_in()).then(|| Subject::new(&doorbell, shape, run.fault));
+        let subject = (!library::is_dropped_in()).then(|| Subject::new(&doorbell, shape, run.fault));
         let (theirs, ours) = (libmlx5.base.queues(), doorbell.base.queues());
         let cqs = [
             CompletionQueue::of_sends(&theirs, libmlx5.base.qp_num(0)),

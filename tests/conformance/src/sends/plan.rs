@@ -3,10 +3,11 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use crate::library;
 use crate::opaque::Backing;
-use crate::plan::{Entry, Key, LONGEST, Traffic, Wire, traffic};
-use crate::reference;
-use crate::session::{OPERATIONS, Plan};
+use crate::plan::{Entry, Key, traffic};
+use crate::sequence::{OPERATIONS, Plan, Settings, Traffic};
+use crate::sizes::LONGEST;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
@@ -18,7 +19,7 @@ pub struct Shape {
     pub max_wr: u32,
     pub max_sge: u32,
     pub max_inline: u32,
-    pub wire: Wire,
+    pub settings: Settings,
     /// `MLX5_SHUT_UP_BF` and `MLX5_POST_SEND_PREFER_BF`.
     pub shut_up_bf: bool,
     pub prefer_bf: bool,
@@ -145,7 +146,7 @@ fn shape(number: u64) -> impl Strategy<Value = Shape> {
         move |(qps, max_sge, max_inline, [large_cqe, scatter_to_cqe, small_mtu, lossy], back, bf)| {
             let (_, shut_up_bf, prefer_bf) = bf;
             // The drop-in copies no WQEs to registers.
-            let shut_up_bf = shut_up_bf || reference::is_dropped_in();
+            let shut_up_bf = shut_up_bf || library::is_dropped_in();
             Shape {
                 datagrams,
                 backing,
@@ -153,7 +154,7 @@ fn shape(number: u64) -> impl Strategy<Value = Shape> {
                 max_wr,
                 max_sge,
                 max_inline,
-                wire: Wire {
+                settings: Settings {
                     large_cqe,
                     scatter_to_cqe: scatter_to_cqe && !backing.is_opaque(),
                     small_mtu,

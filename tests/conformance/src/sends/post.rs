@@ -10,9 +10,9 @@ use super::{Case, queue, subject};
 use crate::difference::{Difference, Result, same};
 use crate::plan::{Entry, Key};
 use crate::session::Case as _;
+use crate::sizes::SOURCE;
 use crate::subject::UNKNOWN_KEY;
 use crate::tally;
-use crate::twin::SOURCE;
 use crate::verbs;
 
 impl Case<'_> {

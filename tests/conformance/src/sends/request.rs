@@ -6,6 +6,7 @@ use mlx5_wire::datagram::DatagramSegment;
 use rdma_core_sys as sys;
 
 use super::plan::Kind;
+use crate::verbs::QKEY;
 
 /// Everything of a request that is not the queue's.
 #[derive(Clone)]
@@ -25,9 +26,6 @@ pub struct Destination {
     pub ah: *mut sys::ibv_ah,
     pub qpn: u32,
 }
-
-/// Queue key of all that take datagrams.
-pub const QKEY: u32 = 0x1122_3344;
 
 impl Request {
     /// Basic blocks of its WQE.

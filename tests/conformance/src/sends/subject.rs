@@ -9,10 +9,11 @@ use mlx5_wire::datagram::DatagramSegment;
 use rdma_core_sys as sys;
 
 use super::plan::Shape;
-use super::request::{QKEY, Request};
+use super::request::Request;
 use super::twin::Twin;
 use crate::fault::{self, Fault};
 use crate::memory::Region;
+use crate::verbs::QKEY;
 use crate::verbs::{init_obj, send_queue, some};
 
 /// A CQE as the ring reports it.

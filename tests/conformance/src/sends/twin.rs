@@ -61,7 +61,7 @@ impl Twin {
     /// Requests send from `source` and read into the arena; peers have `target` and receive in `headers`.
     pub fn new(name: &str, shape: &Shape, memory: &Memory) -> Self {
         set_environment(shape);
-        let mut base = Base::new(name, &shape.wire);
+        let mut base = Base::new(name, &shape.settings);
         // SAFETY: the context is open.
         let (cq, recv_cq) = unsafe {
             let none = ptr::null_mut();

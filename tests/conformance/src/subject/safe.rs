@@ -5,9 +5,10 @@ use rdma_core_sys as sys;
 
 use super::{Completion, Receive, Subject, Wrapped, domain};
 use crate::memory::Region;
-use crate::plan::{BUFFER, Entry, Give, Shape};
+use crate::plan::{Entry, Give, Shape};
 use crate::queue::Wqe;
 use crate::reference::Refusal;
+use crate::sizes::BUFFER;
 use crate::twin::Twin;
 
 /// Buffers that messages were taken in stay with the program for this many messages.

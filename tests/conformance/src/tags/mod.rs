@@ -20,7 +20,8 @@ use crate::difference::{Difference, Result, same};
 use crate::memory::Memory;
 use crate::pair::{Pair, same_completions};
 use crate::queue::{CompletionQueue, WorkQueue};
-use crate::session::{self, Case as _, Kind, Outcome, Plan, Run};
+use crate::sequence::Plan;
+use crate::session::{self, Case as _, Kind, Outcome, Run};
 use crate::tally;
 use crate::twins::Twins;
 
@@ -29,8 +30,6 @@ use list::CommandQueue;
 use plan::{Operation, Send, SendKind, Shape};
 use subject::Subject;
 use twin::Twin;
-
-pub use twin::HEADERS;
 
 /// Receives that an adapter wants to see posted before it takes messages, and a few more.
 const FIRST: u32 = 40;
@@ -94,7 +93,7 @@ impl<'a> session::Case<'a> for Case<'a> {
         self.receives(&vec![0; FIRST as usize])?;
         self.operations_lead()?;
         self.unexpected_lead()?;
-        self.twins.begin(&self.shape.wire);
+        self.twins.begin(&self.shape.settings);
         self.compare(true)
     }
 

@@ -3,8 +3,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::plan::{ARENA, Entry, Key, Traffic, Wire, traffic};
-use crate::session::{OPERATIONS, Plan};
+use crate::plan::{Entry, Key, traffic};
+use crate::sequence::{OPERATIONS, Plan, Settings, Traffic};
+use crate::sizes::ARENA;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
@@ -15,7 +16,7 @@ pub struct Shape {
     /// Receives for messages that match nothing.
     pub slots: u32,
     pub qps: u32,
-    pub wire: Wire,
+    pub settings: Settings,
     /// Few operations ask for a CQE.
     pub quiet: bool,
     /// Operations before the sequence starts, which bring the index of the command queue near its wrap.
@@ -149,7 +150,7 @@ fn shape(number: u64) -> impl Strategy<Value = Shape> {
             max_ops,
             slots,
             qps,
-            wire: Wire { large_cqe, scatter_to_cqe, small_mtu, lossy },
+            settings: Settings { large_cqe, scatter_to_cqe, small_mtu, lossy },
             quiet,
             lead: if lead { WRAP - back } else { 0 },
             unexpected: if unexpected { WRAP - back } else { 0 },

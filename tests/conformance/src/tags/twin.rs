@@ -11,6 +11,7 @@ use rdma_core_sys as sys;
 use super::plan::{Send, SendKind, Shape};
 use crate::base::{self, Base};
 use crate::memory::Region;
+use crate::sizes::{HEADER, HEADERS};
 use crate::twin::Objects;
 use crate::twins;
 use crate::verbs::{self, done, made};
@@ -19,10 +20,6 @@ use crate::verbs::{self, done, made};
 const SENDS: u32 = 256;
 const FINS: u32 = 128;
 const FIN: usize = Tmh::SIZE + Rvh::SIZE;
-
-/// Headers that peers send: each stays until as many more were written as there are places.
-const HEADER: usize = Tmh::SIZE + Rvh::SIZE;
-pub const HEADERS: usize = 4096 * HEADER;
 
 pub struct Twin {
     pub base: Base,
@@ -46,7 +43,7 @@ const WC_FLAGS: u32 = sys::IBV_WC_EX_WITH_BYTE_LEN | sys::IBV_WC_EX_WITH_QP_NUM 
 impl Twin {
     /// Peers send from `source` and `headers`, and get their FINs in `fins`.
     pub fn new(name: &str, shape: &Shape, [source, headers, fins]: [Region; 3]) -> Self {
-        let mut base = Base::new(name, &shape.wire);
+        let mut base = Base::new(name, &shape.settings);
         let register = |base: &mut Base, memory, access| (memory, base.register(base.peer_pd, memory, access));
         // SAFETY: the context is open, and everything made from it is destroyed before it is closed.
         let (cq, srq, send_cq) = unsafe {
