@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use mlx5_wire::firmware::command::{Numbered, Opcode, Reply, Request};
 use soft_mlx5::LinkLayer;
-use soft_mlx5::commands::{Access, Dma, Function, Interrupts, Piece};
+use soft_mlx5::pci::{Access, Dma, Function, Interrupts, Piece};
 use soft_mlx5::engine::NicConfig;
 
 use crate::input::Input;

@@ -2,7 +2,7 @@
 
 use mlx5_wire::firmware::cq::{CqContext, CreateCq, ModifyCq, QueryCqReply, modify};
 
-use super::Function;
+use super::Execution;
 use super::capabilities::GENERAL;
 use super::memory::QueueMemory;
 use super::objects::{Entry, Id, Kind};
@@ -25,7 +25,7 @@ fn check_size(context: &CqContext) -> Result<u32> {
     Ok(1 << context.log_size)
 }
 
-impl Function {
+impl Execution<'_> {
     /// Returns the event queue in the context of a CQ.
     pub(super) fn eqn_of(context: &[u8]) -> u8 {
         CqContext::from_prefix(context).map_or(0, |context| context.eqn)
@@ -40,8 +40,8 @@ impl Function {
         }
         // No reference: libmlx5 frees the page of a context's CQs before the kernel destroys the CQs that a program
         // left.
-        self.objects.check_use(Id(Kind::Uar, context.uar_page), uid)?;
-        let mut uses = vec![self.objects.check_use(Id(Kind::Eq, context.eqn.into()), uid)?];
+        self.state.objects.check_use(Id(Kind::Uar, context.uar_page), uid)?;
+        let mut uses = vec![self.state.objects.check_use(Id(Kind::Eq, context.eqn.into()), uid)?];
         let memory = QueueMemory {
             log_page_size: context.log_page_size,
             page_offset: context.page_offset,
@@ -65,13 +65,13 @@ impl Function {
         };
         let cq = self.nic.create_cq_in(attr, &found.spaces)?;
         let context = context.to_bytes().to_vec();
-        self.objects.insert(Id(Kind::Cq, cq.0), Entry { uid, uses, context, ..Entry::default() });
+        self.state.objects.insert(Id(Kind::Cq, cq.0), Entry { uid, uses, context, ..Entry::default() });
         created(output, cq.0)
     }
 
     pub(super) fn query_cq(&mut self, command: &Command, output: &mut [u8]) -> Result {
         let number = command.number()?;
-        let entry = self.objects.find(Id(Kind::Cq, number), command.uid())?;
+        let entry = self.state.objects.find(Id(Kind::Cq, number), command.uid())?;
         let context = CqContext::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)?;
         const OVERRUN: u8 = 9;
         let status = self.nic.cq_status(Cqn(number))?;
@@ -102,7 +102,7 @@ impl Function {
     fn moderate_cq(&mut self, modify: &ModifyCq, id: Id, uid: u16) -> Result {
         const PERIOD: u32 = 1 << 0;
         const COUNT: u32 = 1 << 1;
-        let entry = self.objects.find_mut(id, uid)?;
+        let entry = self.state.objects.find_mut(id, uid)?;
         if modify.field_select & !(PERIOD | COUNT) != 0 {
             return Err(Refusal::FIELDS);
         }
@@ -119,7 +119,7 @@ impl Function {
     }
 
     fn resize_cq(&mut self, command: &Command, modify: &ModifyCq, id: Id, uid: u16) -> Result {
-        let entry = self.objects.find(id, uid)?;
+        let entry = self.state.objects.find(id, uid)?;
         let old = CqContext::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)?;
         let new = modify.context;
         let (cqe_size, cqe_count) = (cqe_size(&old)?, check_size(&new)?);
@@ -141,7 +141,7 @@ impl Function {
             Errno(libc::EINVAL) => Refusal::UNREAD,
             other => other.into(),
         })?;
-        let entry = self.objects.find_mut(id, uid)?;
+        let entry = self.state.objects.find_mut(id, uid)?;
         let bytes = entry.context.first_chunk_mut().ok_or(Refusal::NO_OBJECT)?;
         let context =
             CqContext { log_size: new.log_size, log_page_size: new.log_page_size, page_offset: new.page_offset, ..old };

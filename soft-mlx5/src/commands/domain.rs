@@ -2,38 +2,38 @@
 
 use mlx5_wire::firmware::command::Multicast;
 
-use super::Function;
+use super::Execution;
 use super::capabilities::GENERAL;
 use super::objects::{Entry, Id, Kind};
 use super::opcodes::{Command, Result, created};
 use super::refusal::Refusal;
 use crate::objects::Qpn;
 
-impl Function {
+impl Execution<'_> {
     /// Bytes of the answer of QUERY_Q_COUNTER.
     pub(super) const QUEUE_COUNTERS: usize = 0x100;
 
     /// Makes an object that is no more than its number.
     pub(super) fn create_numbered(&mut self, kind: Kind, command: &Command, output: &mut [u8]) -> Result {
         let entry = Entry { uid: command.uid(), ..Entry::default() };
-        created(output, self.objects.insert_new(kind, entry)?)
+        created(output, self.state.objects.insert_new(kind, entry)?)
     }
 
     pub(super) fn alloc_pd(&mut self, command: &Command, output: &mut [u8]) -> Result {
         let pd = self.nic.alloc_pd()?;
         let entry = Entry { uid: command.uid(), ..Entry::default() };
-        self.objects.insert(Id(Kind::Pd, pd.0), entry);
+        self.state.objects.insert(Id(Kind::Pd, pd.0), entry);
         created(output, pd.0)
     }
 
     /// A user is the driver's, whoever the command names.
     pub(super) fn create_user(&mut self, _: &Command, output: &mut [u8]) -> Result {
-        created(output, self.objects.insert_new(Kind::User, Entry::default())?)
+        created(output, self.state.objects.insert_new(Kind::User, Entry::default())?)
     }
 
     pub(super) fn destroy_user(&mut self, command: &Command, _: &mut [u8]) -> Result {
         let uid = command.number()?;
-        if u16::try_from(uid).is_ok_and(|uid| self.objects.owns(uid)) {
+        if u16::try_from(uid).is_ok_and(|uid| self.state.objects.owns(uid)) {
             return Err(Refusal::IN_USE);
         }
         self.destroy(Kind::User, command)
@@ -42,12 +42,12 @@ impl Function {
     /// Counters of queues: nothing is counted.
     pub(super) fn query_q_counter(&mut self, command: &Command, _: &mut [u8]) -> Result {
         let set = command.input.get(0x1f).copied().ok_or(Refusal::INPUT_LENGTH)?;
-        self.objects.find(Id(Kind::Counters, set.into()), command.uid()).map(drop)
+        self.state.objects.find(Id(Kind::Counters, set.into()), command.uid()).map(drop)
     }
 
     fn member(&self, command: &Command) -> Result<(Qpn, [u8; 16])> {
         let Multicast { qpn, gid, .. } = command.parse()?;
-        self.objects.find(Id(Kind::Qp, qpn), command.uid())?;
+        self.state.objects.find(Id(Kind::Qp, qpn), command.uid())?;
         Ok((Qpn(qpn), gid))
     }
 

@@ -6,13 +6,13 @@ use mlx5_wire::firmware::eq::{
     CommandData, CqErrorData, CreateEq, EqContext, Eqe, PortData, QueryEqReply, QueueData, event,
 };
 
-use super::Function;
 use super::capabilities::GENERAL;
 use super::host::Interrupts;
 use super::memory::QueueMemory;
 use super::objects::{Entry, Id, Kind};
 use super::opcodes::{Command, Result, answer, created};
 use super::refusal::Refusal;
+use super::{Commands, Execution};
 use crate::objects::Event;
 use crate::objects::memory::{Span, Unmapped};
 
@@ -124,8 +124,8 @@ fn of_queue(kind: u8, queue_type: u8, number: u32) -> Eqe {
     Eqe { event: kind, data, ..Eqe::ZERO }
 }
 
-impl Function {
-    /// Returns the event queue to which commands that are posted now report. Call this before [`Self::execute`].
+impl Commands {
+    /// Returns the event queue to which commands that are posted now report. Call this before the commands are executed.
     pub fn command_events(&self) -> Option<CommandEvents> {
         let takes = |queue: &EventQueue| queue.mask >> event::COMMAND & 1 != 0;
         let found = self.eqs.queues.iter().find(|(_, queue)| takes(queue));
@@ -134,66 +134,71 @@ impl Function {
 
     /// Reports commands in these slots as complete, after their outputs and ownership bits were written. Does nothing
     /// if there was no event queue when they were posted, or if that queue is gone.
-    pub fn report_commands(&mut self, to: Option<CommandEvents>, slots: u32) {
+    pub fn report_commands(&mut self, to: Option<CommandEvents>, slots: u32, interrupts: &mut dyn Interrupts) {
         let Some(CommandEvents(number)) = to else { return };
         let data = CommandData { slots }.to_bytes();
         let eqe = Eqe { event: event::COMMAND, data, ..Eqe::ZERO };
-        self.eqs.push(number, eqe, &mut *self.interrupts);
+        self.eqs.push(number, eqe, interrupts);
     }
 
-    /// Turns the events of the device into entries.
-    pub(super) fn deliver_events(&mut self) {
+    /// Takes a doorbell of an event queue: the driver has taken entries. Every entry raises an interrupt, armed or not.
+    pub fn consume_events(&mut self, page: u32, word: u32, interrupts: &mut dyn Interrupts) {
+        self.eqs.consume(page, word, interrupts);
+    }
+
+    /// Turns an event of the device into entries.
+    pub fn report(&mut self, happened: Event, interrupts: &mut dyn Interrupts) {
         const QP: u8 = 0;
         const RQ: u8 = 1;
         const SQ: u8 = 2;
-        while let Some(happened) = self.nic.next_event() {
-            let of_qp = |kind, number: u32| {
-                let is_sq = self.objects.get(Kind::Sq, number).is_some();
-                of_queue(kind, if is_sq { SQ } else { QP }, number)
-            };
-            let eqe = match happened {
-                Event::Completion(cqn) => {
-                    let Some(cq) = self.objects.get(Kind::Cq, cqn.0) else { continue };
-                    let eqn = Self::eqn_of(&cq.context);
-                    let eqe = of_queue(event::COMPLETION, 0, cqn.0);
-                    self.eqs.push(eqn, eqe, &mut *self.interrupts);
-                    continue;
-                }
-                Event::CqError(cqn) => {
-                    const OVERRUN: u8 = 1;
-                    let data = CqErrorData { cqn: cqn.0, syndrome: OVERRUN }.to_bytes();
-                    Eqe { event: event::CQ_ERROR, data, ..Eqe::ZERO }
-                }
-                Event::QpFatal(qpn) => of_qp(event::WQ_CATASTROPHIC, qpn.0),
-                Event::QpAccessError(qpn) => of_qp(event::WQ_ACCESS_ERROR, qpn.0),
-                Event::QpRequestError(qpn) => of_qp(event::WQ_INVALID_REQUEST, qpn.0),
-                Event::CommunicationEstablished(qpn) => of_qp(event::COMMUNICATION_ESTABLISHED, qpn.0),
-                Event::SqDrained(qpn) => of_qp(event::SQ_DRAINED, qpn.0),
-                Event::LastWqe(qpn) => of_qp(event::SRQ_LAST_WQE, qpn.0),
-                Event::SrqLimit(srqn) => of_queue(event::SRQ_LIMIT, 0, srqn.0),
-                Event::SrqError(srqn) => of_queue(event::SRQ_CATASTROPHIC, 0, srqn.0),
-                Event::WqFatal(wqn) => of_queue(event::WQ_CATASTROPHIC, RQ, wqn.0),
-                Event::Port { up } => Eqe {
-                    event: event::PORT_CHANGE,
-                    sub_type: if up { event::PORT_ACTIVE } else { event::PORT_DOWN },
-                    data: PortData { port: 1 }.to_bytes(),
-                    ..Eqe::ZERO
-                },
-                Event::DeviceFatal => Eqe { event: event::INTERNAL_ERROR, ..Eqe::ZERO },
-            };
-            self.eqs.push_all(eqe, &mut *self.interrupts);
-        }
+        let of_qp = |kind, number: u32| {
+            let is_sq = self.objects.get(Kind::Sq, number).is_some();
+            of_queue(kind, if is_sq { SQ } else { QP }, number)
+        };
+        let eqe = match happened {
+            Event::Completion(cqn) => {
+                let Some(cq) = self.objects.get(Kind::Cq, cqn.0) else { return };
+                let eqn = Execution::eqn_of(&cq.context);
+                let eqe = of_queue(event::COMPLETION, 0, cqn.0);
+                self.eqs.push(eqn, eqe, interrupts);
+                return;
+            }
+            Event::CqError(cqn) => {
+                const OVERRUN: u8 = 1;
+                let data = CqErrorData { cqn: cqn.0, syndrome: OVERRUN }.to_bytes();
+                Eqe { event: event::CQ_ERROR, data, ..Eqe::ZERO }
+            }
+            Event::QpFatal(qpn) => of_qp(event::WQ_CATASTROPHIC, qpn.0),
+            Event::QpAccessError(qpn) => of_qp(event::WQ_ACCESS_ERROR, qpn.0),
+            Event::QpRequestError(qpn) => of_qp(event::WQ_INVALID_REQUEST, qpn.0),
+            Event::CommunicationEstablished(qpn) => of_qp(event::COMMUNICATION_ESTABLISHED, qpn.0),
+            Event::SqDrained(qpn) => of_qp(event::SQ_DRAINED, qpn.0),
+            Event::LastWqe(qpn) => of_qp(event::SRQ_LAST_WQE, qpn.0),
+            Event::SrqLimit(srqn) => of_queue(event::SRQ_LIMIT, 0, srqn.0),
+            Event::SrqError(srqn) => of_queue(event::SRQ_CATASTROPHIC, 0, srqn.0),
+            Event::WqFatal(wqn) => of_queue(event::WQ_CATASTROPHIC, RQ, wqn.0),
+            Event::Port { up } => Eqe {
+                event: event::PORT_CHANGE,
+                sub_type: if up { event::PORT_ACTIVE } else { event::PORT_DOWN },
+                data: PortData { port: 1 }.to_bytes(),
+                ..Eqe::ZERO
+            },
+            Event::DeviceFatal => Eqe { event: event::INTERNAL_ERROR, ..Eqe::ZERO },
+        };
+        self.eqs.push_all(eqe, interrupts);
     }
+}
 
+impl Execution<'_> {
     pub(super) fn create_eq(&mut self, command: &Command, output: &mut [u8]) -> Result {
         let CreateEq { context, event_mask, .. } = command.parse()?;
         if context.log_size > GENERAL.log_max_eq_sz {
             return Err(Refusal::QUEUE_SIZE);
         }
-        if u32::from(context.interrupt) >= Self::VECTORS {
+        if u32::from(context.interrupt) >= Commands::VECTORS {
             return Err(Refusal::VECTOR);
         }
-        let uar = self.objects.check_use(Id(Kind::Uar, context.uar_page), command.uid())?;
+        let uar = self.state.objects.check_use(Id(Kind::Uar, context.uar_page), command.uid())?;
         let len = Eqe::SIZE << context.log_size;
         let memory = QueueMemory {
             log_page_size: context.log_page_size,
@@ -206,7 +211,7 @@ impl Function {
         let found = self.locate(&memory, len as u64, command.uid())?;
         let entry =
             Entry { uid: command.uid(), uses: vec![uar], context: context.to_bytes().to_vec(), ..Entry::default() };
-        let number = self.objects.insert_new(Kind::Eq, entry)?;
+        let number = self.state.objects.insert_new(Kind::Eq, entry)?;
         let queue = EventQueue {
             ring: Span::of(&found.spaces.ring, found.ring, len),
             log_size: context.log_size.into(),
@@ -218,15 +223,15 @@ impl Function {
             waiting: VecDeque::new(),
             failed: false,
         };
-        self.eqs.queues.insert(number as u8, queue);
+        self.state.eqs.queues.insert(number as u8, queue);
         created(output, number)
     }
 
     pub(super) fn query_eq(&mut self, command: &Command, output: &mut [u8]) -> Result {
         let number = command.number()?;
-        let entry = self.objects.find(Id(Kind::Eq, number), command.uid())?;
+        let entry = self.state.objects.find(Id(Kind::Eq, number), command.uid())?;
         let context = EqContext::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)?;
-        let queue = self.eqs.queues.get(&(number as u8)).ok_or(Refusal::NO_OBJECT)?;
+        let queue = self.state.eqs.queues.get(&(number as u8)).ok_or(Refusal::NO_OBJECT)?;
         answer(
             output,
             QueryEqReply {

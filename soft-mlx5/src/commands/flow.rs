@@ -5,7 +5,7 @@ use mlx5_wire::firmware::flow::{
     TableContext, action, destination, table_type,
 };
 
-use super::Function;
+use super::Execution;
 use super::capabilities::FLOW_TABLES;
 use super::objects::{Entry, Id, Kind};
 use super::opcodes::{Command, Result, created};
@@ -39,10 +39,10 @@ fn mask_of(group: &CreateGroup) -> Option<Fields> {
     }
 }
 
-impl Function {
+impl Execution<'_> {
     /// Checks that frames may go from a table of this level to another table: levels only rise, so no frame goes round.
     fn check_next(&self, level: u8, number: u32, uid: u16) -> Result<Id> {
-        let id = self.objects.check_use(Id(Kind::FlowTable, number), uid)?;
+        let id = self.state.objects.check_use(Id(Kind::FlowTable, number), uid)?;
         if self.table_of(number, 0)?.context.level > level { Ok(id) } else { Err(Refusal::LEVEL) }
     }
 
@@ -72,14 +72,14 @@ impl Function {
             context: table.to_bytes().to_vec(),
             ..Entry::default()
         };
-        let number = self.objects.insert_new(Kind::FlowTable, entry)?;
+        let number = self.state.objects.insert_new(Kind::FlowTable, entry)?;
         let table = FlowTable { miss, ..FlowTable::default() };
         self.nic.flow_tables().tables.insert(number, table);
         created(output, number)
     }
 
     fn table_of(&self, number: u32, uid: u16) -> Result<CreateTable> {
-        let entry = self.objects.find(Id(Kind::FlowTable, number), uid)?;
+        let entry = self.state.objects.find(Id(Kind::FlowTable, number), uid)?;
         CreateTable::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)
     }
 
@@ -94,7 +94,7 @@ impl Function {
         if modify.field_select & MISS != 0 {
             let miss = self.miss_of(table.context.level, &modify.context, uid)?;
             let uses = miss.map(|table| Id(Kind::FlowTable, table)).into_iter().collect();
-            self.objects.set_uses(id, uses);
+            self.state.objects.set_uses(id, uses);
             if let Some(table) = self.nic.flow_tables().tables.get_mut(&modify.table) {
                 table.miss = miss;
             }
@@ -105,9 +105,9 @@ impl Function {
     pub(super) fn destroy_flow_table(&mut self, command: &Command, _: &mut [u8]) -> Result {
         let of: OfTable = command.parse()?;
         let id = Id(Kind::FlowTable, of.table);
-        self.objects.check_unused(id, command.uid())?;
+        self.state.objects.check_unused(id, command.uid())?;
         self.end(id)?;
-        self.objects.remove(id);
+        self.state.objects.remove(id);
         Ok(())
     }
 
@@ -137,14 +137,14 @@ impl Function {
             context: group.to_bytes().to_vec(),
             ..Entry::default()
         };
-        created(output, self.objects.insert_new(Kind::FlowGroup, entry)?)
+        created(output, self.state.objects.insert_new(Kind::FlowGroup, entry)?)
     }
 
     pub(super) fn destroy_flow_group(&mut self, command: &Command, _: &mut [u8]) -> Result {
         let DestroyGroup { group, .. } = command.parse()?;
         let id = Id(Kind::FlowGroup, group);
-        self.objects.check_unused(id, command.uid())?;
-        self.objects.remove(id);
+        self.state.objects.check_unused(id, command.uid())?;
+        self.state.objects.remove(id);
         Ok(())
     }
 
@@ -152,10 +152,10 @@ impl Function {
         let set: SetEntry = command.parse()?;
         let uid = command.uid();
         let level = self.table_of(set.table, uid)?.context.level;
-        let group = self.objects.find(Id(Kind::FlowGroup, set.group), uid)?;
+        let group = self.state.objects.find(Id(Kind::FlowGroup, set.group), uid)?;
         let group = CreateGroup::from_prefix(&group.context).ok_or(Refusal::NO_OBJECT)?;
         let place = (set.table, set.index);
-        let known = self.flow_entries.get(&place).copied();
+        let known = self.state.flow_entries.get(&place).copied();
         let inside = group.table == set.table && (group.start..=group.end).contains(&set.index);
         let sound = match command.request.op_mod {
             MAKE => known.is_none(),
@@ -176,7 +176,7 @@ impl Function {
                 let to = Destination::from_prefix(bytes).ok_or(Refusal::INPUT_LENGTH)?;
                 let (id, leads) = match to.kind {
                     destination::TIR => {
-                        let id = self.objects.check_use(Id(Kind::Tir, to.number), uid)?;
+                        let id = self.state.objects.check_use(Id(Kind::Tir, to.number), uid)?;
                         (id, Next::Tir(Tirn(to.number)))
                     }
                     destination::TABLE => (self.check_next(level, to.number, uid)?, Next::Table(to.number)),
@@ -187,7 +187,7 @@ impl Function {
             }
         }
         match known {
-            Some(number) => self.objects.set_uses(Id(Kind::FlowEntry, number), uses),
+            Some(number) => self.state.objects.set_uses(Id(Kind::FlowEntry, number), uses),
             None => {
                 let entry = Entry {
                     uid,
@@ -195,8 +195,8 @@ impl Function {
                     context: [set.table, set.index].iter().flat_map(|n| n.to_be_bytes()).collect(),
                     ..Entry::default()
                 };
-                let number = self.objects.insert_new(Kind::FlowEntry, entry)?;
-                self.flow_entries.insert(place, number);
+                let number = self.state.objects.insert_new(Kind::FlowEntry, entry)?;
+                self.state.flow_entries.insert(place, number);
             }
         }
         let entry = tables::Entry { mask: mask_of(&group), value: outer(&set.value), tag: set.tag, next };
@@ -208,11 +208,11 @@ impl Function {
 
     pub(super) fn delete_flow_entry(&mut self, command: &Command, _: &mut [u8]) -> Result {
         let DeleteEntry { table, index, .. } = command.parse()?;
-        let number = self.flow_entries.get(&(table, index)).copied();
+        let number = self.state.flow_entries.get(&(table, index)).copied();
         let id = Id(Kind::FlowEntry, number.ok_or(Refusal::NO_OBJECT)?);
-        self.objects.check_unused(id, command.uid())?;
+        self.state.objects.check_unused(id, command.uid())?;
         self.end(id)?;
-        self.objects.remove(id);
+        self.state.objects.remove(id);
         Ok(())
     }
 
@@ -226,11 +226,11 @@ impl Function {
             }
             Id(Kind::FlowEntry, number) => {
                 // The context of an entry is its place.
-                let context = self.objects.get(Kind::FlowEntry, number).map(|entry| &entry.context[..]);
+                let context = self.state.objects.get(Kind::FlowEntry, number).map(|entry| &entry.context[..]);
                 let Some([a, b, c, d, e, f, g, h]) = context else { return };
                 let table = u32::from_be_bytes([*a, *b, *c, *d]);
                 let index = u32::from_be_bytes([*e, *f, *g, *h]);
-                self.flow_entries.remove(&(table, index));
+                self.state.flow_entries.remove(&(table, index));
                 if let Some(table) = tables.tables.get_mut(&table) {
                     table.entries.remove(&index);
                 }

@@ -7,7 +7,7 @@ use mlx5_wire::firmware::transport::{
 };
 use mlx5_wire::firmware::wq::{WorkQueue, kind, state};
 
-use super::Function;
+use super::Execution;
 use super::capabilities::{GENERAL, GENERAL_ETHERNET};
 use super::objects::{Entry, Id, Kind};
 use super::opcodes::{Command, Result, answer, created};
@@ -86,9 +86,9 @@ fn list_of(command: &Command, table: &RqTable) -> Result<Vec<u32>> {
     Ok(list.chunks_exact(4).map(number).collect())
 }
 
-impl Function {
+impl Execution<'_> {
     pub(super) fn check_ethernet(&self) -> Result {
-        if self.layer == LinkLayer::Ethernet { Ok(()) } else { Err(Refusal::LINK_LAYER) }
+        if self.state.layer == LinkLayer::Ethernet { Ok(()) } else { Err(Refusal::LINK_LAYER) }
     }
 
     pub(super) fn create_tis(&mut self, command: &Command, output: &mut [u8]) -> Result {
@@ -96,15 +96,15 @@ impl Function {
         let tis: CreateTis = command.parse()?;
         let uid = command.uid();
         let domain = Id(Kind::TransportDomain, tis.transport_domain);
-        let uses = vec![self.objects.check_use(domain, uid)?];
+        let uses = vec![self.state.objects.check_use(domain, uid)?];
         let context = tis.to_bytes().to_vec();
         let entry = Entry { uid, uses, context, ..Entry::default() };
-        created(output, self.objects.insert_new(Kind::Tis, entry)?)
+        created(output, self.state.objects.insert_new(Kind::Tis, entry)?)
     }
 
     /// Changes a TIS or a TIR: priorities and the like, which the device does not look at.
     pub(super) fn keep(&mut self, kind: Kind, command: &Command) -> Result {
-        self.objects.find(Id(kind, command.number()?), command.uid()).map(drop)
+        self.state.objects.find(Id(kind, command.number()?), command.uid()).map(drop)
     }
 
     pub(super) fn create_sq(&mut self, command: &Command, output: &mut [u8]) -> Result {
@@ -115,11 +115,11 @@ impl Function {
         // A queue for the driver's own NOPs has no TIS.
         let tis = (context.tis_count > 0).then_some(Id(Kind::Tis, context.tisn));
         let used = [Id(Kind::Cq, context.cqn), Id(Kind::Pd, queue.pd), Id(Kind::Uar, queue.uar_page)];
-        let uses = used.into_iter().chain(tis).map(|id| self.objects.check_use(id, uid));
+        let uses = used.into_iter().chain(tis).map(|id| self.state.objects.check_use(id, uid));
         let mut uses = uses.collect::<Result<Vec<_>>>()?;
         let found = self.locate(&memory_of(&queue, command.after::<CreateSq>()), len, uid)?;
         uses.extend(found.uses);
-        let tis = tis.map(|tis| self.objects.find(tis, 0)).transpose()?;
+        let tis = tis.map(|tis| self.state.objects.find(tis, 0)).transpose()?;
         let tis = tis.and_then(|tis| CreateTis::from_prefix(&tis.context));
         let domain = tis.map_or(0, |tis| tis.transport_domain);
         let attr = QpAttr {
@@ -141,7 +141,7 @@ impl Function {
         };
         let sq = self.nic.create_qp_in(attr, &found.spaces)?;
         let context = context.to_bytes().to_vec();
-        self.objects.insert(Id(Kind::Sq, sq.0), Entry { uid, uses, context, ..Entry::default() });
+        self.state.objects.insert(Id(Kind::Sq, sq.0), Entry { uid, uses, context, ..Entry::default() });
         created(output, sq.0)
     }
 
@@ -158,7 +158,7 @@ impl Function {
         let given = command.after::<ModifyQueue>();
         let given = given.get(..SqContext::SIZE).ok_or(Refusal::INPUT_LENGTH)?;
         let to = state_of(SqContext::read(given, 0, 0).state)?;
-        self.objects.find(Id(Kind::Sq, modify.number), command.uid())?;
+        self.state.objects.find(Id(Kind::Sq, modify.number), command.uid())?;
         let from = self.state_of_sq(modify.number)?;
         if from != state_of(modify.state)? {
             return Err(Refusal::WQ_STATE);
@@ -179,7 +179,7 @@ impl Function {
 
     pub(super) fn query_sq(&mut self, command: &Command, output: &mut [u8]) -> Result {
         let number = command.number()?;
-        let entry = self.objects.find(Id(Kind::Sq, number), command.uid())?;
+        let entry = self.state.objects.find(Id(Kind::Sq, number), command.uid())?;
         let context = SqContext::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)?;
         let state = number_of(self.state_of_sq(number)?);
         answer(output, QuerySqReply { context: SqContext { state, ..context } })
@@ -198,7 +198,7 @@ impl Function {
         // A queue that only drops frames has no domain: nobody posts to it.
         let pd = (queue.pd != 0).then_some(Id(Kind::Pd, queue.pd));
         let used = [Id(Kind::Cq, context.cqn)].into_iter().chain(pd);
-        let uses = used.map(|id| self.objects.check_use(id, uid));
+        let uses = used.map(|id| self.state.objects.check_use(id, uid));
         let mut uses = uses.collect::<Result<Vec<_>>>()?;
         let found = self.locate(&memory_of(&queue, command.after::<CreateRq>()), len, uid)?;
         uses.extend(found.uses);
@@ -213,7 +213,7 @@ impl Function {
         };
         let rq = self.nic.create_wq_in(attr, &found.spaces)?;
         let context = context.to_bytes().to_vec();
-        self.objects.insert(Id(Kind::Rq, rq.0), Entry { uid, uses, context, ..Entry::default() });
+        self.state.objects.insert(Id(Kind::Rq, rq.0), Entry { uid, uses, context, ..Entry::default() });
         created(output, rq.0)
     }
 
@@ -224,7 +224,7 @@ impl Function {
         let given = given.get(..RqContext::SIZE).ok_or(Refusal::INPUT_LENGTH)?;
         let given = RqContext::read(given, 0, 0);
         let number = modify.number;
-        self.objects.find(Id(Kind::Rq, number), command.uid())?;
+        self.state.objects.find(Id(Kind::Rq, number), command.uid())?;
         let (from, to) = (state_of(modify.state)?, state_of(given.state)?);
         self.nic.modify_wq(Wqn(number), from, to).map_err(|_| Refusal::WQ_STATE)?;
         if modify.bitmask & VLAN_STRIPPING != 0 {
@@ -235,14 +235,14 @@ impl Function {
 
     pub(super) fn query_rq(&mut self, command: &Command, output: &mut [u8]) -> Result {
         let number = command.number()?;
-        let entry = self.objects.find(Id(Kind::Rq, number), command.uid())?;
+        let entry = self.state.objects.find(Id(Kind::Rq, number), command.uid())?;
         let context = RqContext::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)?;
         let state = number_of(self.nic.wq_state(Wqn(number))?);
         answer(output, QueryRqReply { context: RqContext { state, ..context } })
     }
 
     fn check_queues(&self, queues: &[u32], uid: u16) -> Result<Vec<Id>> {
-        queues.iter().map(|rqn| self.objects.check_use(Id(Kind::Rq, *rqn), uid)).collect()
+        queues.iter().map(|rqn| self.state.objects.check_use(Id(Kind::Rq, *rqn), uid)).collect()
     }
 
     pub(super) fn create_rqt(&mut self, command: &Command, output: &mut [u8]) -> Result {
@@ -250,17 +250,17 @@ impl Function {
         let queues = list_of(command, &command.parse()?)?;
         let uid = command.uid();
         let uses = self.check_queues(&queues, uid)?;
-        created(output, self.objects.insert_new(Kind::Rqt, Entry { uid, uses, ..Entry::default() })?)
+        created(output, self.state.objects.insert_new(Kind::Rqt, Entry { uid, uses, ..Entry::default() })?)
     }
 
     pub(super) fn modify_rqt(&mut self, command: &Command, _: &mut [u8]) -> Result {
         let table: RqTable = command.parse()?;
         let (id, uid) = (Id(Kind::Rqt, table.rqtn), command.uid());
-        self.objects.find(id, uid)?;
+        self.state.objects.find(id, uid)?;
         let queues = list_of(command, &table)?;
         let uses = self.check_queues(&queues, uid)?;
-        self.objects.set_uses(id, uses);
-        for tirn in self.objects.users_of(id, Kind::Tir) {
+        self.state.objects.set_uses(id, uses);
+        for tirn in self.state.objects.users_of(id, Kind::Tir) {
             self.nic.set_tir_queues(Tirn(tirn), queues.iter().copied().map(Wqn).collect())?;
         }
         Ok(())
@@ -276,14 +276,14 @@ impl Function {
             _ => return Err(Refusal::ATTRIBUTES),
         };
         let domain = Id(Kind::TransportDomain, tir.transport_domain);
-        let uses = vec![self.objects.check_use(target, uid)?, self.objects.check_use(domain, uid)?];
+        let uses = vec![self.state.objects.check_use(target, uid)?, self.state.objects.check_use(domain, uid)?];
         let queues = match target {
             Id(Kind::Rq, rqn) => vec![Wqn(rqn)],
-            id => self.objects.find(id, 0)?.uses.iter().map(|Id(_, rqn)| Wqn(*rqn)).collect(),
+            id => self.state.objects.find(id, 0)?.uses.iter().map(|Id(_, rqn)| Wqn(*rqn)).collect(),
         };
         let attr = TirAttr { domain: tir.transport_domain, loopback: Loopback::default(), hash: hash_of(&tir), queues };
         let tirn = self.nic.create_tir(attr)?;
-        self.objects.insert(Id(Kind::Tir, tirn.0), Entry { uid, uses, ..Entry::default() });
+        self.state.objects.insert(Id(Kind::Tir, tirn.0), Entry { uid, uses, ..Entry::default() });
         created(output, tirn.0)
     }
 }

@@ -6,7 +6,7 @@ use mlx5_wire::firmware::command::{
 };
 use mlx5_wire::firmware::fields::Value;
 
-use super::Function;
+use super::Execution;
 use super::capabilities;
 use super::opcodes::{Command, Result, answer};
 use super::refusal::Refusal;
@@ -51,7 +51,7 @@ fn put<T: Value>(image: &mut [u8], value: T) {
     }
 }
 
-impl Function {
+impl Execution<'_> {
     /// Other functions are none of this driver's.
     fn check_function(command: &Command) -> Result {
         let of: OfFunction = command.parse()?;
@@ -60,16 +60,16 @@ impl Function {
 
     pub(super) fn enable_hca(&mut self, command: &Command, _: &mut [u8]) -> Result {
         Self::check_function(command)?;
-        if self.hca.stage != Stage::Disabled {
+        if self.state.hca.stage != Stage::Disabled {
             return Err(Refusal::ENABLED);
         }
-        self.hca.stage = Stage::Enabled;
+        self.state.hca.stage = Stage::Enabled;
         Ok(())
     }
 
     pub(super) fn disable_hca(&mut self, command: &Command, _: &mut [u8]) -> Result {
         Self::check_function(command)?;
-        if self.hca.stage != Stage::Enabled {
+        if self.state.hca.stage != Stage::Enabled {
             return Err(Refusal::STATE);
         }
         self.reset();
@@ -78,7 +78,7 @@ impl Function {
 
     pub(super) fn query_issi(&mut self, _: &Command, output: &mut [u8]) -> Result {
         let supported = 1 << HIGHEST_ISSI;
-        answer(output, QueryIssiReply { current: self.hca.issi, supported, ..QueryIssiReply::ZERO })
+        answer(output, QueryIssiReply { current: self.state.hca.issi, supported, ..QueryIssiReply::ZERO })
     }
 
     pub(super) fn set_issi(&mut self, command: &Command, _: &mut [u8]) -> Result {
@@ -86,10 +86,10 @@ impl Function {
         if current > HIGHEST_ISSI {
             return Err(Refusal::ISSI);
         }
-        if self.hca.stage != Stage::Enabled {
+        if self.state.hca.stage != Stage::Enabled {
             return Err(Refusal::STATE);
         }
-        self.hca.issi = current;
+        self.state.hca.issi = current;
         Ok(())
     }
 
@@ -119,7 +119,7 @@ impl Function {
 
     pub(super) fn query_hca_cap(&mut self, command: &Command, output: &mut [u8]) -> Result {
         let (number, which) = (command.request.op_mod >> 1, command.request.op_mod & 1);
-        let general = if which == CURRENT { self.hca.current } else { self.hca.maximum };
+        let general = if which == CURRENT { self.state.hca.current } else { self.state.hca.maximum };
         let image = &mut output[GROUP..GROUP + GROUP_SIZE];
         match number {
             group::GENERAL => put(image, general),
@@ -134,7 +134,7 @@ impl Function {
 
     /// Sets what a driver may choose. The other fields stay, whatever it writes there.
     pub(super) fn set_hca_cap(&mut self, command: &Command, _: &mut [u8]) -> Result {
-        if self.hca.stage != Stage::Enabled {
+        if self.state.hca.stage != Stage::Enabled {
             return Err(Refusal::STATE);
         }
         let image = command.input.get(GROUP..).unwrap_or_default();
@@ -147,7 +147,7 @@ impl Function {
             // The driver chooses the byte order of atomics among one, and versions of RoCE that it does not use.
             return Ok(());
         }
-        let maximum = self.hca.maximum;
+        let maximum = self.state.hca.maximum;
         let too_much = wanted.log_max_qp > maximum.log_max_qp
             || wanted.pkey_table_size > maximum.pkey_table_size
             || wanted.log_uar_page_sz > maximum.log_uar_page_sz
@@ -155,7 +155,7 @@ impl Function {
         if too_much {
             return Err(Refusal::CAPABILITY);
         }
-        self.hca.current = General { log_max_qp: wanted.log_max_qp, ..maximum };
+        self.state.hca.current = General { log_max_qp: wanted.log_max_qp, ..maximum };
         Ok(())
     }
 
@@ -172,10 +172,10 @@ impl Function {
     }
 
     pub(super) fn init_hca(&mut self, _: &Command, _: &mut [u8]) -> Result {
-        if self.hca.stage != Stage::Enabled {
+        if self.state.hca.stage != Stage::Enabled {
             return Err(Refusal::STATE);
         }
-        self.hca.stage = Stage::Initialized;
+        self.state.hca.stage = Stage::Initialized;
         Ok(())
     }
 
@@ -187,7 +187,7 @@ impl Function {
             return Err(Refusal::PROFILE);
         }
         self.destroy_all();
-        self.hca.stage = Stage::Enabled;
+        self.state.hca.stage = Stage::Enabled;
         Ok(())
     }
 }

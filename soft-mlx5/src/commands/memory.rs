@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mlx5_wire::firmware::mkey::CreateUmem;
 use mlx5_wire::firmware::pages;
 
-use super::Function;
+use super::Execution;
 use super::objects::{Entry, Id, Kind};
 use super::opcodes::{Command, Result, created};
 use super::refusal::Refusal;
@@ -48,7 +48,7 @@ pub struct Located {
     pub uses: Vec<Id>,
 }
 
-impl Function {
+impl Execution<'_> {
     /// Returns the list of the pages that hold `len` bytes from byte `start` of the first page.
     pub(super) fn page_list(&self, log_size: u32, start: u64, len: u64, list: &[u8]) -> Result<Arc<PageList>> {
         if !(LOG_PAGE..=LOG_LARGEST).contains(&log_size) {
@@ -65,8 +65,8 @@ impl Function {
     }
 
     fn umem(&self, number: u32, uid: u16, offset: u64, len: u64) -> Result<Arc<PageList>> {
-        let id = self.objects.check_use(Id(Kind::Umem, number), uid)?;
-        let pages = self.objects.find(id, 0)?.pages.clone().ok_or(Refusal::NO_OBJECT)?;
+        let id = self.state.objects.check_use(Id(Kind::Umem, number), uid)?;
+        let pages = self.state.objects.find(id, 0)?.pages.clone().ok_or(Refusal::NO_OBJECT)?;
         let end = offset.checked_add(len).ok_or(Refusal::UMEM_RANGE)?;
         if end <= pages.len() { Ok(pages) } else { Err(Refusal::UMEM_RANGE) }
     }
@@ -113,6 +113,6 @@ impl Function {
         let list = command.after::<CreateUmem>();
         let pages = Some(self.page_list(log_size, start, len, list)?);
         let entry = Entry { uid: command.uid(), pages, ..Entry::default() };
-        created(output, self.objects.insert_new(Kind::Umem, entry)?)
+        created(output, self.state.objects.insert_new(Kind::Umem, entry)?)
     }
 }

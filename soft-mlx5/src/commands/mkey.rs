@@ -2,7 +2,7 @@
 
 use mlx5_wire::firmware::mkey::{CreateMkey, MkeyContext, QueryMkeyReply, access_mode};
 
-use super::Function;
+use super::Execution;
 use super::objects::{Entry, Id, Kind};
 use super::opcodes::{Command, Result, answer, created};
 use super::refusal::Refusal;
@@ -23,10 +23,10 @@ fn access(context: &MkeyContext) -> Access {
     rights.iter().filter(|(given, _)| *given).map(|(_, right)| right).sum()
 }
 
-impl Function {
+impl Execution<'_> {
     /// Returns the whole key with this index.
     pub(super) fn key_of(&self, index: u32) -> u32 {
-        let entry = self.objects.get(Kind::Mkey, index);
+        let entry = self.state.objects.get(Kind::Mkey, index);
         let context = entry.and_then(|entry| MkeyContext::from_prefix(&entry.context));
         index << 8 | context.map_or(0, |context| context.variant.into())
     }
@@ -34,7 +34,7 @@ impl Function {
     pub(super) fn create_mkey(&mut self, command: &Command, output: &mut [u8]) -> Result {
         let create: CreateMkey = command.parse()?;
         let (context, uid) = (create.context, command.uid());
-        let pd = self.objects.check_use(Id(Kind::Pd, context.pd), uid)?;
+        let pd = self.state.objects.check_use(Id(Kind::Pd, context.pd), uid)?;
         if create.pg_access || context.access_mode_high != 0 || context.qpn != ANY_QP {
             return Err(Refusal::ATTRIBUTES);
         }
@@ -61,7 +61,7 @@ impl Function {
         let key = self.nic.create_mkey_in(attr, space, context.variant)?;
         let index = key.0 >> 8;
         let context = context.to_bytes().to_vec();
-        self.objects.insert(Id(Kind::Mkey, index), Entry { uid, uses, context, ..Entry::default() });
+        self.state.objects.insert(Id(Kind::Mkey, index), Entry { uid, uses, context, ..Entry::default() });
         created(output, index)
     }
 
@@ -70,8 +70,8 @@ impl Function {
         let context = &create.context;
         if create.umem_valid {
             let (id, offset) = (Id(Kind::Umem, create.umem_id), create.umem_offset);
-            let id = self.objects.check_use(id, command.uid())?;
-            let pages = self.objects.find(id, 0)?.pages.clone().ok_or(Refusal::NO_OBJECT)?;
+            let id = self.state.objects.check_use(id, command.uid())?;
+            let pages = self.state.objects.find(id, 0)?.pages.clone().ok_or(Refusal::NO_OBJECT)?;
             let end = offset.checked_add(context.len).filter(|end| *end <= pages.len());
             end.ok_or(Refusal::UMEM_RANGE)?;
             return Ok((MkeyAttr { va: offset, ..attr }, Space::Pages(pages)));
@@ -88,7 +88,7 @@ impl Function {
 
     pub(super) fn query_mkey(&mut self, command: &Command, output: &mut [u8]) -> Result {
         let id = Id(Kind::Mkey, command.number()?);
-        let entry = self.objects.find(id, command.uid())?;
+        let entry = self.state.objects.find(id, command.uid())?;
         let context = MkeyContext::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)?;
         answer(output, QueryMkeyReply { context })
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mlx5_wire::firmware::capabilities::General;
 
-use super::Function;
+use super::Commands;
 use super::capabilities::{GENERAL, GENERAL_ETHERNET};
 use super::refusal::Refusal;
 use crate::objects::memory::PageList;
@@ -87,7 +87,7 @@ fn range(kind: Kind) -> Option<(u32, u32)> {
     let objects = |log: u8| Some((1, (1 << log) - 1));
     match kind {
         Kind::User => objects(GENERAL.log_max_uctx),
-        Kind::Uar => Some((Function::FIRST_UAR, Function::BAR_PAGES - Function::FIRST_UAR)),
+        Kind::Uar => Some((Commands::FIRST_UAR, Commands::BAR_PAGES - Commands::FIRST_UAR)),
         Kind::Xrcd => objects(GENERAL.log_max_xrcd),
         Kind::TransportDomain => objects(ETHERNET.log_max_transport_domain),
         Kind::Counters => objects(8),

@@ -20,10 +20,10 @@ use mlx5_wire::firmware::vport::{
     QueryVport, QueryVportStateReply, SetRoceAddress,
 };
 
-use super::Function;
 use super::objects::Kind;
 use super::refusal::Refusal;
 use super::stage::Stage;
+use super::{Commands, Execution};
 
 /// Result of a command.
 pub type Result<T = ()> = std::result::Result<T, Refusal>;
@@ -83,7 +83,7 @@ pub struct Entry {
     /// Bytes of the answer, of which a driver may not leave out one.
     pub output: usize,
     /// Executes the command.
-    pub run: fn(&mut Function, &Command, &mut [u8]) -> Result,
+    pub run: fn(&mut Execution, &Command, &mut [u8]) -> Result,
 }
 
 const HEAD: usize = size_of::<[u32; 2]>();
@@ -92,6 +92,16 @@ const HEAD: usize = size_of::<[u32; 2]>();
 pub fn find(opcode: Opcode) -> Option<&'static Entry> {
     let at = ENTRIES.binary_search_by_key(&opcode, |entry| entry.opcode).ok()?;
     Some(&ENTRIES[at])
+}
+
+/// Runs what executes a command. A method of [`Execution`] is of one lifetime, an entry of the table of all.
+fn run<'a>(
+    on: &mut Execution<'a>,
+    command: &Command,
+    output: &mut [u8],
+    run: impl FnOnce(&mut Execution<'a>, &Command, &mut [u8]) -> Result,
+) -> Result {
+    run(on, command, output)
 }
 
 macro_rules! entries {
@@ -103,7 +113,7 @@ macro_rules! entries {
                 stage: Stage::$stage,
                 input: <$input>::SIZE,
                 output: $output,
-                run: $run,
+                run: |on, command, output| run(on, command, output, $run),
             },
         )*];
     };
@@ -112,164 +122,164 @@ macro_rules! entries {
 const CREATED: usize = Created::SIZE;
 
 entries! {
-    QUERY_HCA_CAP: Enabled, Request => Function::CAPABILITIES, Function::query_hca_cap;
-    QUERY_ADAPTER: Enabled, Request => QueryAdapterReply::SIZE, Function::query_adapter;
-    INIT_HCA: Enabled, Request => HEAD, Function::init_hca;
-    TEARDOWN_HCA: Initialized, TeardownHca => HEAD, Function::teardown_hca;
-    ENABLE_HCA: Disabled, OfFunction => HEAD, Function::enable_hca;
-    DISABLE_HCA: Enabled, OfFunction => HEAD, Function::disable_hca;
-    QUERY_PAGES: Enabled, OfFunction => QueryPagesReply::SIZE, Function::query_pages;
-    MANAGE_PAGES: Enabled, ManagePages => HEAD, Function::manage_pages;
-    SET_HCA_CAP: Enabled, Request => HEAD, Function::set_hca_cap;
-    QUERY_ISSI: Enabled, Request => QueryIssiReply::SIZE, Function::query_issi;
-    SET_ISSI: Enabled, SetIssi => HEAD, Function::set_issi;
+    QUERY_HCA_CAP: Enabled, Request => Commands::CAPABILITIES, Execution::query_hca_cap;
+    QUERY_ADAPTER: Enabled, Request => QueryAdapterReply::SIZE, Execution::query_adapter;
+    INIT_HCA: Enabled, Request => HEAD, Execution::init_hca;
+    TEARDOWN_HCA: Initialized, TeardownHca => HEAD, Execution::teardown_hca;
+    ENABLE_HCA: Disabled, OfFunction => HEAD, Execution::enable_hca;
+    DISABLE_HCA: Enabled, OfFunction => HEAD, Execution::disable_hca;
+    QUERY_PAGES: Enabled, OfFunction => QueryPagesReply::SIZE, Execution::query_pages;
+    MANAGE_PAGES: Enabled, ManagePages => HEAD, Execution::manage_pages;
+    SET_HCA_CAP: Enabled, Request => HEAD, Execution::set_hca_cap;
+    QUERY_ISSI: Enabled, Request => QueryIssiReply::SIZE, Execution::query_issi;
+    SET_ISSI: Enabled, SetIssi => HEAD, Execution::set_issi;
 
-    CREATE_MKEY: Initialized, CreateMkey => CREATED, Function::create_mkey;
-    QUERY_MKEY: Initialized, Numbered => QueryMkeyReply::SIZE, Function::query_mkey;
-    DESTROY_MKEY: Initialized, Numbered => HEAD, |function, command, _| {
-        function.destroy(Kind::Mkey, command)
+    CREATE_MKEY: Initialized, CreateMkey => CREATED, Execution::create_mkey;
+    QUERY_MKEY: Initialized, Numbered => QueryMkeyReply::SIZE, Execution::query_mkey;
+    DESTROY_MKEY: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::Mkey, command)
     };
-    CREATE_EQ: Initialized, CreateEq => CREATED, Function::create_eq;
-    DESTROY_EQ: Initialized, Numbered => HEAD, |function, command, _| {
-        function.destroy(Kind::Eq, command)
+    CREATE_EQ: Initialized, CreateEq => CREATED, Execution::create_eq;
+    DESTROY_EQ: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::Eq, command)
     };
-    QUERY_EQ: Initialized, Numbered => QueryEqReply::SIZE, Function::query_eq;
-    CREATE_CQ: Initialized, CreateCq => CREATED, Function::create_cq;
-    DESTROY_CQ: Initialized, Numbered => HEAD, |function, command, _| {
-        function.destroy(Kind::Cq, command)
+    QUERY_EQ: Initialized, Numbered => QueryEqReply::SIZE, Execution::query_eq;
+    CREATE_CQ: Initialized, CreateCq => CREATED, Execution::create_cq;
+    DESTROY_CQ: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::Cq, command)
     };
-    QUERY_CQ: Initialized, Numbered => QueryCqReply::SIZE, Function::query_cq;
-    MODIFY_CQ: Initialized, ModifyCq => HEAD, Function::modify_cq;
+    QUERY_CQ: Initialized, Numbered => QueryCqReply::SIZE, Execution::query_cq;
+    MODIFY_CQ: Initialized, ModifyCq => HEAD, Execution::modify_cq;
 
-    CREATE_QP: Initialized, CreateQp => CREATED, Function::create_qp;
-    DESTROY_QP: Initialized, Numbered => HEAD, |function, command, _| {
-        function.destroy(Kind::Qp, command)
+    CREATE_QP: Initialized, CreateQp => CREATED, Execution::create_qp;
+    DESTROY_QP: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::Qp, command)
     };
-    RST2INIT_QP: Initialized, ModifyQp => HEAD, Function::modify_qp;
-    INIT2RTR_QP: Initialized, ModifyQp => HEAD, Function::modify_qp;
-    RTR2RTS_QP: Initialized, ModifyQp => HEAD, Function::modify_qp;
-    RTS2RTS_QP: Initialized, ModifyQp => HEAD, Function::modify_qp;
-    SQERR2RTS_QP: Initialized, ModifyQp => HEAD, Function::modify_qp;
-    MOVE_QP_TO_ERR: Initialized, Numbered => HEAD, Function::move_qp;
-    MOVE_QP_TO_RST: Initialized, Numbered => HEAD, Function::move_qp;
-    QUERY_QP: Initialized, Numbered => QueryQpReply::SIZE, Function::query_qp;
-    INIT2INIT_QP: Initialized, ModifyQp => HEAD, Function::modify_qp;
+    RST2INIT_QP: Initialized, ModifyQp => HEAD, Execution::modify_qp;
+    INIT2RTR_QP: Initialized, ModifyQp => HEAD, Execution::modify_qp;
+    RTR2RTS_QP: Initialized, ModifyQp => HEAD, Execution::modify_qp;
+    RTS2RTS_QP: Initialized, ModifyQp => HEAD, Execution::modify_qp;
+    SQERR2RTS_QP: Initialized, ModifyQp => HEAD, Execution::modify_qp;
+    MOVE_QP_TO_ERR: Initialized, Numbered => HEAD, Execution::move_qp;
+    MOVE_QP_TO_RST: Initialized, Numbered => HEAD, Execution::move_qp;
+    QUERY_QP: Initialized, Numbered => QueryQpReply::SIZE, Execution::query_qp;
+    INIT2INIT_QP: Initialized, ModifyQp => HEAD, Execution::modify_qp;
 
-    ARM_RQ: Initialized, ArmSrq => HEAD, |function, command, _| {
-        function.arm_srq(Kind::Rmp, command)
+    ARM_RQ: Initialized, ArmSrq => HEAD, |on, command, _| {
+        on.arm_srq(Kind::Rmp, command)
     };
-    CREATE_XRC_SRQ: Initialized, CreateXrcSrq => CREATED, Function::create_xrc_srq;
-    DESTROY_XRC_SRQ: Initialized, Numbered => HEAD, |function, command, _| {
-        function.destroy(Kind::XrcSrq, command)
+    CREATE_XRC_SRQ: Initialized, CreateXrcSrq => CREATED, Execution::create_xrc_srq;
+    DESTROY_XRC_SRQ: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::XrcSrq, command)
     };
-    QUERY_XRC_SRQ: Initialized, Numbered => QueryXrcSrqReply::SIZE, Function::query_xrc_srq;
-    ARM_XRC_SRQ: Initialized, ArmSrq => HEAD, |function, command, _| {
-        function.arm_srq(Kind::XrcSrq, command)
+    QUERY_XRC_SRQ: Initialized, Numbered => QueryXrcSrqReply::SIZE, Execution::query_xrc_srq;
+    ARM_XRC_SRQ: Initialized, ArmSrq => HEAD, |on, command, _| {
+        on.arm_srq(Kind::XrcSrq, command)
     };
 
     QUERY_VPORT_STATE: Enabled, QueryVport => QueryVportStateReply::SIZE,
-        Function::query_vport_state;
-    MODIFY_VPORT_STATE: Enabled, ModifyVportState => HEAD, Function::modify_vport_state;
+        Execution::query_vport_state;
+    MODIFY_VPORT_STATE: Enabled, ModifyVportState => HEAD, Execution::modify_vport_state;
     QUERY_NIC_VPORT_CONTEXT: Enabled, QueryVport => QueryNicVportReply::SIZE,
-        Function::query_nic_vport;
-    MODIFY_NIC_VPORT_CONTEXT: Enabled, ModifyNicVport => HEAD, Function::modify_nic_vport;
+        Execution::query_nic_vport;
+    MODIFY_NIC_VPORT_CONTEXT: Enabled, ModifyNicVport => HEAD, Execution::modify_nic_vport;
     QUERY_ROCE_ADDRESS: Initialized, QueryVport => QueryRoceAddressReply::SIZE,
-        Function::query_roce_address;
-    SET_ROCE_ADDRESS: Initialized, SetRoceAddress => HEAD, Function::set_roce_address;
+        Execution::query_roce_address;
+    SET_ROCE_ADDRESS: Initialized, SetRoceAddress => HEAD, Execution::set_roce_address;
     QUERY_HCA_VPORT_CONTEXT: Enabled, QueryVport => QueryHcaVportReply::SIZE,
-        Function::query_hca_vport;
-    MODIFY_HCA_VPORT_CONTEXT: Enabled, QueryVport => HEAD, Function::modify_hca_vport;
-    QUERY_HCA_VPORT_GID: Enabled, QueryVport => GidsReply::SIZE, Function::query_gids;
-    QUERY_HCA_VPORT_PKEY: Enabled, QueryVport => GidsReply::SIZE, Function::query_pkeys;
-    QUERY_VPORT_COUNTER: Enabled, QueryVport => Function::VPORT_COUNTERS,
-        Function::query_vport_counter;
-    ALLOC_Q_COUNTER: Initialized, Request => CREATED, |function, command, output| {
-        function.create_numbered(Kind::Counters, command, output)
+        Execution::query_hca_vport;
+    MODIFY_HCA_VPORT_CONTEXT: Enabled, QueryVport => HEAD, Execution::modify_hca_vport;
+    QUERY_HCA_VPORT_GID: Enabled, QueryVport => GidsReply::SIZE, Execution::query_gids;
+    QUERY_HCA_VPORT_PKEY: Enabled, QueryVport => GidsReply::SIZE, Execution::query_pkeys;
+    QUERY_VPORT_COUNTER: Enabled, QueryVport => Execution::VPORT_COUNTERS,
+        Execution::query_vport_counter;
+    ALLOC_Q_COUNTER: Initialized, Request => CREATED, |on, command, output| {
+        on.create_numbered(Kind::Counters, command, output)
     };
-    DEALLOC_Q_COUNTER: Initialized, Numbered => HEAD, |function, command, _| {
-        function.destroy(Kind::Counters, command)
+    DEALLOC_Q_COUNTER: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::Counters, command)
     };
-    QUERY_Q_COUNTER: Initialized, Numbered => Function::QUEUE_COUNTERS,
-        Function::query_q_counter;
+    QUERY_Q_COUNTER: Initialized, Numbered => Execution::QUEUE_COUNTERS,
+        Execution::query_q_counter;
 
-    ALLOC_PD: Initialized, Request => CREATED, Function::alloc_pd;
-    DEALLOC_PD: Initialized, Numbered => HEAD, |function, command, _| {
-        function.destroy(Kind::Pd, command)
+    ALLOC_PD: Initialized, Request => CREATED, Execution::alloc_pd;
+    DEALLOC_PD: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::Pd, command)
     };
-    ALLOC_UAR: Initialized, Request => CREATED, |function, command, output| {
-        function.create_numbered(Kind::Uar, command, output)
+    ALLOC_UAR: Initialized, Request => CREATED, |on, command, output| {
+        on.create_numbered(Kind::Uar, command, output)
     };
-    DEALLOC_UAR: Initialized, Numbered => HEAD, |function, command, _| {
-        function.destroy(Kind::Uar, command)
+    DEALLOC_UAR: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::Uar, command)
     };
-    ACCESS_REG: Enabled, AccessRegister => AccessRegister::SIZE, Function::access_register;
-    ATTACH_TO_MCG: Initialized, Multicast => HEAD, Function::attach_multicast;
-    DETACH_FROM_MCG: Initialized, Multicast => HEAD, Function::detach_multicast;
-    ALLOC_XRCD: Initialized, Request => CREATED, |function, command, output| {
-        function.create_numbered(Kind::Xrcd, command, output)
+    ACCESS_REG: Enabled, AccessRegister => AccessRegister::SIZE, Execution::access_register;
+    ATTACH_TO_MCG: Initialized, Multicast => HEAD, Execution::attach_multicast;
+    DETACH_FROM_MCG: Initialized, Multicast => HEAD, Execution::detach_multicast;
+    ALLOC_XRCD: Initialized, Request => CREATED, |on, command, output| {
+        on.create_numbered(Kind::Xrcd, command, output)
     };
-    DEALLOC_XRCD: Initialized, Numbered => HEAD, |function, command, _| {
-        function.destroy(Kind::Xrcd, command)
+    DEALLOC_XRCD: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::Xrcd, command)
     };
-    ALLOC_TRANSPORT_DOMAIN: Initialized, Request => CREATED, |function, command, output| {
-        function.create_numbered(Kind::TransportDomain, command, output)
+    ALLOC_TRANSPORT_DOMAIN: Initialized, Request => CREATED, |on, command, output| {
+        on.create_numbered(Kind::TransportDomain, command, output)
     };
-    DEALLOC_TRANSPORT_DOMAIN: Initialized, Numbered => HEAD, |function, command, _| {
-        function.destroy(Kind::TransportDomain, command)
+    DEALLOC_TRANSPORT_DOMAIN: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::TransportDomain, command)
     };
 
-    CREATE_TIR: Initialized, CreateTir => CREATED, Function::create_tir;
-    MODIFY_TIR: Initialized, ModifyQueue => HEAD, |function, command, _| {
-        function.keep(Kind::Tir, command)
+    CREATE_TIR: Initialized, CreateTir => CREATED, Execution::create_tir;
+    MODIFY_TIR: Initialized, ModifyQueue => HEAD, |on, command, _| {
+        on.keep(Kind::Tir, command)
     };
-    DESTROY_TIR: Initialized, Numbered => HEAD, |function, command, _| {
-        function.destroy(Kind::Tir, command)
+    DESTROY_TIR: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::Tir, command)
     };
-    CREATE_SQ: Initialized, CreateSq => CREATED, Function::create_sq;
-    MODIFY_SQ: Initialized, CreateSq => HEAD, Function::modify_sq;
-    DESTROY_SQ: Initialized, Numbered => HEAD, |function, command, _| {
-        function.destroy(Kind::Sq, command)
+    CREATE_SQ: Initialized, CreateSq => CREATED, Execution::create_sq;
+    MODIFY_SQ: Initialized, CreateSq => HEAD, Execution::modify_sq;
+    DESTROY_SQ: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::Sq, command)
     };
-    QUERY_SQ: Initialized, Numbered => QuerySqReply::SIZE, Function::query_sq;
-    CREATE_RQ: Initialized, CreateRq => CREATED, Function::create_rq;
-    MODIFY_RQ: Initialized, CreateRq => HEAD, Function::modify_rq;
-    DESTROY_RQ: Initialized, Numbered => HEAD, |function, command, _| {
-        function.destroy(Kind::Rq, command)
+    QUERY_SQ: Initialized, Numbered => QuerySqReply::SIZE, Execution::query_sq;
+    CREATE_RQ: Initialized, CreateRq => CREATED, Execution::create_rq;
+    MODIFY_RQ: Initialized, CreateRq => HEAD, Execution::modify_rq;
+    DESTROY_RQ: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::Rq, command)
     };
-    QUERY_RQ: Initialized, Numbered => QueryRqReply::SIZE, Function::query_rq;
-    CREATE_RMP: Initialized, CreateRmp => CREATED, Function::create_rmp;
-    MODIFY_RMP: Initialized, ModifyRmp => HEAD, Function::modify_rmp;
-    DESTROY_RMP: Initialized, Numbered => HEAD, |function, command, _| {
-        function.destroy(Kind::Rmp, command)
+    QUERY_RQ: Initialized, Numbered => QueryRqReply::SIZE, Execution::query_rq;
+    CREATE_RMP: Initialized, CreateRmp => CREATED, Execution::create_rmp;
+    MODIFY_RMP: Initialized, ModifyRmp => HEAD, Execution::modify_rmp;
+    DESTROY_RMP: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::Rmp, command)
     };
-    QUERY_RMP: Initialized, Numbered => QueryRmpReply::SIZE, Function::query_rmp;
+    QUERY_RMP: Initialized, Numbered => QueryRmpReply::SIZE, Execution::query_rmp;
 
-    CREATE_TIS: Initialized, CreateTis => CREATED, Function::create_tis;
-    MODIFY_TIS: Initialized, ModifyQueue => HEAD, |function, command, _| {
-        function.keep(Kind::Tis, command)
+    CREATE_TIS: Initialized, CreateTis => CREATED, Execution::create_tis;
+    MODIFY_TIS: Initialized, ModifyQueue => HEAD, |on, command, _| {
+        on.keep(Kind::Tis, command)
     };
-    DESTROY_TIS: Initialized, Numbered => HEAD, |function, command, _| {
-        function.destroy(Kind::Tis, command)
+    DESTROY_TIS: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::Tis, command)
     };
-    CREATE_RQT: Initialized, RqTable => CREATED, Function::create_rqt;
-    MODIFY_RQT: Initialized, RqTable => HEAD, Function::modify_rqt;
-    DESTROY_RQT: Initialized, Numbered => HEAD, |function, command, _| {
-        function.destroy(Kind::Rqt, command)
+    CREATE_RQT: Initialized, RqTable => CREATED, Execution::create_rqt;
+    MODIFY_RQT: Initialized, RqTable => HEAD, Execution::modify_rqt;
+    DESTROY_RQT: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::Rqt, command)
     };
-    SET_FLOW_TABLE_ROOT: Initialized, OfTable => HEAD, Function::set_flow_table_root;
-    CREATE_FLOW_TABLE: Initialized, CreateTable => CREATED, Function::create_flow_table;
-    DESTROY_FLOW_TABLE: Initialized, OfTable => HEAD, Function::destroy_flow_table;
-    CREATE_FLOW_GROUP: Initialized, CreateGroup => CREATED, Function::create_flow_group;
-    DESTROY_FLOW_GROUP: Initialized, DestroyGroup => HEAD, Function::destroy_flow_group;
-    SET_FLOW_TABLE_ENTRY: Initialized, SetEntry => HEAD, Function::set_flow_entry;
-    DELETE_FLOW_TABLE_ENTRY: Initialized, DeleteEntry => HEAD, Function::delete_flow_entry;
-    MODIFY_FLOW_TABLE: Initialized, ModifyTable => HEAD, Function::modify_flow_table;
+    SET_FLOW_TABLE_ROOT: Initialized, OfTable => HEAD, Execution::set_flow_table_root;
+    CREATE_FLOW_TABLE: Initialized, CreateTable => CREATED, Execution::create_flow_table;
+    DESTROY_FLOW_TABLE: Initialized, OfTable => HEAD, Execution::destroy_flow_table;
+    CREATE_FLOW_GROUP: Initialized, CreateGroup => CREATED, Execution::create_flow_group;
+    DESTROY_FLOW_GROUP: Initialized, DestroyGroup => HEAD, Execution::destroy_flow_group;
+    SET_FLOW_TABLE_ENTRY: Initialized, SetEntry => HEAD, Execution::set_flow_entry;
+    DELETE_FLOW_TABLE_ENTRY: Initialized, DeleteEntry => HEAD, Execution::delete_flow_entry;
+    MODIFY_FLOW_TABLE: Initialized, ModifyTable => HEAD, Execution::modify_flow_table;
 
-    CREATE_UCTX: Initialized, Request => CREATED, Function::create_user;
-    DESTROY_UCTX: Initialized, Numbered => HEAD, Function::destroy_user;
-    CREATE_UMEM: Initialized, CreateUmem => CREATED, Function::create_umem;
-    DESTROY_UMEM: Initialized, Numbered => HEAD, |function, command, _| {
-        function.destroy(Kind::Umem, command)
+    CREATE_UCTX: Initialized, Request => CREATED, Execution::create_user;
+    DESTROY_UCTX: Initialized, Numbered => HEAD, Execution::destroy_user;
+    CREATE_UMEM: Initialized, CreateUmem => CREATED, Execution::create_umem;
+    DESTROY_UMEM: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::Umem, command)
     };
 }
 

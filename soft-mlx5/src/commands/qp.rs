@@ -3,7 +3,7 @@
 use mlx5_wire::firmware::command::{Numbered, Opcode};
 use mlx5_wire::firmware::qp::{CreateQp, ModifyQp, QpContext, QueryQpReply, optional, rq_type, service, state};
 
-use super::Function;
+use super::Execution;
 use super::capabilities;
 use super::capabilities::GENERAL;
 use super::memory::QueueMemory;
@@ -221,14 +221,14 @@ impl Changes<'_> {
     }
 }
 
-impl Function {
+impl Execution<'_> {
     fn context_of_qp(&self, number: u32, uid: u16) -> Result<QpContext> {
-        let entry = self.objects.find(Id(Kind::Qp, number), uid)?;
+        let entry = self.state.objects.find(Id(Kind::Qp, number), uid)?;
         QpContext::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)
     }
 
     fn keep_context_of_qp(&mut self, number: u32, context: &QpContext) -> Result {
-        let entry = self.objects.find_mut(Id(Kind::Qp, number), 0)?;
+        let entry = self.state.objects.find_mut(Id(Kind::Qp, number), 0)?;
         let bytes = entry.context.first_chunk_mut().ok_or(Refusal::NO_OBJECT)?;
         context.put(bytes);
         Ok(())
@@ -264,7 +264,7 @@ impl Function {
         if sq_count > 0 {
             used.push(Id(Kind::Uar, context.uar_page));
         }
-        let uses = used.into_iter().map(|id| self.objects.check_use(id, uid));
+        let uses = used.into_iter().map(|id| self.state.objects.check_use(id, uid));
         let mut uses = uses.collect::<Result<Vec<_>>>()?;
         let memory = QueueMemory {
             log_page_size: context.log_page_size,
@@ -301,7 +301,7 @@ impl Function {
             _ => {}
         }
         let context = context.to_bytes().to_vec();
-        self.objects.insert(Id(Kind::Qp, qp.0), Entry { uid, uses, context, ..Entry::default() });
+        self.state.objects.insert(Id(Kind::Qp, qp.0), Entry { uid, uses, context, ..Entry::default() });
         created(output, qp.0)
     }
 
@@ -320,7 +320,7 @@ impl Function {
         match (change.from, change.to) {
             (QpState::Reset, QpState::Init) => changes.identity()?,
             (QpState::Init, QpState::Rtr) if service != Service::Ud => {
-                changes.path(self.layer)?;
+                changes.path(self.state.layer)?;
                 if service == Service::Rc {
                     changes.responder();
                 }

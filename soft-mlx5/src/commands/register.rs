@@ -3,7 +3,7 @@
 use mlx5_wire::firmware::fields::Value;
 use mlx5_wire::firmware::register::{AccessRegister, Paos, Pmtu, Ptys, Pvlc, id};
 
-use super::Function;
+use super::Execution;
 use super::opcodes::{Command, Result};
 use super::refusal::Refusal;
 use crate::fabric::LinkLayer;
@@ -33,7 +33,7 @@ fn get<T: Value>(data: &[u8]) -> Result<T> {
     data.get(..T::SIZE).map(|bytes| T::read(bytes, 0, 0)).ok_or(Refusal::INPUT_LENGTH)
 }
 
-impl Function {
+impl Execution<'_> {
     pub(super) fn access_register(&mut self, command: &Command, output: &mut [u8]) -> Result {
         let access: AccessRegister = command.parse()?;
         let data = command.after::<AccessRegister>();
@@ -58,7 +58,7 @@ impl Function {
                 put(
                     room,
                     Paos {
-                        admin: if self.vport.admin_down { DOWN } else { UP },
+                        admin: if self.state.vport.admin_down { DOWN } else { UP },
                         oper: if up { UP } else { DOWN },
                         admin_enable: false,
                         ..paos
@@ -71,11 +71,11 @@ impl Function {
             }
             id::NODE_DESC if reads => {
                 let name = room.get_mut(..NODE_DESC).ok_or(Refusal::OUTPUT_LENGTH)?;
-                name.copy_from_slice(&self.vport.node_desc);
+                name.copy_from_slice(&self.state.vport.node_desc);
             }
             id::NODE_DESC => {
                 let name = data.first_chunk().ok_or(Refusal::INPUT_LENGTH)?;
-                self.vport.node_desc = *name;
+                self.state.vport.node_desc = *name;
             }
             // Counters of the port, and what the board says about itself: zeros.
             id::PPCNT | id::MGIR if reads => {}
@@ -86,7 +86,7 @@ impl Function {
     }
 
     fn port_mtu(&self) -> u16 {
-        match self.layer {
+        match self.state.layer {
             LinkLayer::InfiniBand => MAX_MTU as u16,
             // The driver takes 22 bytes off for the headers of Ethernet.
             LinkLayer::Ethernet => 1500 + 22,
@@ -94,7 +94,7 @@ impl Function {
     }
 
     fn port_speed(&self, asked: Ptys) -> Ptys {
-        match self.layer {
+        match self.state.layer {
             LinkLayer::InfiniBand => Ptys {
                 protocol: INFINIBAND,
                 ib_width_capability: WIDTH_4X,
@@ -118,7 +118,7 @@ impl Function {
     fn set_port_state(&mut self, paos: &Paos) -> Result {
         match paos.admin {
             UP | DOWN => {
-                self.vport.admin_down = paos.admin == DOWN;
+                self.state.vport.admin_down = paos.admin == DOWN;
                 self.nic.set_link(paos.admin == UP);
                 Ok(())
             }

@@ -5,7 +5,7 @@ use mlx5_wire::firmware::srq::{
 };
 use mlx5_wire::firmware::wq::{WorkQueue, kind};
 
-use super::Function;
+use super::Execution;
 use super::capabilities::GENERAL;
 use super::memory::QueueMemory;
 use super::objects::{Entry, Id, Kind};
@@ -37,7 +37,7 @@ pub fn memory_of<'a>(queue: &WorkQueue, list: &'a [u8]) -> QueueMemory<'a> {
     }
 }
 
-impl Function {
+impl Execution<'_> {
     pub(super) fn create_rmp(&mut self, command: &Command, output: &mut [u8]) -> Result {
         let CreateRmp { context, .. } = command.parse()?;
         let (queue, uid) = (context.queue, command.uid());
@@ -45,7 +45,7 @@ impl Function {
             return Err(Refusal::WQ_KIND);
         }
         let len = check_queue(queue.log_size, queue.log_stride)?;
-        let mut uses = vec![self.objects.check_use(Id(Kind::Pd, queue.pd), uid)?];
+        let mut uses = vec![self.state.objects.check_use(Id(Kind::Pd, queue.pd), uid)?];
         let list = command.after::<CreateRmp>();
         let found = self.locate(&memory_of(&queue, list), len, uid)?;
         uses.extend(found.uses);
@@ -61,7 +61,7 @@ impl Function {
         };
         let srq = self.nic.create_srq_in(attr, &found.spaces)?;
         let context = context.to_bytes().to_vec();
-        self.objects.insert(Id(Kind::Rmp, srq.0), Entry { uid, uses, context, ..Entry::default() });
+        self.state.objects.insert(Id(Kind::Rmp, srq.0), Entry { uid, uses, context, ..Entry::default() });
         created(output, srq.0)
     }
 
@@ -74,7 +74,7 @@ impl Function {
             return Err(Refusal::ATTRIBUTES);
         }
         let used = [Id(Kind::Pd, context.pd), Id(Kind::Cq, context.cqn), Id(Kind::Xrcd, context.xrcd)];
-        let uses = used.into_iter().map(|id| self.objects.check_use(id, uid));
+        let uses = used.into_iter().map(|id| self.state.objects.check_use(id, uid));
         let mut uses = uses.collect::<Result<Vec<_>>>()?;
         let memory = QueueMemory {
             log_page_size: context.log_page_size,
@@ -99,14 +99,14 @@ impl Function {
         let srq = self.nic.create_srq_in(attr, &found.spaces)?;
         let context = context.to_bytes().to_vec();
         let entry = Entry { uid, uses, context, ..Entry::default() };
-        self.objects.insert(Id(Kind::XrcSrq, srq.0), entry);
+        self.state.objects.insert(Id(Kind::XrcSrq, srq.0), entry);
         created(output, srq.0)
     }
 
     pub(super) fn modify_rmp(&mut self, command: &Command, _: &mut [u8]) -> Result {
         const LIMIT: u64 = 1 << 0;
         let modify: ModifyRmp = command.parse()?;
-        self.objects.find(Id(Kind::Rmp, modify.rmpn), command.uid())?;
+        self.state.objects.find(Id(Kind::Rmp, modify.rmpn), command.uid())?;
         if modify.bitmask & !LIMIT != 0 {
             return Err(Refusal::FIELDS);
         }
@@ -123,13 +123,13 @@ impl Function {
             return Err(Refusal::UNKNOWN_MODIFIER);
         }
         let ArmSrq { srqn, lwm, .. } = command.parse()?;
-        self.objects.find(Id(kind, srqn), command.uid())?;
+        self.state.objects.find(Id(kind, srqn), command.uid())?;
         Ok(self.nic.modify_srq_limit(Srqn(srqn), lwm.into())?)
     }
 
     pub(super) fn query_rmp(&mut self, command: &Command, output: &mut [u8]) -> Result {
         let number = command.number()?;
-        let entry = self.objects.find(Id(Kind::Rmp, number), command.uid())?;
+        let entry = self.state.objects.find(Id(Kind::Rmp, number), command.uid())?;
         let mut context = RmpContext::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)?;
         context.queue.lwm = self.nic.srq_limit(Srqn(number))? as u16;
         answer(output, QueryRmpReply { context })
@@ -137,7 +137,7 @@ impl Function {
 
     pub(super) fn query_xrc_srq(&mut self, command: &Command, output: &mut [u8]) -> Result {
         let number = command.number()?;
-        let entry = self.objects.find(Id(Kind::XrcSrq, number), command.uid())?;
+        let entry = self.state.objects.find(Id(Kind::XrcSrq, number), command.uid())?;
         let context = XrcSrqContext::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)?;
         let lwm = self.nic.srq_limit(Srqn(number))? as u16;
         answer(output, QueryXrcSrqReply { context: XrcSrqContext { lwm, ..context } })

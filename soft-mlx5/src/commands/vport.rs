@@ -5,7 +5,7 @@ use mlx5_wire::firmware::vport::{
     QueryNicVportReply, QueryRoceAddressReply, QueryVport, QueryVportStateReply, RoceAddress, SetRoceAddress, field,
 };
 
-use super::Function;
+use super::Execution;
 use super::capabilities;
 use super::opcodes::{Command, Result, answer};
 use super::refusal::Refusal;
@@ -61,13 +61,13 @@ impl Vport {
     }
 }
 
-impl Function {
+impl Execution<'_> {
     /// Bytes of the answer of QUERY_VPORT_COUNTER.
     pub(super) const VPORT_COUNTERS: usize = 0x210;
 
     fn query_of(&self, command: &Command, layer: LinkLayer) -> Result<QueryVport> {
         let query: QueryVport = command.parse()?;
-        if self.layer != layer {
+        if self.state.layer != layer {
             return Err(Refusal::LINK_LAYER);
         }
         Self::check_vport(&query)?;
@@ -151,7 +151,7 @@ impl Function {
         Self::check_vport(&command.parse()?)?;
         answer(
             output,
-            QueryVportStateReply { admin_state: self.vport.admin_state, state: u8::from(self.nic.port().up) },
+            QueryVportStateReply { admin_state: self.state.vport.admin_state, state: u8::from(self.nic.port().up) },
         )
     }
 
@@ -160,7 +160,7 @@ impl Function {
         if admin_state > ADMIN_STATES {
             return Err(Refusal::ATTRIBUTES);
         }
-        self.vport.admin_state = admin_state;
+        self.state.vport.admin_state = admin_state;
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl Function {
     pub(super) fn query_nic_vport(&mut self, command: &Command, output: &mut [u8]) -> Result {
         let query = self.query_of(command, LinkLayer::Ethernet)?;
         // The address lists are empty: the port takes every frame for its own address and for groups.
-        let context = NicVportContext { list_type: query.list_type, ..self.vport.context };
+        let context = NicVportContext { list_type: query.list_type, ..self.state.vport.context };
         answer(output, QueryNicVportReply { context })
     }
 
@@ -184,7 +184,7 @@ impl Function {
         if modify.field_select & !(SET | IGNORED | field::LOOPBACK) != 0 {
             return Err(Refusal::FIELDS);
         }
-        let (now, given) = (&mut self.vport.context, &modify.context);
+        let (now, given) = (&mut self.state.vport.context, &modify.context);
         let selected = |field| modify.field_select & field != 0;
         if selected(field::ROCE) {
             now.roce_en = given.roce_en;
@@ -205,10 +205,10 @@ impl Function {
     }
 
     fn roce_address(&mut self, index: u16) -> Result<&mut RoceAddress> {
-        if self.layer != LinkLayer::Ethernet {
+        if self.state.layer != LinkLayer::Ethernet {
             return Err(Refusal::LINK_LAYER);
         }
-        self.vport.addresses.get_mut(usize::from(index)).ok_or(Refusal::GID_INDEX)
+        self.state.vport.addresses.get_mut(usize::from(index)).ok_or(Refusal::GID_INDEX)
     }
 
     pub(super) fn query_roce_address(&mut self, command: &Command, output: &mut [u8]) -> Result {

@@ -1,7 +1,5 @@
 //! The first pages of BAR 0: version, command queue, health and clock.
 
-use crate::commands::Function;
-
 /// Bytes of the init segment.
 #[cfg(test)]
 const SIZE: u64 = 0x2010;
@@ -50,7 +48,7 @@ impl InitSegment {
     }
 
     fn word(&self, offset: u64, now: u64) -> u32 {
-        let [major, minor, subminor] = Function::VERSION.map(u32::from);
+        let [major, minor, subminor] = crate::commands::Commands::VERSION.map(u32::from);
         match offset {
             0 => minor << 16 | major,
             4 => COMMAND_INTERFACE << 16 | subminor,

@@ -137,7 +137,7 @@ fn teardown_and_reset_end_all_objects() {
             None => driver.function.reset(),
         }
         assert!(!driver.function.has_queue_pairs());
-        assert_eq!(driver.function.objects.len(), 0);
+        assert_eq!(driver.function.objects(), 0);
         assert_eq!(driver.numbered(Opcode::DESTROY_CQ, cq.number), Err(Refusal::STATE));
     }
 }

@@ -22,11 +22,11 @@ use mlx5_wire::firmware::wq::WorkQueue;
 use self::templates::PAGE;
 pub use self::templates::with_pages;
 use super::refusal::Refusal;
-use super::{Access, Dma, Function, Interrupts, Piece};
 use crate::base::test_memory::Pages;
 use crate::engine::NicConfig;
 use crate::fabric::LinkLayer;
 use crate::objects::memory::Space;
+use crate::pci::{Access, Dma, Function, Interrupts, Piece};
 
 /// A prime number, so that multiples of a step meet every page.
 const PAGES: u64 = 1021;

@@ -56,7 +56,7 @@ fn what_others_use_stays() {
         assert_eq!(destroy(opcode, number), None, "{opcode:?}");
         assert_eq!(destroy(opcode, number), Some(Refusal::NO_OBJECT), "{opcode:?}");
     }
-    assert_eq!(driver.function.objects.len(), 0);
+    assert_eq!(driver.function.objects(), 0);
 }
 
 #[test]

@@ -99,10 +99,10 @@ fn run(commands: usize, seed: u64, link_layer: LinkLayer) {
             driver.function.step(count as u64 * 1000);
         }
         if count % 1000 == 0 {
-            assert!(driver.function.objects.is_consistent());
+            assert!(driver.function.commands.objects.is_consistent());
             driver.start_again();
         }
-        most = most.max(driver.function.objects.len());
+        most = most.max(driver.function.objects());
     }
     assert!(most > 100, "the commands make {most} objects at most");
     let creates = ["CREATE_CQ", "CREATE_QP", "CREATE_MKEY", "CREATE_RMP", "RTR2RTS_QP"];
@@ -114,7 +114,7 @@ fn run(commands: usize, seed: u64, link_layer: LinkLayer) {
     }
     driver.start_again();
     driver.numbered(Opcode::TEARDOWN_HCA, 0).unwrap();
-    assert_eq!(driver.function.objects.len(), 0);
+    assert_eq!(driver.function.objects(), 0);
     assert!(!driver.function.has_queue_pairs());
 }
 

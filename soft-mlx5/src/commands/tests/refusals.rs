@@ -30,7 +30,7 @@ fn lengths_are_checked_before_anything_else() {
                 assert_eq!(refused, Some(Refusal::OUTPUT_LENGTH), "{:?}", entry.opcode.name());
             }
         }
-        assert_eq!(driver.function.objects.len(), 0);
+        assert_eq!(driver.function.objects(), 0);
     }
 }
 

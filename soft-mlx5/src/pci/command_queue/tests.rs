@@ -3,8 +3,8 @@ use std::sync::Arc;
 use super::*;
 use crate::base::rng::Rng;
 use crate::base::test_memory::Pages;
-use crate::commands::{Interrupts, Piece};
 use crate::engine::NicConfig;
+use crate::pci::{Interrupts, Piece};
 
 const PAGES: usize = 16;
 const SIZE: u64 = PAGES as u64 * 4096;

@@ -11,17 +11,18 @@ use super::irqs::{Irqs, KINDS, MSIX, VECTORS};
 use super::message::{EINVAL, Errno, MAX_TRANSFER, Request};
 use crate::base::clock::Clock;
 use crate::base::counters::Injected;
-use crate::commands::{Function, Interrupts};
+use crate::commands::{Commands, Interrupts};
 use crate::engine::NicConfig;
+use crate::pci::Function;
 use crate::pci::command_queue;
 use crate::pci::init_segment::InitSegment;
 
 const PAGE: u64 = 4096;
 const BAR: u32 = 0;
-const BAR_SIZE: u64 = Function::BAR_PAGES as u64 * PAGE;
+const BAR_SIZE: u64 = Commands::BAR_PAGES as u64 * PAGE;
 /// Pages of BAR 0 up to here are not mapped by the client. The first UAR page belongs to the kernel of the guest, whose
 /// queues all ring there: a ring that is polled could be overwritten by the next.
-const TRAPPED: u64 = (Function::FIRST_UAR as u64 + 1) * PAGE;
+const TRAPPED: u64 = (Commands::FIRST_UAR as u64 + 1) * PAGE;
 const CONFIG: u32 = 7;
 /// BARs, expansion ROM, configuration space, VGA.
 const REGIONS: u32 = 9;
@@ -189,7 +190,7 @@ impl Device {
                 while !rest.is_empty() {
                     let (page, within) = (offset / PAGE, offset % PAGE);
                     let len = rest.len().min((PAGE - within) as usize);
-                    if page < Function::FIRST_UAR.into() {
+                    if page < Commands::FIRST_UAR.into() {
                         self.write_registers(offset, &rest[..len]);
                     } else {
                         self.function.write_uar(page as u32, within as usize, &rest[..len]);

@@ -9,7 +9,7 @@ use std::ptr;
 use std::sync::{PoisonError, RwLock};
 
 use super::message::{EINVAL, Errno};
-use crate::commands::{Access, Dma, Piece};
+use crate::base::dma::{Access, Dma, Piece};
 
 /// Most ranges of one client, as QEMU says by itself.
 const MAX_RANGES: usize = 65535;
