@@ -399,7 +399,11 @@ fn memlock_hint() -> String {
     let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } == 0;
     match limit.rlim_cur {
         _ if !known => ": ask for less memory, or raise RLIMIT_MEMLOCK (`ulimit -l`)".to_owned(),
-        libc::RLIM_INFINITY => ": RLIMIT_MEMLOCK is unlimited, so memory is short: ask for less".to_owned(),
+        libc::RLIM_INFINITY => {
+            ": RLIMIT_MEMLOCK is unlimited, so memory, mappings (vm.max_map_count) or objects of the device are short: \
+             doorbell doctor looks at each"
+                .to_owned()
+        }
         bytes => format!(
             ": RLIMIT_MEMLOCK allows {} KiB of registered memory and queues: raise it (`ulimit -l`, or memlock in \
              /etc/security/limits.conf), or ask for less",

@@ -42,7 +42,7 @@ pub fn call(line: &Line, words: &[Word]) -> Option<Event> {
         return None;
     }
     let devx = in_words && words.iter().any(|word| word.is("devx"));
-    let name = if devx { name.replacen("ibv_", "devx_", 1) } else { name };
+    let name = if devx { format!("devx_{}", name.trim_start_matches("ibv_")) } else { name };
     let known = rows("call").iter().find(|row| {
         let number = |number: &str| number.parse().ok() == error;
         row.name
@@ -103,11 +103,17 @@ fn begins_failed(words: &[Word], at: usize) -> bool {
 
 /// Returns the name without the ending of a variant.
 fn plain(name: &str) -> &str {
+    match name {
+        // libfabric registers with the same calls.
+        _ if name.starts_with("fi_mr_reg") => return "ibv_reg_mr",
+        "fi_cq_open" => return "ibv_create_cq",
+        _ => {}
+    }
     ["_iova2", "_iova", "_ex"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name)
 }
 
 /// Calls without their prefix, and the words of what they make, the longest first.
-const MADE: [(&str, &str); 26] = [
+const MADE: [(&str, &str); 27] = [
     ("create_flow", "qp flow"),
     ("create_flow", "flow rule"),
     ("create_flow", "steering rule"),
@@ -133,6 +139,7 @@ const MADE: [(&str, &str); 26] = [
     ("reg_mr", "mr"),
     ("reg_mr", "memory"),
     ("reg_mr", "buffer"),
+    ("reg_mr", "address"),
     ("open_device", "device"),
 ];
 /// Words that may stand between a verb and what it makes.
@@ -156,6 +163,11 @@ fn called(words: &[Word]) -> Option<Called> {
             words.get(len).is_some_and(|word| word.gap == "." && ["c", "cc", "cpp", "h"].contains(&word.text));
         return (len > 1 && !other && !is_file).then_some(Called { name, len, in_words: false });
     }
+    if first.is("fi") && joined() > 1 {
+        let len = joined();
+        let known = ["ibv_reg_mr", "ibv_create_cq"].contains(&plain(&name_of(len)));
+        return known.then(|| Called { name: name_of(len), len, in_words: false });
+    }
     // Programs have functions of these names: `reg_mr`, `create_ibv_flow`.
     if ["create", "reg", "alloc", "post", "modify"].iter().any(|verb| first.is(verb)) && joined() > 1 {
         let len = joined();
@@ -169,10 +181,18 @@ fn called(words: &[Word]) -> Option<Called> {
 /// Returns the call that words describe: "modify the QP state", "register memory", "QP creation".
 fn in_words(words: &[Word]) -> Option<Called> {
     let first = &words[0];
-    let found = |name: &str, len| Some(Called { name: format!("ibv_{name}"), len, in_words: true });
+    let found = |name: &str, len| {
+        // verbs have no call for keys.
+        let prefix = if name == "create_mkey" { "" } else { "ibv_" };
+        Some(Called { name: format!("{prefix}{name}"), len, in_words: true })
+    };
     let verbs = ["modify", "modifying", "change", "changing", "move", "moving", "transition", "bring"];
     let is_qp = |word: &Word| word.text.get(..2).is_some_and(|qp| qp.eq_ignore_ascii_case("qp")) && word.text.len() < 6;
     if is_qp(first) && words.get(1).is_some_and(|word| word.is("modify") || word.is("transition")) {
+        return found("modify_qp", 2);
+    }
+    let to = words.get(1).filter(|to| first.is("transition") && to.is("to")).and_then(|_| state(words.get(2..3)?));
+    if to.is_some() {
         return found("modify_qp", 2);
     }
     if verbs.iter().any(|verb| first.is(verb)) {

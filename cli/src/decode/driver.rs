@@ -22,7 +22,7 @@ const NUMBERS: [(&str, &str); 8] = [
 /// Words by which the printer of such a line is known.
 const PRINTERS: [(&str, &str); 7] = [
     ("nvme nvme", "nvme-rdma"),
-    ("create_mkey_callback", "mlx5_ib"),
+    ("infiniband mlx5", "mlx5_ib"),
     ("mlx5_core ", "mlx5_core"),
     ("NETDEV WATCHDOG", "the kernel"),
     ("AER: ", "the kernel"),
@@ -58,7 +58,7 @@ pub fn line(lines: &[Line], at: usize, words: &[Word]) -> Option<Event> {
             event.finding.field(None, name, value.into());
         }
     }
-    if ["create_mkey", "connect_rejected", "establish"].contains(&row.name) {
+    if ["create_mkey", "connect_rejected", "establish", "umem", "reg_umr", "pages"].contains(&row.name) {
         add_status(&mut event, words);
     }
     Some(event)

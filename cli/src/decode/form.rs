@@ -222,7 +222,7 @@ fn is_code(text: &str) -> bool {
 }
 
 /// Words that stand in a description. Those of the second list may stand in a report, too, behind what failed.
-const GENERIC: [&str; 40] = [
+const GENERIC: [&str; 41] = [
     "if",
     "when",
     "whenever",
@@ -263,6 +263,7 @@ const GENERIC: [&str; 40] = [
     "which",
     "example",
     "verify",
+    "codes",
 ];
 /// Words with which an entry of a list of changes begins.
 const CHANGES: [&str; 40] = [
@@ -308,9 +309,8 @@ const CHANGES: [&str; 40] = [
     "stop",
 ];
 /// Words that say that something happened.
-const HAPPENED: [&str; 18] = [
+const HAPPENED: [&str; 17] = [
     "failed",
-    "failure",
     "fail",
     "couldn",
     "couldnt",
@@ -335,6 +335,10 @@ fn describes(text: &str, words: &[Word]) -> bool {
     if text.starts_with("--")
         || text.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_alphabetic()))
     {
+        return true;
+    }
+    let injected = words.iter().any(|word| word.text.to_ascii_lowercase().starts_with("inject")) && !has_value(words);
+    if injected || ["# ", "export ", "$ "].iter().any(|start| text.starts_with(start)) {
         return true;
     }
     let row = text.starts_with('|') && text.ends_with('|') && text.len() > 2;

@@ -120,8 +120,8 @@ mod tests {
             ("event", 30),
             ("cq", 2),
             ("command", 14),
-            ("call", 39),
-            ("line", 16),
+            ("call", 40),
+            ("line", 22),
             ("reject", 9),
             ("errno", 33),
         ] {

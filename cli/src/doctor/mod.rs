@@ -1,11 +1,13 @@
-//! `doorbell doctor`: finds causes that keep queue pairs from connecting, or messages from arriving. It changes nothing
-//! on the machine.
+//! `doorbell doctor`: finds causes that keep objects from being created, queue pairs from connecting, or messages from
+//! arriving. It changes nothing on the machine.
 
 pub(crate) mod counters;
 mod loopback;
+mod nldev;
 mod odp;
 mod port;
 mod queue_pairs;
+mod room;
 mod routes;
 
 use serde::Serialize;
@@ -88,7 +90,7 @@ fn examine(device: &doorbell::Device, process: &Process) -> Patient {
         Some(bytes) => {
             let level = if bytes < LEAST_MEMLOCK { Level::Warning } else { Level::Note };
             let text = format!(
-                "{} KiB: registering more memory fails with ENOMEM; ulimit -l unlimited, or LimitMEMLOCK=infinity of the service",
+                "{} KiB: registering more memory fails with ENOMEM, and memory counts once for each device that registers it; ulimit -l unlimited, or LimitMEMLOCK=infinity of the service",
                 bytes / 1024
             );
             patient.add(level, "RLIMIT_MEMLOCK", text);
@@ -103,6 +105,7 @@ fn examine(device: &doorbell::Device, process: &Process) -> Patient {
     };
     patient.add(Level::Ok, "opening the device", format!("firmware {}", context.firmware()));
     odp::examine(&mut patient, &context);
+    room::examine(&mut patient, &context);
     for number in 1..=context.attr().phys_port_cnt {
         if let Err(error) = port::examine(&mut patient, &context, number) {
             patient.add(Level::Failure, format!("port {number}"), error.to_string());

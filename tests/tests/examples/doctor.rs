@@ -12,6 +12,7 @@ fn a_message_goes_through_each_gid_of_either_link() {
         let Ended { code, printed: report, .. } = doctor(&["--link", link], &[]);
         assert_eq!(code, Some(0), "{report}");
         assert!(report.contains("ok       port 1 loopback through GID 0"), "{report}");
+        assert!(report.contains("ok       vm.max_map_count") && report.contains("ok       objects: 0 qp"), "{report}");
         assert!(report.contains("note     ODP: the device takes no page faults"), "{report}");
         let unbound = "none is bound to a counter: rdma statistic qp set link mlx5_0/1 auto type on";
         assert!(report.contains(unbound), "{report}");
@@ -25,6 +26,18 @@ fn a_link_that_loses_everything_is_found() {
     assert_eq!(code, Some(1), "{report}");
     assert!(report.contains("WARNING  port 1 loopback"), "{report}");
     assert!(report.contains("(vendor syndrome 0x81)"), "{report}");
+}
+
+#[test]
+fn a_device_without_room_is_found() {
+    for (option, errno) in
+        [("--max-qps=0", "os error 12"), ("--max-mkeys=0", "os error 11"), ("--fail-create=cq", "os error 12")]
+    {
+        let Ended { code, printed: report, .. } = doctor(&[option], &[]);
+        assert_eq!(code, Some(1), "{report}");
+        let line = report.lines().find(|line| line.contains("FAILURE  a domain, a region, CQs and a queue pair"));
+        assert!(line.is_some_and(|line| line.contains(errno)), "{option}: {report}");
+    }
 }
 
 #[test]
