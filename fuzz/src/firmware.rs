@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use mlx5_wire::firmware::command::{Numbered, Opcode, Reply, Request};
 use soft_mlx5::LinkLayer;
-use soft_mlx5::pci::{Access, Dma, Function, Interrupts, Piece};
 use soft_mlx5::engine::NicConfig;
+use soft_mlx5::pci::{Access, Dma, Function, Interrupts, Piece};
 
 use crate::input::Input;
 use crate::templates::{self, PAGE, templates};
