@@ -58,7 +58,9 @@ fn target() -> &'static Target {
     TARGET.get_or_init(|| {
         let fabric = format!("fuzz-cm-{}", std::process::id());
         let device = Device::builder().fabric(fabric.as_str()).stepped().build();
-        let name = |lid| SocketAddr::from_abstract_name(format!("soft-mlx5/{fabric}/{lid}"));
+        // SAFETY: no arguments, no memory.
+        let user = unsafe { libc::getuid() };
+        let name = |lid| SocketAddr::from_abstract_name(format!("soft-mlx5/{user}/{fabric}/{lid}"));
         let socket = UnixDatagram::bind_addr(&name(LID).expect("a name")).expect("a socket");
         socket.set_nonblocking(true).expect("a socket");
         let peer = name(OWN).expect("a name");

@@ -56,7 +56,9 @@ fn target() -> &'static Target {
     TARGET.get_or_init(|| {
         let fabric = format!("fuzz-{}", std::process::id());
         let world = World::new(Device::builder().fabric(fabric.as_str()));
-        let name = |lid| SocketAddr::from_abstract_name(format!("soft-mlx5/{fabric}/{lid}"));
+        // SAFETY: no arguments, no memory.
+        let user = unsafe { libc::getuid() };
+        let name = |lid| SocketAddr::from_abstract_name(format!("soft-mlx5/{user}/{fabric}/{lid}"));
         let socket = UnixDatagram::bind_addr(&name(LID).expect("a name")).expect("a socket");
         socket.set_nonblocking(true).expect("a socket");
         let device = name(world.lid()).expect("a name");

@@ -110,7 +110,7 @@ prepare() {
 
 # Waits until a LID is taken; each machine and process takes the first that is free. Fails when process $2 is gone.
 wait_for_lid() {
-    until grep -q "@soft-mlx5/vm-$$/$1\$" /proc/net/unix; do
+    until grep -q "@soft-mlx5/$(id -ru)/vm-$$/$1\$" /proc/net/unix; do
         kill -0 "$2" 2>/dev/null || return
         sleep 0.1
     done

@@ -12,6 +12,8 @@ use crate::fabric::{Fabric, LinkLayer};
 pub struct NicConfig {
     /// Devices it can reach.
     pub fabric: Fabric,
+    /// Connects processes of all users on a named fabric.
+    pub all_users: bool,
     /// Link of its port.
     pub link_layer: LinkLayer,
     /// Raw packet queue pairs and flows are refused, as without `CAP_NET_RAW`.
@@ -51,6 +53,16 @@ pub struct NicConfig {
     pub strict: bool,
     /// Counts injected faults.
     pub(crate) tally: Tally,
+}
+
+impl NicConfig {
+    /// Returns the fabric that the device joins.
+    pub fn joined_fabric(&self) -> Fabric {
+        match &self.fabric {
+            Fabric::Named(name) if self.all_users => Fabric::OfAllUsers(name.clone()),
+            fabric => fabric.clone(),
+        }
+    }
 }
 
 /// Addresses and state of the port.

@@ -121,7 +121,7 @@ pub struct Core {
 impl Core {
     /// Makes the shared part of a new device.
     pub fn new(config: &NicConfig) -> io::Result<Self> {
-        let mut link = Link::new(&config.fabric, config.faults, config.seed, config.tally.clone())?;
+        let mut link = Link::new(&config.joined_fabric(), config.faults, config.seed, config.tally.clone())?;
         if let Some(path) = &config.pcap {
             link.capture(Capture::open(path, config.epoch)?);
         }
@@ -137,7 +137,7 @@ impl Core {
             link,
             link_layer: config.link_layer,
             gids: GidTable::default(),
-            mkeys: MkeyTable::new(),
+            mkeys: MkeyTable::new(config.seed ^ config.epoch),
             cqs: Table::new(FIRST_CQN, MAX_QUEUES),
             srqs: Table::new(FIRST_SRQN, MAX_QUEUES),
             timers: Timers::default(),

@@ -243,6 +243,11 @@ impl Nic {
         self.core.late.hurry(hurries);
     }
 
+    /// Returns `true` if the device has the pace of an adapter.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.core.late.is_slow()
+    }
+
     /// Returns how long the modify command that is running keeps its caller.
     pub(crate) fn modify_time(&mut self) -> Duration {
         self.core.late.modify_time()

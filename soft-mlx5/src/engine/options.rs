@@ -15,6 +15,7 @@ pub const VARIABLE: &str = "SOFT_MLX5";
 /// All options but those of faults.
 const DEVICE: &[DeviceOption] = options! {
     "fabric" Some("NAME"), "Join a fabric: devices with the same fabric name are connected [default: one for this run]";
+    "all-users" None, "With --fabric: connect processes of all users, each of which can then write to the memory of each";
     "timing" Some("NAME"), "Pace of the device: adapter is as slow as an adapter can be [default: as fast as it can]";
     "seed" Some("N"), "Seed of all random choices [default: 0]";
     "link" Some("LAYER"), "Link layer of the port: ib or roce [default: ib]";
@@ -81,6 +82,7 @@ impl NicConfig {
             "shared-registers" => &mut self.shared_registers,
             "blue-flame" => &mut self.blue_flame,
             "distinct-qp-numbers" => &mut self.distinct_qp_numbers,
+            "all-users" => &mut self.all_users,
             "memlock" => &mut self.memlock,
             "real-time" => &mut self.real_time,
             "refuse-raw" => &mut self.refuse_raw,
@@ -96,7 +98,7 @@ impl NicConfig {
         for DeviceOption { name, .. } in DEVICE {
             let value = match *name {
                 "fabric" => match &self.fabric {
-                    Fabric::Named(fabric) => Some(fabric.into()),
+                    Fabric::Named(fabric) | Fabric::OfAllUsers(fabric) => Some(fabric.into()),
                     Fabric::Private | Fabric::Switch(_) => None,
                 },
                 "timing" => (self.timing == Timing::Adapter).then(|| "adapter".into()),

@@ -103,9 +103,14 @@ impl Late {
         }
     }
 
+    /// Returns `true` at the pace of an adapter.
+    pub fn is_slow(&self) -> bool {
+        self.timing == Timing::Adapter
+    }
+
     /// Returns `true` if completions, arms and acknowledgements wait for their bunch.
     pub fn is_on(&self) -> bool {
-        self.timing == Timing::Adapter && !self.hurries
+        self.is_slow() && !self.hurries
     }
 
     /// Lets nothing wait, or lets it wait again.
@@ -138,7 +143,7 @@ impl Late {
     /// Returns how long this modify command keeps its caller.
     pub fn modify_time(&mut self) -> Duration {
         let time = MODIFY_NS + self.commands.below(MODIFY_SPREAD_NS);
-        if self.timing == Timing::Adapter { Duration::from_nanos(time) } else { Duration::ZERO }
+        if self.is_slow() { Duration::from_nanos(time) } else { Duration::ZERO }
     }
 }
 

@@ -11,7 +11,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Fabric;
+use super::{Fabric, scope};
 
 /// A membership of a port in a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,13 +56,16 @@ impl Groups {
         let directory = match fabric {
             Fabric::Private => Directory::Shared(Shared::default()),
             Fabric::Switch(switch) => Directory::Shared(switch.members()),
-            Fabric::Named(name) => {
-                // The name of a fabric may be as long as a name of a socket.
-                let prefix = format!("soft-mlx5-group/{:016x}/", digest(name));
-                Directory::Named(prefix, BTreeMap::new())
-            }
+            Fabric::Named(name) => Self::of_processes(name, false),
+            Fabric::OfAllUsers(name) => Self::of_processes(name, true),
         };
         Self { lid, directory }
+    }
+
+    fn of_processes(name: &str, of_all_users: bool) -> Directory {
+        // The name of a fabric may be as long as a name of a socket.
+        let prefix = format!("soft-mlx5-group/{:016x}/", digest(&format!("{}/{name}", scope(of_all_users))));
+        Directory::Named(prefix, BTreeMap::new())
     }
 
     /// Returns all members, ordered by group and LID.

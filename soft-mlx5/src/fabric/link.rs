@@ -77,7 +77,8 @@ impl Link {
                     .join()
                     .ok_or_else(|| io::Error::new(io::ErrorKind::AddrInUse, "all LIDs of the fabric are taken"))?,
             ),
-            Fabric::Named(name) => Port::Socket(SocketPort::join(name)?),
+            Fabric::Named(name) => Port::Socket(SocketPort::join(name, false)?),
+            Fabric::OfAllUsers(name) => Port::Socket(SocketPort::join(name, true)?),
         };
         let lid = match &port {
             Port::Private => FIRST_LID,

@@ -36,8 +36,21 @@ pub enum Fabric {
     Private,
     /// All devices of this process that are plugged into the same switch.
     Switch(Switch),
-    /// All devices, in whatever process of this network namespace, that joined the same name.
+    /// All devices, in whatever process of this user in this network namespace, that joined the same name.
     Named(String),
+    /// The same, for processes of all users: each of them can write to the memory of each.
+    OfAllUsers(String),
+}
+
+/// Returns the user of this process.
+fn user() -> u32 {
+    // SAFETY: no arguments, no memory.
+    unsafe { libc::getuid() }
+}
+
+/// Returns the part of the names of sockets that keeps the fabrics of users apart.
+fn scope(of_all_users: bool) -> String {
+    if of_all_users { "all".into() } else { user().to_string() }
 }
 
 /// Kind of link the port reports.

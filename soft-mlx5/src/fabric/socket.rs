@@ -1,7 +1,8 @@
 //! A fabric between processes: datagram sockets in the abstract namespace, named by fabric and LID.
 //!
 //! The kernel removes such a name with the last descriptor of its socket, so a killed process leaves no
-//! name. A datagram carries as many frames as are waiting for the peer: the kernel bounds a
+//! name. The names of two users differ, and a port takes datagrams of its own user only: anybody can send to an
+//! abstract name. A datagram carries as many frames as are waiting for the peer: the kernel bounds a
 //! socket's queue by datagrams (`net.unix.max_dgram_qlen`), not by bytes.
 
 use std::collections::VecDeque;
@@ -38,6 +39,45 @@ fn datagram_socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Lets the kernel say with each datagram which user sent it.
+fn ask_for_credentials(socket: &OwnedFd) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let (level, option, size) = (libc::SOL_SOCKET, libc::SO_PASSCRED, size_of_val(&on));
+    // SAFETY: the value has the size given and outlives the call.
+    let set =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), size as libc::socklen_t) };
+    check(set).map(drop)
+}
+
+/// Room for the credentials of a datagram, aligned as control messages are.
+struct Credentials([u64; 4]);
+
+impl Credentials {
+    const fn new() -> Self {
+        Self([0; 4])
+    }
+}
+
+mod credentials {
+    use std::mem;
+
+    // SAFETY: arithmetic on a length.
+    const NEEDED: usize = unsafe { libc::CMSG_SPACE(size_of::<libc::ucred>() as u32) } as usize;
+    const _: () = assert!(NEEDED <= size_of::<super::Credentials>());
+
+    /// Returns the user that sent the datagram of this header, if the kernel has said it.
+    pub fn user(header: &libc::msghdr) -> Option<u32> {
+        // SAFETY: the header names room for control messages, of which the kernel has filled `msg_controllen` bytes.
+        let message = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() }?;
+        if (message.cmsg_level, message.cmsg_type) != (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) {
+            return None;
+        }
+        let complete = message.cmsg_len as usize >= NEEDED - mem::align_of::<usize>();
+        // SAFETY: a message of this type holds credentials, and is complete; they may be at any address.
+        complete.then(|| unsafe { libc::CMSG_DATA(message).cast::<libc::ucred>().read_unaligned() }.uid)
+    }
+}
+
 /// Abstract socket address.
 struct Name {
     address: libc::sockaddr_un,
@@ -45,8 +85,8 @@ struct Name {
 }
 
 impl Name {
-    fn new(fabric: &str, lid: u16) -> io::Result<Self> {
-        let name = format!("soft-mlx5/{fabric}/{lid}");
+    fn new(scope: &str, fabric: &str, lid: u16) -> io::Result<Self> {
+        let name = format!("soft-mlx5/{scope}/{fabric}/{lid}");
         // SAFETY: all bytes zero is a valid address.
         let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
         address.sun_family = libc::AF_UNIX as libc::sa_family_t;
@@ -77,7 +117,10 @@ struct Peer {
 /// A device's end of a named fabric.
 #[derive(Debug)]
 pub(super) struct SocketPort {
+    scope: String,
     fabric: String,
+    // User whose datagrams count; `None` for all users.
+    user: Option<u32>,
     lid: u16,
     socket: OwnedFd,
     // Indexed by LID.
@@ -93,16 +136,23 @@ pub(super) struct SocketPort {
 }
 
 impl SocketPort {
-    /// Joins a fabric at the first free LID.
-    pub(super) fn join(fabric: &str) -> io::Result<Self> {
+    /// Joins a fabric of this user, or of all users, at the first free LID.
+    pub(super) fn join(fabric: &str, of_all_users: bool) -> io::Result<Self> {
         let socket = datagram_socket()?;
+        let scope = super::scope(of_all_users);
+        let user = (!of_all_users).then(super::user);
+        if user.is_some() {
+            ask_for_credentials(&socket)?;
+        }
         for lid in FIRST_LID..=LAST_LID {
-            let name = Name::new(fabric, lid)?;
+            let name = Name::new(&scope, fabric, lid)?;
             // SAFETY: the address is valid for `len` bytes.
             match check(unsafe { libc::bind(socket.as_raw_fd(), name.as_ptr(), name.len) }) {
                 Ok(_) => {
                     return Ok(Self {
+                        scope,
                         fabric: fabric.to_owned(),
+                        user,
                         lid,
                         socket,
                         peers: Vec::new(),
@@ -132,7 +182,8 @@ impl SocketPort {
         self.socket.as_raw_fd()
     }
 
-    /// Returns the number of frames that found no peer, and of datagrams that held no frames.
+    /// Returns the number of frames that found no peer, and of datagrams that held no frames or came from another
+    /// user.
     pub(super) fn drops(&self) -> (u64, u64) {
         (self.sent_to_nobody, self.malformed)
     }
@@ -148,7 +199,7 @@ impl SocketPort {
 
     /// Returns `true` if a device has this address now.
     pub(super) fn has_device(&self, lid: u16) -> bool {
-        Peer::default().connect(&self.fabric, lid).is_ok()
+        Peer::default().connect(&self.scope, &self.fabric, lid).is_ok()
     }
 
     /// Queues a frame; returns the frame if the peer's queue is full.
@@ -176,7 +227,7 @@ impl SocketPort {
         waiting.retain(|&lid| {
             let peer = &mut self.peers[usize::from(lid)];
             while !peer.queue.is_empty() {
-                match peer.transmit(&self.fabric, lid) {
+                match peer.transmit(&self.scope, &self.fabric, lid) {
                     Ok(frames) => spent.extend(peer.queue.drain(..frames)),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                     Err(_) => {
@@ -201,14 +252,21 @@ impl SocketPort {
             .buffers
             .each_mut()
             .map(|buffer| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() });
+        let mut credentials = [const { Credentials::new() }; RECEIVE_BATCH];
+        let mut rooms = credentials.each_mut().into_iter();
         let mut messages = iovecs.each_mut().map(|iovec| {
             // SAFETY: all bytes zero is a valid message header: no name, no control data.
             let mut message: libc::mmsghdr = unsafe { mem::zeroed() };
             message.msg_hdr.msg_iov = iovec;
             message.msg_hdr.msg_iovlen = 1;
+            if let Some(room) = rooms.next() {
+                message.msg_hdr.msg_control = room.0.as_mut_ptr().cast();
+                message.msg_hdr.msg_controllen = size_of_val(&room.0) as _;
+            }
             message
         });
-        // SAFETY: each message points to one iovec, and that to one whole buffer; all outlive the call.
+        // SAFETY: each message points to one iovec, and that to one whole buffer, and to room for control data with its
+        // size; all outlive the call.
         let count = unsafe {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
@@ -219,8 +277,18 @@ impl SocketPort {
             )
         };
         let Ok(count) = usize::try_from(count) else { return false };
-        let lengths = messages.map(|message| message.msg_len as usize);
+        // A process that gives up its rights sends as its new user.
+        let users = self.user.map(|user| [user, super::user()]);
+        let lengths = messages.map(|message| {
+            let sender = credentials::user(&message.msg_hdr);
+            let ours = users.is_none_or(|users| sender.is_some_and(|sender| users.contains(&sender)));
+            if ours { message.msg_len as usize } else { usize::MAX }
+        });
         for (buffer, &len) in self.buffers.iter().zip(&lengths[..count]) {
+            if len == usize::MAX {
+                self.malformed += 1;
+                continue;
+            }
             let mut rest = &buffer[..len.min(buffer.len())];
             while !rest.is_empty() {
                 let Ok(len) = frame_len(rest) else {
@@ -244,7 +312,7 @@ impl SocketPort {
     }
 
     fn look_up_peers(&self) -> Vec<u16> {
-        let prefix = format!("@soft-mlx5/{}/", self.fabric);
+        let prefix = format!("@soft-mlx5/{}/{}/", self.scope, self.fabric);
         let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
         let mut lids: Vec<u16> = sockets
             .lines()
@@ -259,11 +327,11 @@ impl SocketPort {
 
 impl Peer {
     /// Sends one datagram with as many frames from the front of the queue as fit; returns how many.
-    fn transmit(&mut self, fabric: &str, lid: u16) -> io::Result<usize> {
+    fn transmit(&mut self, scope: &str, fabric: &str, lid: u16) -> io::Result<usize> {
         let fresh = self.socket.is_none();
         let fd = match &self.socket {
             Some(socket) => socket.as_raw_fd(),
-            None => self.connect(fabric, lid)?,
+            None => self.connect(scope, fabric, lid)?,
         };
         let mut iovecs = [const { libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 } }; MAX_FRAMES];
         let mut bytes = 0;
@@ -293,15 +361,15 @@ impl Peer {
             // The connected peer has left; another device may have taken its LID.
             _ if !fresh => {
                 self.socket = None;
-                self.transmit(fabric, lid)
+                self.transmit(scope, fabric, lid)
             }
             _ => Err(error),
         }
     }
 
-    fn connect(&mut self, fabric: &str, lid: u16) -> io::Result<RawFd> {
+    fn connect(&mut self, scope: &str, fabric: &str, lid: u16) -> io::Result<RawFd> {
         let socket = datagram_socket()?;
-        let name = Name::new(fabric, lid)?;
+        let name = Name::new(scope, fabric, lid)?;
         // SAFETY: the address is valid for `len` bytes.
         check(unsafe { libc::connect(socket.as_raw_fd(), name.as_ptr(), name.len) })?;
         Ok(self.socket.insert(socket).as_raw_fd())

@@ -3,6 +3,7 @@
 use super::memory::Space;
 use super::table::Table;
 use super::{Access, Mkey, MkeyAttr, Pdn};
+use crate::base::rng::Rng;
 
 /// `IBV_ACCESS_LOCAL_WRITE`.
 pub const LOCAL_WRITE: Access = 1;
@@ -19,8 +20,10 @@ pub const LOCAL_READ: Access = 0;
 pub const DUMP_FILL_MKEY: Mkey = Mkey(0x300);
 
 // Index 1 is taken by the invalid lkey (0x100), index 3 by the key above.
-const FIRST_INDEX: u32 = 0x10;
+const LOWEST_INDEX: u32 = 0x10;
+const INDICES: u32 = 1 << 24;
 const MAX_KEYS: u32 = 1 << 22;
+const STREAM: u64 = 0x4d4b_4559;
 
 /// The key does not allow the access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,14 +92,19 @@ impl Region {
 #[derive(Debug)]
 pub struct MkeyTable {
     table: Table<Entry>,
+    // First index and first variants are random: nobody guesses a key.
+    first: u32,
+    rng: Rng,
     // Variant that each index had last.
     variants: Vec<u8>,
 }
 
 impl MkeyTable {
-    /// Makes a table without keys.
-    pub fn new() -> Self {
-        Self { table: Table::new(FIRST_INDEX, MAX_KEYS), variants: Vec::new() }
+    /// Makes a table without keys; the first keys follow from `seed`.
+    pub fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ STREAM);
+        let first = LOWEST_INDEX + rng.below((INDICES - MAX_KEYS - LOWEST_INDEX).into()) as u32;
+        Self { table: Table::new(first, MAX_KEYS), first, rng, variants: Vec::new() }
     }
 
     /// Registers memory of this process; returns `None` if there are too many keys.
@@ -109,12 +117,10 @@ impl MkeyTable {
         // The variant differs from one registration to the next, so that an old key does not name the next
         // registration with its index.
         let mut variant = 0;
-        let variants = &mut self.variants;
+        let Self { first, rng, variants, .. } = self;
         let index = self.table.insert_with(|index| {
-            let at = (index - FIRST_INDEX) as usize;
-            if variants.len() <= at {
-                variants.resize(at + 1, 0);
-            }
+            let at = (index - *first) as usize;
+            variants.resize_with(variants.len().max(at + 1), || rng.next_u64() as u8);
             variants[at] = chosen.unwrap_or_else(|| variants[at].wrapping_add(1));
             variant = variants[at];
             Entry { attr, space, variant }
@@ -171,7 +177,7 @@ mod tests {
 
     #[test]
     fn bounds_and_translation() {
-        let mut keys = MkeyTable::new();
+        let mut keys = MkeyTable::new(1);
         let key = keys.create(attr(0x7000, 0x100, 0x40, LOCAL_WRITE)).unwrap().0;
         let check = |addr, len| va(keys.check(key, PD, addr, len, LOCAL_WRITE));
         assert_eq!(check(0x100, 0x40), Some(0x7000));
@@ -185,7 +191,7 @@ mod tests {
 
     #[test]
     fn domain_and_access() {
-        let mut keys = MkeyTable::new();
+        let mut keys = MkeyTable::new(1);
         let key = keys.create(attr(0x7000, 0x7000, 0x40, REMOTE_READ)).unwrap().0;
         assert!(keys.check(key, PD, 0x7000, 1, LOCAL_READ).is_ok());
         assert!(keys.check(key, PD, 0x7000, 1, REMOTE_READ).is_ok());
@@ -195,8 +201,21 @@ mod tests {
     }
 
     #[test]
+    fn keys_follow_from_the_seed_and_are_not_guessed() {
+        let first = |seed| {
+            let mut keys = MkeyTable::new(seed);
+            [(); 2].map(|()| keys.create(attr(0x7000, 0, 0x40, 0)).unwrap().0)
+        };
+        assert_eq!(first(7), first(7));
+        let mut seen: Vec<_> = (0..1000).map(|seed| first(seed)[0]).collect();
+        seen.sort_unstable();
+        let widest = seen.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+        assert!(seen[0] < 1 << 26 && seen[999] > 11 << 28 && widest < 1 << 26, "{widest:#x}");
+    }
+
+    #[test]
     fn a_key_ends_for_good() {
-        let mut keys = MkeyTable::new();
+        let mut keys = MkeyTable::new(1);
         let key = keys.create(attr(0x7000, 0, 0x40, 0)).unwrap();
         assert!(!keys.destroy(Mkey(key.0 ^ 1)));
         assert!(keys.destroy(key));
@@ -211,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_key_changes_in_place() {
-        let mut keys = MkeyTable::new();
+        let mut keys = MkeyTable::new(1);
         let key = keys.create(attr(0x7000, 0, 0x40, 0)).unwrap();
         assert!(!keys.modify(Mkey(key.0 ^ 1), attr(0x9000, 0, 0x80, 0)));
         assert!(keys.check(key.0, PD, 0x40, 1, 0).is_err());
@@ -221,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_null_region_and_the_invalid_lkey() {
-        let keys = MkeyTable::new();
+        let keys = MkeyTable::new(1);
         let fill = keys.check(DUMP_FILL_MKEY.0, PD, 0, 100, LOCAL_WRITE).unwrap();
         let mut bytes = [7; 3];
         fill.write(&bytes).unwrap();

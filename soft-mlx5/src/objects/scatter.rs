@@ -162,7 +162,7 @@ mod tests {
     fn bytes_go_where_the_segments_say() {
         let mut memory = [0u8; 16];
         let base = memory.as_mut_ptr() as u64;
-        let mut keys = MkeyTable::new();
+        let mut keys = MkeyTable::new(1);
         let attr = MkeyAttr { pd: PD, va: base, iova: 0x1000, length: 16, access: LOCAL_WRITE };
         let key = keys.create(attr).unwrap().0;
         let (list, _) = parse(&[DataSegment::new(0x1008, 3, key), DataSegment::new(0x1000, 5, key)]);

@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn gather_from_inline_and_memory() {
         let memory = *b"0123456789";
-        let mut keys = MkeyTable::new();
+        let mut keys = MkeyTable::new(1);
         let va = memory.as_ptr() as u64;
         let key = keys.create(MkeyAttr { pd: PD, va, iova: 0, length: 10, access: 0 }).unwrap().0;
         let wqe = wqe(&[inline(3), DataSegment::new(2, 4, key).to_bytes(), DataSegment::new(9, 1, key).to_bytes()]);

@@ -48,7 +48,7 @@ fn a_killed_pair_does_not_keep_the_next_one_from_working() {
 // Devices on a fabric: each has an abstract socket there.
 fn members(fabric: &str) -> usize {
     let sockets = fs::read_to_string("/proc/net/unix").unwrap();
-    sockets.matches(&format!("@soft-mlx5/{fabric}/")).count()
+    sockets.matches(&crate::socket_name(fabric, "")).count()
 }
 
 /// Processes that end with a failed test: so many would keep the machine busy.

@@ -69,3 +69,10 @@ fn used_doorbell(outcome: &Outcome, least: u64) {
     }
     assert!(ours >= least && ours * 100 >= (ours + theirs) * 95, "{ours}, {theirs}: {outcome:?}");
 }
+
+/// Returns the name of the socket of a port on a fabric of this user, as the kernel lists it.
+fn socket_name(fabric: &str, port: &str) -> String {
+    // SAFETY: no arguments, no memory.
+    let user = unsafe { libc::getuid() };
+    format!("@soft-mlx5/{user}/{fabric}/{port}")
+}

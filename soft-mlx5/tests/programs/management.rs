@@ -15,7 +15,7 @@ fn on(fabric: &str, command: &str) -> Outcome {
 /// Starts a program that answers pings, the first device of a fabric.
 fn ping_server(fabric: &str) -> Running {
     let server = start(&mut run(&["--fabric", fabric], &["ibping", "-S"]));
-    let name = format!("@soft-mlx5/{fabric}/1\n");
+    let name = crate::socket_name(fabric, "1\n");
     let has_joined = || std::fs::read_to_string("/proc/net/unix").unwrap().contains(&name);
     let deadline = Instant::now() + PATIENCE;
     while !has_joined() {

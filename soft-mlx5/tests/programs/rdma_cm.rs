@@ -15,7 +15,7 @@ const ATTEMPTS: usize = 300;
 /// Starts a program and waits until it has the first port of the fabric.
 fn start_first(options: &[&str], fabric: &str, program: &[&str]) -> Running {
     let mut running = start(&mut run(options, program));
-    let name = format!("@soft-mlx5/{fabric}/1");
+    let name = crate::socket_name(fabric, "1");
     while !fs::read_to_string("/proc/net/unix").unwrap().contains(&name) {
         if running.child.try_wait().unwrap().is_some() {
             panic!("{program:?} has ended: {:?}", running.finish());

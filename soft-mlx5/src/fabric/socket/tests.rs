@@ -37,22 +37,22 @@ fn drain(port: &mut SocketPort) -> Vec<Vec<u8>> {
 #[test]
 fn lids_are_free_after_the_socket_is_closed() {
     let name = fabric("lids");
-    let mut first = SocketPort::join(&name).unwrap();
-    let second = SocketPort::join(&name).unwrap();
-    let third = SocketPort::join(&name).unwrap();
+    let mut first = SocketPort::join(&name, false).unwrap();
+    let second = SocketPort::join(&name, false).unwrap();
+    let third = SocketPort::join(&name, false).unwrap();
     assert_eq!((first.lid(), second.lid(), third.lid()), (1, 2, 3));
     assert_eq!(first.peers(0), [2, 3]);
     drop(second);
     assert_eq!(first.peers(PEERS_KNOWN_NS - 1), [2, 3]);
     assert_eq!(first.peers(PEERS_KNOWN_NS), [3]);
-    assert_eq!(SocketPort::join(&name).unwrap().lid(), 2);
+    assert_eq!(SocketPort::join(&name, false).unwrap().lid(), 2);
 }
 
 #[test]
 fn frames_arrive_in_order_though_the_queue_is_short() {
     let name = fabric("order");
-    let mut from = SocketPort::join(&name).unwrap();
-    let mut to = SocketPort::join(&name).unwrap();
+    let mut from = SocketPort::join(&name, false).unwrap();
+    let mut to = SocketPort::join(&name, false).unwrap();
     let mut spent = Vec::new();
     let mut received = Vec::new();
     // Far more datagrams than the kernel queues.
@@ -76,9 +76,9 @@ fn frames_arrive_in_order_though_the_queue_is_short() {
 #[test]
 fn a_peer_that_does_not_read_blocks_no_other_peer() {
     let name = fabric("deaf");
-    let mut from = SocketPort::join(&name).unwrap();
-    let _deaf = SocketPort::join(&name).unwrap();
-    let mut to = SocketPort::join(&name).unwrap();
+    let mut from = SocketPort::join(&name, false).unwrap();
+    let _deaf = SocketPort::join(&name, false).unwrap();
+    let mut to = SocketPort::join(&name, false).unwrap();
     let mut spent = Vec::new();
     for psn in 0..QUEUE_LIMIT as u32 {
         from.send(2, frame(2, psn, 4096)).unwrap();
@@ -93,18 +93,18 @@ fn a_peer_that_does_not_read_blocks_no_other_peer() {
 #[test]
 fn a_dead_peer_drops_and_its_successor_is_found() {
     let name = fabric("dead");
-    let mut from = SocketPort::join(&name).unwrap();
+    let mut from = SocketPort::join(&name, false).unwrap();
     let mut spent = Vec::new();
     from.send(2, frame(2, 1, 0)).unwrap();
     assert!(from.flush(&mut spent));
     assert_eq!((spent.len(), from.drops()), (1, (1, 0)));
 
-    let mut to = SocketPort::join(&name).unwrap();
+    let mut to = SocketPort::join(&name, false).unwrap();
     from.send(2, frame(2, 2, 0)).unwrap();
     from.flush(&mut spent);
     assert_eq!(drain(&mut to).len(), 1);
     drop(to);
-    let mut successor = SocketPort::join(&name).unwrap();
+    let mut successor = SocketPort::join(&name, false).unwrap();
     from.send(2, frame(2, 3, 0)).unwrap();
     from.flush(&mut spent);
     assert_eq!(drain(&mut successor), [frame(2, 3, 0).bytes()]);
@@ -113,9 +113,9 @@ fn a_dead_peer_drops_and_its_successor_is_found() {
 #[test]
 fn garbage_is_counted_and_dropped() {
     let name = fabric("garbage");
-    let mut port = SocketPort::join(&name).unwrap();
+    let mut port = SocketPort::join(&name, false).unwrap();
     let socket = datagram_socket().unwrap();
-    let target = Name::new(&name, 1).unwrap();
+    let target = Name::new(&crate::fabric::scope(false), &name, 1).unwrap();
     let garbage: Vec<u8> = (0..40_000u32).map(|i| (i * 31) as u8).collect();
     for len in [0, 1, 7, 100, MAX_DATAGRAM, MAX_DATAGRAM + 1, 40_000] {
         // SAFETY: buffer and address are valid for the lengths given.
@@ -129,6 +129,41 @@ fn garbage_is_counted_and_dropped() {
 
 #[test]
 fn a_long_name_is_refused() {
-    let error = SocketPort::join(&"x".repeat(200)).unwrap_err();
+    let error = SocketPort::join(&"x".repeat(200), false).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+}
+
+/// Sends a good frame to port 1 of a fabric as another user; returns `false` if this process may not do that.
+fn send_as_another(scope: String, fabric: String) -> bool {
+    let sender = std::thread::spawn(move || {
+        // The bare system call changes the user of this thread only.
+        // SAFETY: no memory is involved.
+        if unsafe { libc::syscall(libc::SYS_setresuid, 12_345, 12_345, 12_345) } != 0 {
+            return false;
+        }
+        let socket = datagram_socket().unwrap();
+        let target = Name::new(&scope, &fabric, 1).unwrap();
+        let frame = frame(1, 7, 64);
+        let bytes = frame.bytes();
+        // SAFETY: buffer and address are valid for the lengths given.
+        let sent = unsafe {
+            libc::sendto(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0, target.as_ptr(), target.len)
+        };
+        assert_eq!(sent, bytes.len() as isize);
+        true
+    });
+    sender.join().unwrap()
+}
+
+#[test]
+fn only_a_fabric_of_all_users_takes_frames_of_another_user() {
+    let name = fabric("users");
+    let mut own = SocketPort::join(&name, false).unwrap();
+    let mut all = SocketPort::join(&name, true).unwrap();
+    assert_eq!((own.lid(), all.lid()), (1, 1), "two fabrics");
+    let scope = crate::fabric::scope;
+    if send_as_another(scope(false), name.clone()) && send_as_another(scope(true), name) {
+        assert_eq!((drain(&mut own).len(), own.drops().1), (0, 1));
+        assert_eq!(drain(&mut all).len(), 1);
+    }
 }

@@ -15,8 +15,10 @@ use crate::base::tally::Fault;
 /// Steps that send the outstanding answers.
 const STEPS: usize = 16;
 /// How long a lossy device answers retransmissions: for four of the usual timeouts of 67 ms (14). A peer
-/// fails only if all of these retransmissions are lost.
+/// fails only if all of these retransmissions are lost. At the pace of an adapter the time has room for the longest
+/// timeout that counts as 16.
 const LINGER_NS: u64 = 300_000_000;
+const LONG_LINGER_NS: u64 = 1_200_000_000;
 /// Teardowns within this time of another one have lingered already.
 const ONE_TEARDOWN_NS: u64 = 1_000_000_000;
 const NAP: Duration = Duration::from_micros(100);
@@ -32,7 +34,8 @@ impl Core {
         if !self.faults.touch_packets() || self.lingered.is_some_and(|last| now < last + ONE_TEARDOWN_NS) {
             return;
         }
-        while self.clock.now() < now + LINGER_NS {
+        let linger = if self.nic.is_slow() { LONG_LINGER_NS } else { LINGER_NS };
+        while self.clock.now() < now + linger {
             if !self.work() {
                 thread::sleep(NAP);
             }
