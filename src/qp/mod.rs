@@ -43,8 +43,9 @@ pub(crate) use object::{Qp, ReceiveSide, SendSide};
 /// scatter to CQE: a device that stores a short payload in the CQE overwrites the source QP and the SLID there.
 ///
 /// A peer that has died is noticed only by requests to it, which fail with
-/// [`WcStatus::RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR) after about (`retry_cnt` + 1) time-outs, 0.5 s by
-/// default. A side that only receives notices nothing: keep the stream of
+/// [`WcStatus::RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR) after (`retry_cnt` + 1) tries, 1.9 to 7.5 s by
+/// default on most adapters ([`QpConfig::timeout`](crate::QpConfig::timeout)). A side that only receives notices
+/// nothing: keep the stream of
 /// [`connect_over`](Self::connect_over), whose end is the end of the peer. Then call
 /// [`Receiver::destroy_qp`](crate::Receiver::destroy_qp), and poll the sender, which returns outstanding buffers.
 ///
