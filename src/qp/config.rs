@@ -213,10 +213,10 @@ impl QpConfig {
     /// Sets the time-out of an acknowledgement to 4.096 µs · 2^`timeout`, at most 31; 0 waits forever. 14 by default,
     /// about 67 ms.
     ///
-    /// By NVIDIA's release notes adapters take a value below 16 as 16, which is 268 ms, except with adaptive timers (RoCE,
-    /// firmware xx.35.1012 or later), and may wait up to four times as long. So with the defaults a request to a dead peer fails after seven
-    /// tries of at least 268 ms each on most adapters, 1.9 to 7.5 s, and a packet that is lost delays those behind it by
-    /// one of them.
+    /// By NVIDIA's release notes adapters take a value below 16 as 16, which is 268 ms, except with adaptive timers
+    /// (RoCE, firmware xx.35.1012 or later), and may wait up to four times as long. So with the defaults a request to
+    /// a dead peer fails after seven tries of at least 268 ms each on most adapters, 1.9 to 7.5 s, and a packet that is
+    /// lost delays those behind it by one of them.
     pub const fn timeout(mut self, timeout: u8) -> Self {
         self.timeout = timeout;
         self
