@@ -27,7 +27,10 @@ pub fn call(line: &Line, words: &[Word]) -> Option<Event> {
     let devx = name.contains("devx");
     let modifies = ["modify_qp", "qp_modify", "obj_modify"].iter().any(|end| name.ends_with(end));
     let state = state(words).filter(|_| modifies);
-    let failed = line.text.contains("n't ") || words.iter().any(|word| FAILED.iter().any(|known| word.is(known)));
+    let not =
+        words.windows(2).any(|two| two[1].is("not") && ["could", "can", "did"].iter().any(|verb| two[0].is(verb)));
+    let failed =
+        not || line.text.contains("n't ") || words.iter().any(|word| FAILED.iter().any(|known| word.is(known)));
     let error = errno_of(&line.text, words, after).filter(|_| failed || !in_words);
     // Without an errno the line says what failed, not why.
     let clear = failed && modifies && (state.is_some() || words.iter().any(|word| word.is("ibv")));
@@ -97,7 +100,7 @@ const FAILED: [&str; 8] = ["fail", "failed", "failure", "unable", "cannot", "cou
 fn begins_failed(words: &[Word], at: usize) -> bool {
     let before = &words[at.saturating_sub(3)..at];
     before.iter().any(|word| {
-        FAILED.iter().any(|known| word.is(known)) || word.is("couldn") || word.is("can") && before.len() > 1
+        FAILED.iter().any(|known| word.is(known)) || ["couldn", "could", "can"].iter().any(|verb| word.is(verb))
     })
 }
 
@@ -199,6 +202,12 @@ fn in_words(words: &[Word]) -> Option<Called> {
         let qp = words.iter().take(3).position(is_qp)?;
         let follows = words[1..=qp].iter().all(|word| matches!(word.gap.trim(), "" | "_"));
         return follows.then_some(()).and_then(|()| found("modify_qp", qp + 1));
+    }
+    if first.is("post") || first.is("posting") {
+        let kinds =
+            [("post_send", "send"), ("post_recv", "recv"), ("post_recv", "receive"), ("post_srq_recv", "srq recv")];
+        let kind = kinds.into_iter().find(|kind| begins(&words[1..], kind.1))?;
+        return found(kind.0, 1 + kind.1.split(' ').count());
     }
     let made =
         |words: &[Word]| MADE.iter().find(|made| begins(words, made.1)).map(|made| (made.0, made.1.split(' ').count()));

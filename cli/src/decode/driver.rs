@@ -123,17 +123,24 @@ pub fn add_status(event: &mut Event, words: &[Word]) {
     }
 }
 
-/// Reads `state error error 1 recover 0` of `devlink health show`, whose reporter stands in the line before it.
+/// Reads `state error error 1 recover 0` of `devlink health show`, whose reporter stands in the line before it, or the
+/// same as JSON.
 fn devlink_health(lines: &[Line], at: usize, words: &[Word]) -> Option<Event> {
-    let state = words.first().filter(|word| word.is("state")).and_then(|_| words.get(1))?;
-    let count =
-        |key: &str| words.windows(2).find_map(|two| two[1].number().filter(|_| two[0].is(key)).map(|number| number.0));
-    let (errors, recovered) = (count("error")?, count("recover")?);
-    if errors == 0 && state.is("healthy") {
-        return None;
-    }
-    let before = lines[..at].iter().rev().take(3).find_map(|line| line.text.trim().strip_prefix("reporter "));
-    let known = find("event", "health").filter(|_| before.is_some_and(|name| name.starts_with("fw")));
+    let count = |words: &[Word], key: &str| {
+        let two = words.windows(2).find(|two| two[0].is(key) && two[1].number().is_some())?;
+        two[1].number().map(|number| number.0)
+    };
+    let starts = (0..words.len()).filter(|&start| words[start].is("state") && words.len() > start + 5);
+    let mut states = starts.filter_map(|start| {
+        let rest = &words[start..(start + 8).min(words.len())];
+        let (errors, recovered) = (count(rest, "error")?, count(rest, "recover")?);
+        Some((start, rest[1], errors, recovered))
+    });
+    let (start, state, errors, recovered) = states.find(|(_, state, errors, _)| *errors > 0 || !state.is("healthy"))?;
+    let named = words[..start].iter().rposition(|word| word.is("reporter")).map(|at| joined(&words[at + 1..start]));
+    let above = || lines[..at].iter().rev().take(3).find_map(|line| line.text.trim().strip_prefix("reporter "));
+    let before = named.or_else(|| above().map(str::to_owned));
+    let known = find("event", "health").filter(|_| before.as_ref().is_some_and(|name| name.starts_with("fw")));
     let other = || {
         unknown(
             "a health reporter of the driver counted errors",
@@ -146,9 +153,14 @@ fn devlink_health(lines: &[Line], at: usize, words: &[Word]) -> Option<Event> {
         "devlink health",
         "Linux Documentation/networking/devlink/devlink-health.rst",
     );
-    event.finding.field(None, "reporter", before.unwrap_or("not printed").into());
+    event.finding.field(None, "reporter", before.unwrap_or("not printed".into()));
     event.finding.field(None, "state", state.text.into());
     event.finding.field(None, "errors", errors.to_string());
     event.finding.field(None, "recovered", recovered.to_string());
     Some(event)
+}
+
+/// Returns the words with an underscore between them.
+fn joined(words: &[Word]) -> String {
+    words.iter().map(|word| word.text).collect::<Vec<_>>().join("_")
 }
