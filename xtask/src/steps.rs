@@ -66,6 +66,7 @@ const STEPS: &[Step] = &[
     step("mutants", Tier::Proof, mutants::run),
     step("fuzz", Tier::Proof, fuzz),
     step("counts", Tier::Proof, counts),
+    step("timing", Tier::Proof, timing),
     step("soak", Tier::Proof, soak::run),
     step("rxe", Tier::Proof, rxe),
     step("vm-short", Tier::Network, vm_short),
@@ -191,6 +192,18 @@ fn integration(session: &Session, path: &str) -> Result<Totals> {
     network.variables.push(("DOORBELL_NETWORKED".into(), "1".into()));
     totals += isolate::run(&tests(session, EVERYTHING, &[Needs::Network])?, &network)?;
     Ok(totals)
+}
+
+/// The direct path on a device at the pace of an adapter, with a tenth of the messages. The tests wait most of the
+/// time, so many run side by side.
+fn timing(session: &Session) -> Result<Totals> {
+    let binaries = tests(session, EVERYTHING, &[Needs::AnyDevice])?;
+    let mut options = on_device(session, "direct", &["--timing", "adapter"]);
+    options.variables.push(("DOORBELL_SHARE".into(), "10".into()));
+    // Two laps of 16 bits, and tests that wait for each of many thousand messages.
+    options.arguments.extend(["--skip", "wraparound", "--skip", "one_at_a_time"].map(String::from));
+    options.jobs = 8;
+    isolate::run(&binaries, &options)
 }
 
 /// The programs of this repository, each on a device of its own.
