@@ -1,29 +1,29 @@
-//! `ibv_wr_*`: a batch is a list of requests, which the end of the batch posts as `ibv_post_send` does.
+//! `ibv_wr_*`: each call writes to the send queue, and the end of the batch posts what was written or takes it back.
 //!
-//! `ibv_wr_start` locks the list until `ibv_wr_complete` or `ibv_wr_abort`. It locks no queue, so a thread may poll
-//! meanwhile.
+//! `ibv_wr_start` locks the queue until `ibv_wr_complete` or `ibv_wr_abort`, as in libmlx5. Who polls needs no lock of
+//! the queue, so a thread may poll meanwhile, also that of the batch.
 
 use core::ffi::{c_int, c_void};
-use core::mem::{self, zeroed};
-use core::ptr;
+use core::iter;
+use core::mem;
 use core::slice;
+use core::sync::atomic::Ordering;
 
+use mlx5_ring::sge::Sge;
+use mlx5_ring::sq::{Immediate, Operation, Pieces, PostError, Remote};
+use mlx5_wire::inline::INLINE_SEG;
+use mlx5_wire::opcode::WqeOpcode;
 use rdma_core_sys::{
     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_RDMA_READ,
     IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
-    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_SEND_INLINE, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD,
-    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
-    IBV_WR_SEND_WITH_INV, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_send_wr, ibv_sge, ibv_wr_opcode,
+    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QPT_UD, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge,
 };
 
-use rdma_core_sys::{
-    ibv_send_wr__bindgen_ty_2__bindgen_ty_1 as Rdma, ibv_send_wr__bindgen_ty_2__bindgen_ty_2 as Atomic,
-    ibv_send_wr__bindgen_ty_2__bindgen_ty_3 as Datagram,
-};
-
-use crate::context::{self, Context};
-use crate::objects::{Batch, Qp, SendSide};
-use crate::send;
+use crate::context;
+use crate::log::DOORBELL;
+use crate::objects::{Qp, Request, SendSide, Sends};
+use crate::send::{self, errno};
+use crate::sge::sges;
 
 /// Returns `true` if all these operations are covered.
 pub(crate) fn covers(send_ops_flags: u64) -> bool {
@@ -38,7 +38,8 @@ pub(crate) fn covers(send_ops_flags: u64) -> bool {
     send_ops_flags & !u64::from(covered) == 0
 }
 
-/// Puts the library's functions in the place of libmlx5's, as far as the queue pair has them.
+/// Puts the library's functions in the place of libmlx5's, as far as the queue pair has them. It has a record with a
+/// send queue.
 pub(crate) fn replace(qp: &mut ibv_qp_ex) {
     macro_rules! replace {
         ($($name:ident),*) => { $(qp.$name = qp.$name.and(Some($name));)* };
@@ -47,36 +48,75 @@ pub(crate) fn replace(qp: &mut ibv_qp_ex) {
     replace!(wr_rdma_write_imm, wr_rdma_read, wr_atomic_cmp_swp, wr_atomic_fetch_add);
     replace!(wr_set_ud_addr, wr_set_sge, wr_set_sge_list, wr_set_inline_data);
     replace!(wr_set_inline_data_list);
+    if qp.qp_base.qp_type == IBV_QPT_UD {
+        qp.wr_send = qp.wr_send.and(Some(wr_send_datagram));
+        qp.wr_send_imm = qp.wr_send_imm.and(Some(wr_send_datagram_imm));
+        qp.wr_set_sge = qp.wr_set_sge.and(Some(wr_set_datagram_sge));
+    }
 }
 
-/// Returns the context and the record of a queue pair whose functions were replaced.
+/// Returns the record and the send queue of a queue pair whose functions were replaced.
 ///
 /// # Safety
 /// [verbs]
 #[inline(always)]
-unsafe fn record_of<'a>(qp: *mut ibv_qp_ex) -> Option<(&'a Context, &'a Qp)> {
+unsafe fn record_of<'a>(qp: *mut ibv_qp_ex) -> Option<(&'a Qp, &'a Sends)> {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        let context = context::of((*qp).qp_base.context);
-        Some((context, context.qps.get((*qp).qp_base.qp_num)?))
+        let record = context::qp(&raw mut (*qp).qp_base)?;
+        Some((record, sends_of(record)))
     }
+}
+
+/// As [`record_of`], if the record has a place.
+///
+/// # Safety
+/// [verbs]
+#[inline(always)]
+unsafe fn placed<'a>(qp: *mut ibv_qp_ex) -> Option<(&'a Qp, &'a Sends)> {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        let record = Qp::find(&raw mut (*qp).qp_base)?;
+        Some((record, sends_of(record)))
+    }
+}
+
+/// Returns the send queue of a record.
+///
+/// # Safety
+/// The functions of its queue pair were replaced.
+#[inline(always)]
+const unsafe fn sends_of(record: &Qp) -> &Sends {
+    // SAFETY: those of a queue pair without a send queue are not replaced.
+    unsafe { record.send.as_ref().unwrap_unchecked() }
+}
+
+/// Returns the send queue of a queue pair.
+///
+/// # Safety
+/// [verbs] The program is in a batch, so this thread holds the lock.
+#[inline(always)]
+unsafe fn side_of<'a>(qp: *mut ibv_qp_ex) -> Option<&'a mut SendSide> {
+    // SAFETY: [verbs] this thread holds the lock.
+    unsafe { Some(record_of(qp)?.1.side.held()) }
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     // SAFETY: [verbs]
-    if let Some((_, record)) = unsafe { record_of(qp) } {
-        let mut batch = record.batch.lock();
-        batch.clear();
+    if let Some((_, sends)) = unsafe { record_of(qp) } {
+        let mut side = sends.side.lock();
+        sends.is_building.store(true, Ordering::Relaxed);
+        side.start_batch(sends);
         // Until the batch ends.
-        mem::forget(batch);
+        mem::forget(side);
     }
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     // SAFETY: [verbs] the program is in a batch, so this thread holds the lock.
     unsafe {
-        if let Some((_, record)) = record_of(qp) {
-            record.batch.unlock();
+        if let Some((_, sends)) = record_of(qp) {
+            sends.end_batch();
         }
     }
 }
@@ -84,198 +124,321 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: [verbs] the program is in a batch, so this thread holds the lock.
     unsafe {
-        let Some((context, record)) = record_of(qp) else { return libc::EINVAL };
-        let batch = record.batch.held();
-        let error = match &mut *record.send.lock() {
-            Some(side) => side.post_batch(context, record, batch),
-            None => libc::EINVAL,
-        };
-        record.batch.unlock();
+        let Some((_, sends)) = record_of(qp) else { return libc::EINVAL };
+        let error = sends.side.held().post_batch(sends);
+        sends.end_batch();
         error
     }
 }
 
+impl Sends {
+    /// Ends a batch; what was not posted is taken back.
+    ///
+    /// # Safety
+    /// The lock was taken for a batch, and no code has a reference to the queue.
+    #[inline(always)]
+    pub(crate) unsafe fn end_batch(&self) {
+        self.is_building.store(false, Ordering::Relaxed);
+        // SAFETY: the lock was taken for the batch, and no code has a reference to the queue.
+        unsafe { self.side.unlock() }
+    }
+}
+
 impl SendSide {
+    #[inline(always)]
+    fn start_batch(&mut self, sends: &Sends) {
+        self.find_room(sends);
+        self.batch = self.queue.batch();
+        (self.built, self.error) = (self.posted, 0);
+    }
+
     /// Posts the requests of a batch, or none of them; returns the errno.
     ///
     /// # Safety
-    /// [verbs]; this is the send queue of `qp`.
-    unsafe fn post_batch(&mut self, context: &Context, qp: &Qp, batch: &mut Batch) -> c_int {
+    /// [verbs]; `sends` has this queue, and the program is in a batch.
+    #[inline(always)]
+    unsafe fn post_batch(&mut self, sends: &Sends) -> c_int {
         if !self.can_send {
             return libc::EINVAL;
         }
-        let list = batch.link();
-        let mut room = self.room();
-        for request in &batch.requests {
-            // SAFETY: [verbs]
-            let error = unsafe { send::check(qp, &self.limits, request, room) };
-            if error != 0 {
-                return error;
-            }
-            room -= 1;
+        if self.error != 0 {
+            return self.error;
         }
-        // SAFETY: [verbs]; the list is that of the batch.
-        unsafe { self.post_list::<true>(context, qp, list, &mut ptr::null_mut()) }
-    }
-}
-
-impl Batch {
-    fn clear(&mut self) {
-        self.requests.clear();
-        self.sges.clear();
-        self.bytes.clear();
+        // SAFETY: [verbs] the program keeps [memory]; [ready]. Nothing else was posted since the start of the batch.
+        let posting = unsafe { self.queue.commit(&self.batch) };
+        sends.progress.note_posted(posting.posted());
+        drop(posting);
+        DOORBELL.add_posts(self.built.wrapping_sub(self.posted));
+        self.posted = self.built;
+        0
     }
 
-    /// Makes the list that `ibv_post_send` takes; returns the first request.
-    fn link(&mut self) -> *mut ibv_send_wr {
-        let bytes = self.bytes.as_ptr() as u64;
-        let mut next = ptr::null_mut();
-        for request in self.requests.iter_mut().rev() {
-            let first = request.sg_list.addr();
-            let list = &mut self.sges[first..first + request.num_sge as usize];
-            if request.send_flags & IBV_SEND_INLINE != 0 {
-                list.iter_mut().for_each(|sge| sge.addr += bytes);
-            }
-            (request.sg_list, request.next) = (list.as_mut_ptr(), next);
-            next = request;
+    /// Returns `true` if a batch that seems to have no room for a request has some.
+    fn finds_room(&mut self, sends: &Sends, operation: &Operation) -> bool {
+        if self.error != 0 {
+            return false;
         }
-        next
-    }
-
-    /// Has the SGEs from index `first` on be the payload of the last request.
-    fn set_payload(&mut self, first: usize, flags: u32) {
-        let count = self.sges.len() - first;
-        if let Some(request) = self.requests.last_mut() {
-            request.sg_list = ptr::without_provenance_mut(first);
-            request.num_sge = c_int::try_from(count).unwrap_or(c_int::MAX);
-            request.send_flags |= flags;
+        self.find_room(sends);
+        if self.built == self.full_at {
+            self.refuse(libc::ENOMEM);
+        } else if is_atomic(operation) && !self.limits.has_atomics {
+            self.refuse(libc::EOPNOTSUPP);
         }
+        self.error == 0
     }
 
-    /// Has inline data be the payload of the last request. What is more than the queue takes is not read: `check`
-    /// refuses the request.
+    /// Refuses a request of a batch, and so the batch: the first errno is that of `ibv_wr_complete`.
+    #[cold]
+    fn refuse(&mut self, error: c_int) {
+        if self.error == 0 {
+            self.error = error;
+        }
+        // No request begins, and none takes a payload.
+        self.full_at = self.built;
+        self.batch.refuse();
+    }
+
+    /// Has registered memory be the payload of the last request.
     ///
     /// # Safety
-    /// Each piece can be read.
-    unsafe fn set_inline<'a>(&mut self, pieces: impl Iterator<Item = &'a ibv_data_buf>) {
-        let (start, mut len) = (self.bytes.len(), 0_usize);
-        for piece in pieces.filter(|piece| piece.length > 0) {
-            len = len.saturating_add(piece.length);
-            if len <= self.inline_limit {
-                // SAFETY: the piece can be read.
-                let bytes = unsafe { slice::from_raw_parts(piece.addr.cast(), piece.length) };
-                self.bytes.extend_from_slice(bytes);
+    /// [verbs] The program is in a batch, and has begun a request.
+    #[inline(never)]
+    unsafe fn set_sges(&mut self, list: &[Sge]) {
+        match *list {
+            _ if self.error != 0 => {}
+            _ if list.len() > self.limits.sges as usize => self.refuse(libc::ENOMEM),
+            [sge] if self.is_atomic() && sge.length != 0 => {
+                // It writes eight bytes, whatever its entry says.
+                // SAFETY: [verbs] the program has begun a request, an atomic.
+                unsafe { self.queue.set_sge(&mut self.batch, Sge { length: 8, ..sge }) }
+            }
+            _ if self.is_atomic() => self.refuse(libc::EINVAL),
+            _ => {
+                // SAFETY: [verbs] the program has begun a request.
+                let set = unsafe { self.queue.set_sges(&mut self.batch, list) };
+                self.note(set);
             }
         }
-        let (first, length) = (self.sges.len(), u32::try_from(len).unwrap_or(u32::MAX));
-        self.sges.push(ibv_sge { addr: start as u64, length, lkey: 0 });
-        self.set_payload(first, IBV_SEND_INLINE);
+    }
+
+    /// Returns `true` if the last request, which is no atomic, takes an entry of this length.
+    #[inline(always)]
+    fn takes_sge(&self, length: u32) -> bool {
+        // A batch that is refused has an opcode above all others.
+        self.batch.opcode().get() <= WqeOpcode::RDMA_READ.get() && (1..INLINE_SEG).contains(&length)
+    }
+
+    /// Returns `true` if the last request is an atomic.
+    #[inline(always)]
+    fn is_atomic(&self) -> bool {
+        [WqeOpcode::ATOMIC_CS, WqeOpcode::ATOMIC_FA].contains(&self.batch.opcode())
+    }
+
+    /// Has copied bytes be the payload of the last request, which brings none.
+    ///
+    /// # Safety
+    /// As for [`set_sges`](Self::set_sges); the pieces are `len` bytes, or the queue does not take as many.
+    #[inline(always)]
+    unsafe fn set_inline(&mut self, pieces: impl Pieces, len: usize) {
+        if self.error != 0 {
+            return;
+        }
+        if len > self.limits.inline as usize {
+            return self.refuse(libc::ENOMEM);
+        }
+        if self.batch.opcode().get() >= WqeOpcode::RDMA_READ.get() && len > 0 {
+            return self.refuse(libc::EINVAL);
+        }
+        // SAFETY: [verbs] the program has begun a request; the caller's pieces.
+        let set = unsafe { self.queue.set_inline(&mut self.batch, pieces, len as u32) };
+        self.note(set);
+    }
+
+    #[inline(always)]
+    fn note(&mut self, set: Result<(), PostError>) {
+        if let Err(why) = set {
+            self.refuse(errno(why));
+        }
     }
 }
 
-/// Returns the batch of a queue pair.
+/// Begins a request, for which there is room.
 ///
 /// # Safety
-/// [verbs] The program is in a batch, so this thread holds the lock.
+/// [verbs] The program is in a batch of `qp`, which has this record and this send queue.
 #[inline(always)]
-unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> Option<&'a mut Batch> {
-    // SAFETY: [verbs] this thread holds the lock.
-    unsafe { Some(record_of(qp)?.1.batch.held()) }
-}
-
-/// Begins a request; `set` sets what the operation has.
-///
-/// # Safety
-/// [verbs] The program is in a batch.
-#[inline(always)]
-unsafe fn begin(qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode, set: impl FnOnce(&mut ibv_send_wr)) {
-    // SAFETY: [verbs]; integers and pointers, which may be 0.
+unsafe fn begin(qp: *mut ibv_qp_ex, record: &Qp, side: &mut SendSide, operation: Operation) {
+    // SAFETY: [verbs] the program is in a batch.
     unsafe {
-        let Some(batch) = batch(qp) else { return };
-        batch.requests.push(zeroed());
-        let Some(request) = batch.requests.last_mut() else { return };
-        (request.wr_id, request.opcode) = ((*qp).wr_id, opcode);
-        request.send_flags = (*qp).wr_flags & !IBV_SEND_INLINE;
-        set(request);
+        let request = Request { wr_id: (*qp).wr_id, number: side.built };
+        let flags = send::flags_of((*qp).wr_flags, record.signal_all);
+        match side.queue.begin(&mut side.batch, operation, flags, request) {
+            Ok(()) => side.built = side.built.wrapping_add(1),
+            Err(why) => side.refuse(errno(why)),
+        }
     }
 }
 
-/// Declares functions that begin a request.
+/// Declares functions that begin a request. What they call in a seldom case is the last that they do, so that they save
+/// no registers.
 macro_rules! operations {
-    ($($name:ident($($argument:ident: $type:ty),*) = $opcode:ident, $set:expr;)*) => {$(
+    ($($name:ident($($argument:ident: $type:ty),*) = $operation:expr;)*) => {$(
         unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $argument: $type)*) {
-            // SAFETY: [verbs] the program is in a batch.
-            unsafe { begin(qp, $opcode, $set) }
+            #[cold]
+            unsafe extern "C" fn find_room(qp: *mut ibv_qp_ex $(, $argument: $type)*) {
+                // SAFETY: [verbs] the program is in a batch, so this thread holds the lock.
+                unsafe {
+                    let Some((record, sends)) = record_of(qp) else { return };
+                    let side = sends.side.held();
+                    if side.finds_room(sends, &$operation) {
+                        begin(qp, record, side, $operation);
+                    }
+                }
+            }
+            // SAFETY: [verbs] the program is in a batch, so this thread holds the lock.
+            unsafe {
+                if let Some((record, sends)) = placed(qp) {
+                    let side = sends.side.held();
+                    if side.built != side.full_at && (!is_atomic(&$operation) || side.limits.has_atomics) {
+                        return begin(qp, record, side, $operation);
+                    }
+                }
+                find_room(qp $(, $argument)*)
+            }
         }
     )*};
 }
 
-fn set_remote(wr: &mut ibv_send_wr, rkey: u32, remote_addr: u64) {
-    wr.wr.rdma = Rdma { remote_addr, rkey };
+#[inline(always)]
+const fn is_atomic(operation: &Operation) -> bool {
+    matches!(operation, Operation::FetchAdd(..) | Operation::CompareSwap(..))
 }
 
 operations! {
-    wr_send() = IBV_WR_SEND, |_| {};
-    wr_send_imm(imm: u32) = IBV_WR_SEND_WITH_IMM, |wr| wr.__bindgen_anon_1.imm_data = imm;
-    wr_send_inv(rkey: u32) =
-        IBV_WR_SEND_WITH_INV, |wr| wr.__bindgen_anon_1.invalidate_rkey = rkey;
-    wr_rdma_write(rkey: u32, addr: u64) = IBV_WR_RDMA_WRITE, |wr| set_remote(wr, rkey, addr);
-    wr_rdma_write_imm(rkey: u32, addr: u64, imm: u32) = IBV_WR_RDMA_WRITE_WITH_IMM, |wr| {
-        set_remote(wr, rkey, addr);
-        wr.__bindgen_anon_1.imm_data = imm;
-    };
-    wr_rdma_read(rkey: u32, addr: u64) = IBV_WR_RDMA_READ, |wr| set_remote(wr, rkey, addr);
-    wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) = IBV_WR_ATOMIC_FETCH_AND_ADD, |wr| {
-        wr.wr.atomic = Atomic { remote_addr: addr, compare_add: add, swap: 0, rkey };
-    };
+    wr_send() = Operation::Send(Immediate::None);
+    wr_send_imm(imm: u32) = Operation::Send(Immediate::Data(u32::from_be(imm)));
+    wr_send_inv(rkey: u32) = Operation::Send(Immediate::Invalidate(rkey));
+    wr_send_datagram() = Operation::Datagram(None);
+    wr_send_datagram_imm(imm: u32) = Operation::Datagram(Some(u32::from_be(imm)));
+    wr_rdma_write(rkey: u32, addr: u64) = Operation::Write(Remote { addr, rkey }, None);
+    wr_rdma_write_imm(rkey: u32, addr: u64, imm: u32) =
+        Operation::Write(Remote { addr, rkey }, Some(u32::from_be(imm)));
+    wr_rdma_read(rkey: u32, addr: u64) = Operation::Read(Remote { addr, rkey });
+    wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) = Operation::FetchAdd(Remote { addr, rkey }, add);
     wr_atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) =
-        IBV_WR_ATOMIC_CMP_AND_SWP, |wr| {
-            wr.wr.atomic = Atomic { remote_addr: addr, compare_add: compare, swap, rkey };
-        };
+        Operation::CompareSwap(Remote { addr, rkey }, [compare, swap]);
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
-    // SAFETY: [verbs] the program is in a batch.
-    if let Some(request) = unsafe { batch(qp) }.and_then(|batch| batch.requests.last_mut()) {
-        request.wr.ud = Datagram { ah, remote_qpn: qpn, remote_qkey: qkey };
+    #[cold]
+    unsafe extern "C" fn other(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+        // SAFETY: [verbs] the program is in a batch, so this thread holds the lock, and it has begun a datagram; the
+        // address handle.
+        unsafe {
+            let Some((record, sends)) = record_of(qp) else { return };
+            let side = sends.side.held();
+            match send::address_vector(record, ah) {
+                _ if side.error != 0 => {}
+                Some(vector) => side.queue.set_address(&side.batch, vector, qpn, qkey),
+                None => side.refuse(libc::EINVAL),
+            }
+        }
+    }
+    // SAFETY: [verbs] the program is in a batch, so this thread holds the lock, and it has begun a datagram; the
+    // address handle.
+    unsafe {
+        if let Some((record, sends)) = placed(qp) {
+            let side = sends.side.held();
+            if side.error == 0 {
+                if let Some(vector) = send::known_address_vector(record, ah) {
+                    return side.queue.set_address(&side.batch, vector, qpn, qkey);
+                }
+            }
+        }
+        other(qp, ah, qpn, qkey);
     }
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: [verbs] the program is in a batch.
-    if let Some(batch) = unsafe { batch(qp) } {
-        let first = batch.sges.len();
-        batch.sges.push(ibv_sge { addr, length, lkey });
-        batch.set_payload(first, 0);
+    // SAFETY: [verbs] the program is in a batch, so this thread holds the lock, and it has begun a request.
+    unsafe {
+        if let Some((_, sends)) = placed(qp) {
+            let side = sends.side.held();
+            if side.takes_sge(length) {
+                return side.queue.set_sge(&mut side.batch, Sge { addr, length, lkey });
+            }
+        }
+        wr_set_any_sge(qp, lkey, addr, length);
+    }
+}
+
+/// `wr_set_sge` of a UD queue pair.
+unsafe extern "C" fn wr_set_datagram_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: [verbs] the program is in a batch, so this thread holds the lock, and it has begun a request.
+    unsafe {
+        if let Some((_, sends)) = placed(qp) {
+            let side = sends.side.held();
+            if side.takes_sge(length) {
+                let set = side.queue.set_datagram_sge(&mut side.batch, Sge { addr, length, lkey });
+                return side.note(set);
+            }
+        }
+        wr_set_any_sge(qp, lkey, addr, length);
+    }
+}
+
+/// `wr_set_sge`, whatever the request and the entry are.
+#[cold]
+unsafe extern "C" fn wr_set_any_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: [verbs] the program is in a batch, so this thread holds the lock, and it has begun a request.
+    unsafe {
+        if let Some(side) = side_of(qp) {
+            side.set_sges(&[Sge { addr, length, lkey }]);
+        }
     }
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: [verbs] the program is in a batch, and the list can be read.
+    // SAFETY: [verbs] the program is in a batch, so this thread holds the lock, and it has begun a request; the list
+    // can be read.
     unsafe {
-        let Some(batch) = batch(qp) else { return };
-        let first = batch.sges.len();
-        if count > 0 {
-            batch.sges.extend_from_slice(slice::from_raw_parts(list, count));
+        if let Some(side) = side_of(qp) {
+            side.set_sges(sges(list, count.try_into().unwrap_or(c_int::MAX)));
         }
-        batch.set_payload(first, 0);
     }
 }
 
+/// Returns inline data.
+///
+/// # Safety
+/// It can be read during `'a`.
+#[inline(always)]
+unsafe fn bytes<'a>(addr: *mut c_void, length: usize) -> &'a [u8] {
+    if length == 0 {
+        return &[];
+    }
+    // SAFETY: the data can be read.
+    unsafe { slice::from_raw_parts(addr.cast(), length) }
+}
+
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // SAFETY: [verbs] the program is in a batch, and the data can be read.
+    // SAFETY: [verbs] the program is in a batch, so this thread holds the lock, and it has begun a request; the data
+    // can be read.
     unsafe {
-        if let Some(batch) = batch(qp) {
-            batch.set_inline([ibv_data_buf { addr, length }].iter());
+        if let Some(side) = side_of(qp) {
+            side.set_inline(iter::once(bytes(addr, length)), length);
         }
     }
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
-    // SAFETY: [verbs] the program is in a batch, and the data can be read.
+    // SAFETY: [verbs] the program is in a batch, so this thread holds the lock, and it has begun a request; the list
+    // and the data can be read.
     unsafe {
-        if let Some(batch) = batch(qp) {
-            batch.set_inline((0..count).map(|piece| &*list.add(piece)));
+        if let Some(side) = side_of(qp) {
+            let pieces = (0..count).map(|piece| &*list.add(piece));
+            let len = pieces.clone().fold(0_usize, |len, piece| len.saturating_add(piece.length));
+            side.set_inline(pieces.map(|piece| bytes(piece.addr, piece.length)), len);
         }
     }
 }

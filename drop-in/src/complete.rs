@@ -1,11 +1,13 @@
 //! The completion of requests by a CQE.
 
+use core::sync::atomic::Ordering;
+
 use mlx5_ring::completion::{Cqe, CqeKind};
 use mlx5_ring::receive::{self, Completion, ReceiveRing};
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys::{IBV_WC_GENERAL_ERR, IBV_WC_SUCCESS, ibv_wc_status};
 
-use crate::objects::{Qp, ReceiveSide, SendSide};
+use crate::objects::{Qp, ReceiveSide, Request, Sends};
 
 /// Result of a CQE.
 pub(crate) enum Outcome {
@@ -39,7 +41,7 @@ impl Qp {
         // SAFETY: [polled].
         let outcome = unsafe {
             if cqe.kind() == CqeKind::NotAReceive {
-                self.send.lock().as_mut().map(|side| side.complete(cqe))
+                self.send.as_ref().map(|sends| sends.complete(cqe))
             } else if let Some(srq) = self.srq() {
                 srq.side.lock().as_mut().map(|side| side.complete(cqe, true))
             } else {
@@ -50,27 +52,29 @@ impl Qp {
     }
 }
 
-impl SendSide {
+impl Sends {
     /// Ends the request that `cqe` names, and those before it.
     ///
     /// # Safety
-    /// `cqe` is of this queue.
+    /// [polled] `cqe` is of this queue.
     #[inline(always)]
-    unsafe fn complete(&mut self, cqe: Cqe<'_>) -> Outcome {
+    unsafe fn complete(&self, cqe: Cqe<'_>) -> Outcome {
         let status = match cqe.opcode() {
             CqeOpcode::Requester if cqe.is_plain_requester() => IBV_WC_SUCCESS,
-            // SAFETY: `cqe` is of this queue. Verbs programs post memory of their own.
-            CqeOpcode::Requester if unsafe { self.queue.scatter_inline(cqe) } => IBV_WC_SUCCESS,
+            // SAFETY: [polled] `cqe` is of this queue. Verbs programs post memory of their own.
+            CqeOpcode::Requester if unsafe { self.progress.scatter_inline(cqe) } => IBV_WC_SUCCESS,
             // Its payload had no place.
             CqeOpcode::Requester => IBV_WC_GENERAL_ERR,
             CqeOpcode::RequesterError => cqe.syndrome().status(),
             _ => return Outcome::Stray,
         };
-        let Some(Some(last)) = self.queue.complete(cqe.wqe_counter()).map(Iterator::last) else {
+        // SAFETY: [polled] the lock of the CQ: one thread takes CQEs. The record has the storage of the queue.
+        let Some(Request { wr_id, number }) = (unsafe { self.progress.complete(cqe.wqe_counter()) }) else {
             return Outcome::Stray;
         };
-        self.retired = last.number.wrapping_add(1);
-        Outcome::Done { wr_id: last.wr_id, status }
+        // Who posts reads the running count of blocks after it.
+        self.retired.store(number.wrapping_add(1), Ordering::Release);
+        Outcome::Done { wr_id, status }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::Mutex;
 
 use rdma_core_sys::{
@@ -29,9 +29,6 @@ pub(crate) struct Context {
     pub(crate) create_qp_ex: Option<CreateQpEx>,
     pub(crate) create_srq_ex: Option<CreateSrqEx>,
     pub(crate) init_obj: InitObj,
-    /// Bytes from an address handle to its address vector, which is a part of it; 0 before `init_obj` has said where
-    /// one is.
-    pub(crate) av_offset: AtomicUsize,
     /// By number of the queue pair.
     pub(crate) qps: Table<Qp>,
     /// By the kernel's handle.
@@ -69,7 +66,7 @@ pub(crate) unsafe fn find<'a>(ibv: *mut ibv_context) -> Option<&'a Context> {
     unsafe { place.record.load(Ordering::Relaxed).as_ref() }
 }
 
-#[inline(never)]
+#[cold]
 fn other(ibv: *mut ibv_context) -> Option<&'static Place> {
     OPEN.iter().find(|place| place.ibv.load(Ordering::Acquire) == ibv)
 }
@@ -82,6 +79,46 @@ fn other(ibv: *mut ibv_context) -> Option<&'static Place> {
 pub(crate) unsafe fn of<'a>(ibv: *mut ibv_context) -> &'a Context {
     // SAFETY: the context is not closed.
     unsafe { find(ibv) }.unwrap_or_else(|| closed())
+}
+
+/// Returns the record of a queue pair, if it has one.
+///
+/// # Safety
+/// [verbs], [record-lives]
+#[inline(always)]
+pub(crate) unsafe fn qp<'a>(qp: *mut ibv_qp) -> Option<&'a Qp> {
+    // SAFETY: [verbs], [record-lives].
+    unsafe { Qp::find(qp).or_else(|| qp_by_number(qp)) }
+}
+
+/// As [`qp`], of one that has no place.
+///
+/// # Safety
+/// As [`qp`].
+#[cold]
+unsafe fn qp_by_number<'a>(qp: *mut ibv_qp) -> Option<&'a Qp> {
+    // SAFETY: [verbs], [record-lives].
+    unsafe { of((*qp).context).qps.get((*qp).qp_num) }
+}
+
+/// Returns the record of a CQ, if it has one.
+///
+/// # Safety
+/// [verbs], [record-lives]
+#[inline(always)]
+pub(crate) unsafe fn cq<'a>(cq: *mut ibv_cq) -> Option<&'a Cq> {
+    // SAFETY: [verbs], [record-lives].
+    unsafe { Cq::find(cq).or_else(|| cq_by_number(cq)) }
+}
+
+/// As [`cq`], of one that has no place.
+///
+/// # Safety
+/// As [`cq`].
+#[cold]
+unsafe fn cq_by_number<'a>(cq: *mut ibv_cq) -> Option<&'a Cq> {
+    // SAFETY: [verbs], [record-lives].
+    unsafe { of((*cq).context).cqs.get((*cq).handle) }
 }
 
 #[cold]

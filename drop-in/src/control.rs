@@ -1,7 +1,7 @@
 //! Modification and destruction of objects, which libmlx5 does: the rings follow.
 
 use core::ffi::c_int;
-use core::mem::{self, zeroed};
+use core::mem::zeroed;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use mlx5_ring::completion::Cqe;
@@ -9,14 +9,13 @@ use mlx5_ring::receive::ReceiveRing;
 use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys::{
     IBV_QP_STATE, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS, ibv_mw, ibv_mw_bind, ibv_qp, ibv_qp_attr, ibv_qp_ex,
-    ibv_qp_state,
 };
 
 use crate::builder;
 use crate::context::{self, Context, real};
 use crate::log;
-use crate::objects::{Qp, SendSide};
-use crate::table::Table;
+use crate::objects::Qp;
+use crate::table::{Record, Table};
 
 /// Calls `ibv_modify_qp` of libibverbs.
 ///
@@ -30,8 +29,10 @@ pub(crate) unsafe fn modify(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int
     }
 }
 
-/// Modifies a queue pair that doorbell drives. On the way to RESET and to RTS libmlx5 stores its own `wr_complete`,
-/// which a batch of `ibv_wr_*` must not call: it returns `EBUSY` while there is one.
+/// Modifies a queue pair that doorbell drives; its rings follow.
+///
+/// On the way to RESET and to RTS libmlx5 stores its own `wr_complete`, which a batch of `ibv_wr_*` must not call: it
+/// returns `EBUSY` while there is one.
 ///
 /// # Safety
 /// [verbs]; `record` is that of the queue pair.
@@ -42,55 +43,32 @@ pub(crate) unsafe fn modify_qp(record: &Qp, attr: *mut ibv_qp_attr, mask: c_int)
             return modify(record.ibv, attr, mask);
         }
         let state = (*attr).qp_state;
-        if !record.has_builder || ![IBV_QPS_RESET, IBV_QPS_RTS].contains(&state) {
-            return change(record, attr, mask);
-        }
-        let Some(_no_batch) = record.batch.try_lock() else { return libc::EBUSY };
-        let error = change(record, attr, mask);
-        builder::replace(&mut *record.ibv.cast::<ibv_qp_ex>());
-        error
-    }
-}
-
-/// Changes the state of a queue pair that doorbell drives; its rings follow.
-///
-/// # Safety
-/// As [`modify_qp`].
-unsafe fn change(record: &Qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
-    // SAFETY: [verbs]
-    unsafe {
-        let state = (*attr).qp_state;
-        // Requests posted during the call are refused.
-        let could_send = state == IBV_QPS_RESET && set_can_send(record, false);
-        let error = modify(record.ibv, attr, mask);
-        if error == 0 {
-            follow(record, state);
-        } else if could_send {
-            set_can_send(record, true);
-        }
-        error
-    }
-}
-
-/// Lets the program send, or not; returns whether it could.
-fn set_can_send(record: &Qp, can_send: bool) -> bool {
-    match &mut *record.send.lock() {
-        Some(side) => mem::replace(&mut side.can_send, can_send),
-        None => false,
-    }
-}
-
-/// Follows a queue pair to a state.
-fn follow(record: &Qp, state: ibv_qp_state) {
-    match state {
-        IBV_QPS_RESET => reset(record),
-        IBV_QPS_RTS => _ = set_can_send(record, true),
-        IBV_QPS_INIT => {
-            if let Some(side) = &mut *record.receive.lock() {
-                side.is_ready = true;
+        let error = match &record.send {
+            Some(sends) if [IBV_QPS_RESET, IBV_QPS_RTS].contains(&state) => {
+                // Requests posted during the call wait.
+                let is_building = || sends.is_building.load(Ordering::Relaxed);
+                let Some(mut side) = sends.side.lock_unless(is_building) else { return libc::EBUSY };
+                let error = modify(record.ibv, attr, mask);
+                if record.has_builder {
+                    builder::replace(&mut *record.ibv.cast::<ibv_qp_ex>());
+                }
+                if error == 0 {
+                    side.can_send = state == IBV_QPS_RTS;
+                }
+                error
             }
+            _ => modify(record.ibv, attr, mask),
+        };
+        match state {
+            IBV_QPS_RESET if error == 0 => reset(record),
+            IBV_QPS_INIT if error == 0 => {
+                if let Some(side) = &mut *record.receive.lock() {
+                    side.is_ready = true;
+                }
+            }
+            _ => {}
         }
-        _ => {}
+        error
     }
 }
 
@@ -103,10 +81,16 @@ fn reset(record: &Qp) {
         side.queue.reset(|_| {});
         side.queue.clear_record();
     }
-    if let Some(SendSide { queue, can_send, posted, retired, .. }) = &mut *record.send.lock() {
-        // SAFETY: the queue pair is in RESET, and its CQEs are removed.
-        unsafe { queue.reset(|_| {}) };
-        (*can_send, *retired) = (false, *posted);
+    if let Some(sends) = &record.send {
+        let side = &mut *sends.side.lock();
+        // SAFETY: the queue pair is in RESET, and its CQEs are removed: nobody takes any. The lock keeps others from
+        // posting.
+        unsafe {
+            side.queue.reset(|_| {});
+            sends.progress.reset();
+        }
+        sends.retired.store(side.posted, Ordering::Relaxed);
+        (side.batch, side.built) = (side.queue.batch(), side.posted);
     }
 }
 
@@ -149,8 +133,12 @@ pub(crate) unsafe fn destroy_qp(context: &Context, record: &Qp, destroy: impl Fn
     // Once it is destroyed, a new queue pair may have its number, and its WQEs are gone.
     // SAFETY: [verbs]; integers, which may be 0.
     let is_reset = unsafe {
+        if let Some(sends) = record.send.as_ref().filter(|sends| sends.is_building.load(Ordering::Relaxed)) {
+            // The program has forgotten to end a batch.
+            sends.end_batch();
+        }
         let mut attr = ibv_qp_attr { qp_state: IBV_QPS_RESET, ..zeroed() };
-        change(record, &mut attr, IBV_QP_STATE as c_int) == 0
+        modify_qp(record, &mut attr, IBV_QP_STATE as c_int) == 0
     };
     without_record(&context.qps, record.qpn, destroy, |record| {
         // Else the device is gone, and completes nothing more. A child that inherited the queue pair destroys nothing,
@@ -162,7 +150,7 @@ pub(crate) unsafe fn destroy_qp(context: &Context, record: &Qp, destroy: impl Fn
 }
 
 /// Destroys a CQ or an SRQ; `users` returns the count of queue pairs that have it.
-pub(crate) fn destroyed<T>(
+pub(crate) fn destroyed<T: Record>(
     records: &Table<T>,
     number: u32,
     users: impl FnOnce(&T) -> &AtomicU32,
@@ -179,7 +167,12 @@ pub(crate) fn destroyed<T>(
 
 /// Destroys an object whose record nothing finds meanwhile: a new object may have its number at once. Calls `end` with
 /// the record if it was destroyed.
-fn without_record<T>(records: &Table<T>, number: u32, destroy: impl FnOnce() -> c_int, end: impl FnOnce(&T)) -> c_int {
+fn without_record<T: Record>(
+    records: &Table<T>,
+    number: u32,
+    destroy: impl FnOnce() -> c_int,
+    end: impl FnOnce(&T),
+) -> c_int {
     let record = records.take(number);
     let error = destroy();
     match record {

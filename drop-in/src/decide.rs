@@ -3,7 +3,7 @@
 
 use core::ptr::NonNull;
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rdma_core_sys::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_cq, ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex, ibv_qp_type};
 
@@ -12,7 +12,7 @@ use crate::context::{Context, real};
 use crate::extended;
 use crate::lock::Lock;
 use crate::log;
-use crate::objects::{Batch, Cq, Path, Qp, Srq, Status};
+use crate::objects::{Cq, Path, Qp, Srq, Status};
 use crate::rings;
 
 type Why = &'static str;
@@ -113,6 +113,7 @@ unsafe fn adopt(context: &Context, qp: *mut ibv_qp, send_cq: &Cq, recv_cq: &Cq, 
         let ex = real!(context.ibv, c"ibv_qp_to_qp_ex" as fn(*mut ibv_qp) -> *mut ibv_qp_ex);
         (rings::qp(context, qp)?, ex.and_then(|ex| ex(qp).as_mut()))
     };
+    let ex = ex.filter(|_| sides.send.is_some());
     if let Some(srq) = srq {
         adopt_srq(context, srq)?;
     }
@@ -120,7 +121,6 @@ unsafe fn adopt(context: &Context, qp: *mut ibv_qp, send_cq: &Cq, recv_cq: &Cq, 
     adopt_cq(context, recv_cq)?;
     // SAFETY: `qp` is a queue pair.
     let made = unsafe { &*qp };
-    let inline_limit = sides.send.as_ref().map_or(0, |side| side.limits.inline as usize);
     let record = Qp {
         ibv: qp,
         qpn: made.qp_num,
@@ -130,9 +130,9 @@ unsafe fn adopt(context: &Context, qp: *mut ibv_qp, send_cq: &Cq, recv_cq: &Cq, 
         send_cq: NonNull::from(send_cq),
         recv_cq: NonNull::from(recv_cq),
         srq: srq.map(NonNull::from),
-        send: Lock::new(sides.send),
+        av_offset: AtomicUsize::new(0),
+        send: sides.send,
         receive: Lock::new(sides.receive),
-        batch: Lock::new(Batch { inline_limit, ..Batch::default() }),
     };
     record.users().for_each(|users| _ = users.fetch_add(1, Ordering::Relaxed));
     context.qps.insert(made.qp_num, Box::new(record)).map_err(|_| "its number has over 24 bits")?;

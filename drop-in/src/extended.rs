@@ -8,7 +8,7 @@ use mlx5_wire::opcode::CqeOpcode;
 use rdma_core_sys::{IBV_WC_SUCCESS, ibv_cq_ex, ibv_poll_cq_attr, ibv_wc_opcode};
 
 use crate::complete::Outcome;
-use crate::context::{self, Context};
+use crate::context;
 use crate::log::{self, DOORBELL, LIBMLX5};
 use crate::objects::{Cq, CqSide, Path};
 use crate::wc::{receive_flags, receive_opcode, request_opcode};
@@ -61,23 +61,20 @@ pub(crate) fn leave(record: &Cq) {
     }
 }
 
-/// Returns the context and the record of a CQ whose functions were replaced.
+/// Returns the record of a CQ whose functions were replaced.
 ///
 /// # Safety
 /// [verbs]
 #[inline(always)]
-unsafe fn record_of<'a>(cq: *mut ibv_cq_ex) -> Option<(&'a Context, &'a Cq)> {
-    // SAFETY: [verbs], [record-lives].
-    unsafe {
-        let context = context::of((*cq).context);
-        Some((context, context.cqs.get((*cq).handle)?))
-    }
+unsafe fn record_of<'a>(cq: *mut ibv_cq_ex) -> Option<&'a Cq> {
+    // SAFETY: [verbs], [record-lives]. An extended CQ begins as a plain one does.
+    unsafe { context::cq(cq.cast()) }
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: [verbs]
     unsafe {
-        let Some((context, record)) = record_of(cq) else { return libc::EINVAL };
+        let Some(record) = record_of(cq) else { return libc::EINVAL };
         if record.status.path() != Path::Doorbell {
             return start_of_libmlx5(cq, record, attr);
         }
@@ -86,7 +83,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
         }
         let mut guard = record.side.lock();
         let Some(side) = &mut *guard else { return libc::EINVAL };
-        let error = side.show_next(context, cq);
+        let error = side.show_next(cq);
         if error == 0 {
             // Until `end_poll`.
             mem::forget(guard);
@@ -124,22 +121,34 @@ unsafe fn start_of_libmlx5(cq: *mut ibv_cq_ex, record: &Cq, attr: *mut ibv_poll_
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    /// What is not a message, and what a CQ without a place brings.
+    #[cold]
+    unsafe extern "C" fn other(cq: *mut ibv_cq_ex) -> c_int {
+        // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock.
+        unsafe {
+            match record_of(cq).and_then(|record| record.side.held().as_mut()) {
+                Some(side) => side.show_next(cq),
+                None => libc::EINVAL,
+            }
+        }
+    }
     // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock.
     unsafe {
-        match record_of(cq) {
-            Some((context, record)) => match record.side.held() {
-                Some(side) => side.show_next(context, cq),
-                None => libc::EINVAL,
-            },
-            None => libc::EINVAL,
+        if let Some(side) = Cq::find(cq.cast()).and_then(|record| record.side.held().as_mut()) {
+            match side.show_message(cq) {
+                Some(()) => return 0,
+                None if side.ring.peek().is_none() => return libc::ENOENT,
+                None => {}
+            }
         }
+        other(cq)
     }
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock.
     unsafe {
-        let Some((_, record)) = record_of(cq) else { return };
+        let Some(record) = record_of(cq) else { return };
         if let Some(side) = record.side.held() {
             side.publish(record);
         }
@@ -148,18 +157,44 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 }
 
 impl CqSide {
+    /// Makes the next completion the current one, if it is a message that is not in its CQE.
+    ///
+    /// # Safety
+    /// `cq` is the CQ of this ring, and this thread holds the lock.
+    #[inline(always)]
+    unsafe fn show_message(&mut self, cq: *mut ibv_cq_ex) -> Option<()> {
+        // SAFETY: the CQE is given back at the end of the poll, when nothing refers to it. [polled], [record-lives].
+        // `cq` is the CQ of this ring.
+        unsafe {
+            let cqe = self.ring.peek()?.detach::<'static>();
+            (*cq).wr_id = context::of((*cq).context).qps.get(cqe.qpn())?.complete_message(cqe)?;
+            (*cq).status = IBV_WC_SUCCESS;
+            self.show(cqe);
+        }
+        Some(())
+    }
+
+    /// Takes a CQE, which is the current one.
+    #[inline(always)]
+    fn show(&mut self, cqe: Cqe<'static>) {
+        self.current = Some(cqe);
+        DOORBELL.add_polls(1);
+        self.ring.advance();
+    }
+
     /// Makes the next completion the current one; returns the errno.
     ///
     /// # Safety
     /// `cq` is the CQ of this ring, and this thread holds the lock.
     #[inline(always)]
-    unsafe fn show_next(&mut self, context: &Context, cq: *mut ibv_cq_ex) -> c_int {
+    unsafe fn show_next(&mut self, cq: *mut ibv_cq_ex) -> c_int {
+        // SAFETY: `cq` is the CQ of this ring.
+        let context = unsafe { context::of((*cq).context) };
         loop {
             // SAFETY: the CQE is given back at the end of the poll, when nothing refers to it.
             let Some(cqe) = self.ring.peek().map(|cqe| unsafe { cqe.detach::<'static>() }) else {
                 return libc::ENOENT;
             };
-            self.ring.advance();
             // SAFETY: [polled], [record-lives].
             let outcome = unsafe {
                 context.qps.get(cqe.qpn()).map(|qp| match qp.complete_message(cqe) {
@@ -169,14 +204,16 @@ impl CqSide {
             };
             match outcome {
                 Some(Outcome::Done { wr_id, status }) => {
-                    self.current = Some(cqe);
-                    DOORBELL.add_polls(1);
                     // SAFETY: `cq` is the CQ of this ring.
                     unsafe { ((*cq).wr_id, (*cq).status) = (wr_id, status) };
+                    self.show(cqe);
                     return 0;
                 }
-                Some(Outcome::Hidden) => {}
-                Some(Outcome::Stray) | None => return STRAY,
+                Some(Outcome::Hidden) => self.ring.advance(),
+                Some(Outcome::Stray) | None => {
+                    self.ring.advance();
+                    return STRAY;
+                }
             }
         }
     }
@@ -190,7 +227,7 @@ impl CqSide {
 unsafe fn current(cq: *mut ibv_cq_ex) -> Option<Cqe<'static>> {
     // SAFETY: [verbs] the program is in a poll, so this thread holds the lock, and the CQE was taken and is not
     // published.
-    unsafe { record_of(cq)?.1.side.held().as_ref()?.current }
+    unsafe { record_of(cq)?.side.held().as_ref()?.current }
 }
 
 /// Declares readers of the current completion.

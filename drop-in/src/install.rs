@@ -3,7 +3,6 @@
 
 use core::ffi::c_int;
 use core::mem::offset_of;
-use core::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rdma_core_sys::{ibv_context, ibv_device, mlx5dv_obj, verbs_context};
@@ -48,7 +47,6 @@ pub(crate) unsafe fn install<'a>(ibv: *mut ibv_context) -> Option<&'a Context> {
             create_qp_ex: extended.create_qp_ex,
             create_srq_ex: extended.create_srq_ex,
             init_obj: real!(ibv, c"mlx5dv_init_obj" as fn(*mut mlx5dv_obj, u64) -> c_int)?,
-            av_offset: AtomicUsize::new(0),
             qps: Table::new(),
             cqs: Table::new(),
             srqs: Table::new(),

@@ -18,10 +18,12 @@
 //! `DOORBELL_LOG=1` shows which path each object takes, and why; `DOORBELL_PATH=libmlx5` leaves all to libmlx5.
 //!
 //! # Locks
-//! Each ring has a lock, as in libmlx5. A thread that polls holds the lock of the CQ, and takes that of the queue of
-//! each CQE: `SAFETY` comments call `[polled]` that it holds the former. A thread that posts holds the lock of its
-//! queue, and never takes that of a CQ. `ibv_wr_start` locks the batch of the queue pair until the batch ends, and no
-//! ring. The device is trusted to write a CQE to the CQ of its queue, as libmlx5 trusts it.
+//! Each ring has a lock, as in libmlx5. A thread that polls holds the lock of the CQ, and takes that of the receive
+//! queue of each CQE: `SAFETY` comments call `[polled]` that it holds the former. It takes no lock of a send queue: who
+//! posts and who takes CQEs have a side each (`mlx5_ring::sq::Progress`). A thread that posts holds the lock of its
+//! queue, and never takes that of a CQ. `ibv_wr_start` locks the send queue until the batch ends; the thread of the
+//! batch may poll meanwhile, so no thread waits for the lock of a send queue while it holds that of a CQ, but to post.
+//! The device is trusted to write a CQE to the CQ of its queue, as libmlx5 trusts it.
 //!
 //! # Safety
 //! Records of objects (`objects`) live from the creation of the verbs object to its destruction. Verbs forbids to use
@@ -33,9 +35,9 @@
 //! program. `[memory]`, `[ready]`, `[exclusive]` and `[register]` are those of `mlx5_ring::sq`.
 //!
 //! # Layers
-//! Each module uses those before it: `log`, `lock`, `table`, `provider`, `sge`; `objects`, `context`; `rings`,
-//! `complete`, `wc`; `extended`, `poll`, `send`, `builder`; `decide`, `receive`; `create`, `control`; `install`;
-//! `exports`, `attach`.
+//! Each module uses those before it: `log`, `lock`, `places`, `table`, `provider`, `sge`; `objects`, `context`;
+//! `rings`, `complete`, `wc`; `extended`, `poll`, `send`, `builder`; `decide`, `receive`; `create`, `control`;
+//! `install`; `exports`, `attach`.
 
 pub mod attach;
 mod builder;
@@ -50,6 +52,7 @@ mod install;
 mod lock;
 mod log;
 mod objects;
+mod places;
 mod poll;
 mod provider;
 mod receive;

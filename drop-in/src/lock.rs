@@ -29,25 +29,23 @@ impl<T> Lock<T> {
         Guard { lock: self }
     }
 
-    /// Returns `None` if the lock is held.
-    #[inline(always)]
-    pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
-        let was_held = self.is_held.swap(true, Ordering::Acquire);
-        (!was_held).then(|| Guard { lock: self })
+    /// As [`lock`](Self::lock), but returns `None` once `gives_up` returns `true` while the lock is held.
+    pub(crate) fn lock_unless(&self, gives_up: impl Fn() -> bool) -> Option<Guard<'_, T>> {
+        let mut rounds = 0;
+        while self.is_held.swap(true, Ordering::Acquire) {
+            if gives_up() {
+                return None;
+            }
+            pause(&mut rounds);
+        }
+        Some(Guard { lock: self })
     }
 
-    /// Waits for the lock. The kernel may have suspended the thread that holds the lock, for this one if its priority
-    /// is higher: then only sleeping lets the other run.
     #[cold]
     fn wait(&self) {
-        let mut rounds = 0_u32;
+        let mut rounds = 0;
         while self.is_held.load(Ordering::Relaxed) || self.is_held.swap(true, Ordering::Acquire) {
-            rounds += 1;
-            match rounds {
-                rounds if rounds % 64 != 0 => hint::spin_loop(),
-                ..=1024 => thread::yield_now(),
-                _ => thread::sleep(Duration::from_micros(10)),
-            }
+            pause(&mut rounds);
         }
     }
 
@@ -69,6 +67,17 @@ impl<T> Lock<T> {
     #[inline(always)]
     pub(crate) unsafe fn unlock(&self) {
         self.is_held.store(false, Ordering::Release);
+    }
+}
+
+/// Waits a little. The kernel may have suspended the thread that holds the lock, for this one if its priority is
+/// higher: then only sleeping lets the other run.
+fn pause(rounds: &mut u32) {
+    *rounds += 1;
+    match *rounds {
+        rounds if rounds % 64 != 0 => hint::spin_loop(),
+        ..=1024 => thread::yield_now(),
+        _ => thread::sleep(Duration::from_micros(10)),
     }
 }
 

@@ -1,19 +1,25 @@
 //! The record of each verbs object that doorbell drives or may drive.
 
+use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use mlx5_ring::arm::CqDoorbell;
 use mlx5_ring::completion::Cqe;
 use mlx5_ring::cq::CompletionQueue;
 use mlx5_ring::rq::ReceiveQueue;
 use mlx5_ring::slots::Slot;
-use mlx5_ring::sq::{Record, SendQueue};
+use mlx5_ring::sq::{Batch, Progress, Record, SendQueue};
 use mlx5_ring::srq::SharedReceiveQueue;
-use rdma_core_sys::{ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_type, ibv_send_wr, ibv_sge, ibv_srq};
+use rdma_core_sys::{ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_type, ibv_srq};
 
 use crate::lock::Lock;
+use crate::places::Places;
+use crate::table;
+
+static QPS: Places<Qp> = Places::new();
+static CQS: Places<Cq> = Places::new();
 
 /// The library that posts to an object and polls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,17 +97,18 @@ pub(crate) struct Qp {
     pub(crate) qpn: u32,
     pub(crate) transport: ibv_qp_type,
     pub(crate) signal_all: bool,
-    /// Whether it was created for `ibv_wr_*`.
+    /// Whether it has a send queue and was created for `ibv_wr_*`.
     pub(crate) has_builder: bool,
     pub(crate) send_cq: NonNull<Cq>,
     pub(crate) recv_cq: NonNull<Cq>,
     pub(crate) srq: Option<NonNull<Srq>>,
+    /// Bytes from an address handle to its address vector, which is a part of it; 0 before `init_obj` has said where
+    /// one is.
+    pub(crate) av_offset: AtomicUsize,
     /// The send queue, if it has one.
-    pub(crate) send: Lock<Option<SendSide>>,
+    pub(crate) send: Option<Sends>,
     /// The receive queue, if it has one.
     pub(crate) receive: Lock<Option<RqSide>>,
-    /// The batch of `ibv_wr_*`, held from `ibv_wr_start` to its end.
-    pub(crate) batch: Lock<Batch>,
 }
 
 /// A queue of receives; each slot has the caller's `wr_id`.
@@ -136,33 +143,64 @@ pub(crate) struct SendLimits {
 }
 
 /// A send queue.
+pub(crate) struct Sends {
+    /// Posts. A batch of `ibv_wr_*` holds it from its start to its end.
+    pub(crate) side: Lock<SendSide>,
+    /// Whether a batch of `ibv_wr_*` holds it.
+    pub(crate) is_building: AtomicBool,
+    /// Takes CQEs, without the lock.
+    pub(crate) progress: Progress<Request>,
+    /// Running count of requests that are over.
+    pub(crate) retired: AtomicU32,
+}
+
+/// What posts to a send queue.
 pub(crate) struct SendSide {
     pub(crate) queue: SendQueue<Request>,
     pub(crate) limits: SendLimits,
     /// Whether the queue pair has been in RTS since RESET.
     pub(crate) can_send: bool,
-    /// Running counts of requests that were posted, and of those that are over.
+    /// Running count of requests that were posted.
     pub(crate) posted: u32,
-    pub(crate) retired: u32,
+    /// Running count of requests at which the queue is full.
+    pub(crate) full_at: u32,
+    /// The batch of `ibv_wr_*`, the running count of requests up to its end, and why it is refused: an errno, or 0.
+    pub(crate) batch: Batch,
+    pub(crate) built: u32,
+    pub(crate) error: c_int,
     /// The memory that the queue points to.
     pub(crate) _records: Box<[MaybeUninit<Record<Request>>]>,
 }
 
-/// A batch of `ibv_wr_*`: a list of requests as `ibv_post_send` takes it. Until the batch ends, `sg_list` is an index
-/// into `sges`, and the address of inline data an index into `bytes`.
-#[derive(Default)]
-pub(crate) struct Batch {
-    pub(crate) requests: Vec<ibv_send_wr>,
-    pub(crate) sges: Vec<ibv_sge>,
-    pub(crate) bytes: Vec<u8>,
-    /// Most bytes of inline data of a request.
-    pub(crate) inline_limit: usize,
+impl table::Record for Qp {
+    fn place(&self) -> Option<(&'static Places<Self>, *mut c_void)> {
+        Some((&QPS, self.ibv.cast()))
+    }
 }
 
-// SAFETY: the requests point to nothing but address handles, which belong to no thread.
-unsafe impl Send for Batch {}
+impl table::Record for Cq {
+    fn place(&self) -> Option<(&'static Places<Self>, *mut c_void)> {
+        Some((&CQS, self.ibv.cast()))
+    }
+}
+
+impl table::Record for Srq {
+    fn place(&self) -> Option<(&'static Places<Self>, *mut c_void)> {
+        None
+    }
+}
 
 impl Qp {
+    /// Returns the record of a queue pair that has a place.
+    ///
+    /// # Safety
+    /// [verbs], [record-lives]
+    #[inline(always)]
+    pub(crate) unsafe fn find<'a>(qp: *mut ibv_qp) -> Option<&'a Self> {
+        // SAFETY: [record-lives]
+        unsafe { QPS.get(qp.cast()) }
+    }
+
     #[inline(always)]
     pub(crate) fn srq(&self) -> Option<&Srq> {
         // SAFETY: [record-lives] an SRQ outlives its queue pairs.
@@ -185,6 +223,18 @@ impl Qp {
 impl Drop for Qp {
     fn drop(&mut self) {
         self.users().for_each(|users| _ = users.fetch_sub(1, Ordering::Relaxed));
+    }
+}
+
+impl Cq {
+    /// Returns the record of a CQ that has a place.
+    ///
+    /// # Safety
+    /// [verbs], [record-lives]
+    #[inline(always)]
+    pub(crate) unsafe fn find<'a>(cq: *mut ibv_cq) -> Option<&'a Self> {
+        // SAFETY: [record-lives]
+        unsafe { CQS.get(cq.cast()) }
     }
 }
 

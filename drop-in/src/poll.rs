@@ -16,8 +16,7 @@ use crate::wc;
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        let context = context::of((*cq).context);
-        let record = context.cqs.get((*cq).handle);
+        let (context, record) = (context::of((*cq).context), context::cq(cq));
         if let Some(record) = record.filter(|record| record.status.path() == Path::Doorbell) {
             if let Some(side) = &mut *record.side.lock() {
                 return poll(side, context, record, count, wc);
@@ -118,15 +117,14 @@ unsafe fn poll_of_libmlx5(
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        let context = context::of((*cq).context);
         // The lock keeps another thread from deciding for doorbell while libmlx5 arms.
-        let mut guard = context.cqs.get((*cq).handle).map(|record| (record, record.doorbell.lock()));
+        let mut guard = context::cq(cq).map(|record| (record, record.doorbell.lock()));
         if let Some((record, guard)) = &mut guard {
             if let Some(doorbell) = &mut **guard {
                 doorbell.arm(record.consumer_index.load(Ordering::Relaxed), solicited_only != 0);
                 return 0;
             }
         }
-        context.ops.req_notify_cq.map_or(libc::EOPNOTSUPP, |arm| arm(cq, solicited_only))
+        context::of((*cq).context).ops.req_notify_cq.map_or(libc::EOPNOTSUPP, |arm| arm(cq, solicited_only))
     }
 }

@@ -18,15 +18,14 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        let context = context::of((*qp).context);
-        if let Some(record) = context.qps.get((*qp).qp_num) {
+        if let Some(record) = context::qp(qp) {
             return match &mut *record.receive.lock() {
                 Some(side) => side.post_list(wr, bad_wr, libc::ENOMEM),
                 // It has no receive queue.
                 None => refuse(wr, bad_wr),
             };
         }
-        let Some(post_recv) = context.ops.post_recv else { return refuse(wr, bad_wr) };
+        let Some(post_recv) = context::of((*qp).context).ops.post_recv else { return refuse(wr, bad_wr) };
         let error = post_recv(qp, wr, bad_wr);
         log::count_posts(wr, bad_wr, error, |wr| wr.next);
         error

@@ -2,6 +2,7 @@
 
 use core::mem::{MaybeUninit, zeroed};
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU32};
 
 use mlx5_ring::arm::{CqDoorbell, Place};
 use mlx5_ring::cq::{self, CompletionQueue};
@@ -17,7 +18,8 @@ use rdma_core_sys::{
 };
 
 use crate::context::{Context, real};
-use crate::objects::{CqSide, Request, RqSide, SendLimits, SendSide, SrqSide};
+use crate::lock::Lock;
+use crate::objects::{CqSide, Request, RqSide, SendLimits, SendSide, Sends, SrqSide};
 
 type Why = &'static str;
 
@@ -107,7 +109,7 @@ pub(crate) unsafe fn srq(context: &Context, srq: *mut ibv_srq) -> Result<SrqSide
 
 /// The rings of a queue pair.
 pub(crate) struct QpSides {
-    pub(crate) send: Option<SendSide>,
+    pub(crate) send: Option<Sends>,
     pub(crate) receive: Option<RqSide>,
     pub(crate) signal_all: bool,
 }
@@ -182,14 +184,21 @@ pub(crate) unsafe fn qp(context: &Context, qp: *mut ibv_qp) -> Result<QpSides, W
         inline: i32::max(made.cap.max_inline_data as i32, 0) as u32,
         has_atomics: has_atomics(context.ibv),
     };
-    let send = SendSide {
-        queue: queue.without_asking(),
+    let queue = queue.without_asking();
+    let (progress, batch) = (queue.progress(), queue.batch());
+    let side = SendSide {
+        queue,
         limits,
         can_send: ![IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR].contains(&attr.qp_state),
         posted: 0,
-        retired: 0,
+        full_at: 0,
+        batch,
+        built: 0,
+        error: 0,
         _records: records,
     };
+    let send =
+        Sends { side: Lock::new(side), is_building: AtomicBool::new(false), progress, retired: AtomicU32::new(0) };
     Ok(QpSides { send: Some(send), receive, signal_all })
 }
 

@@ -14,13 +14,13 @@ use mlx5_wire::inline::INLINE_SEG;
 use rdma_core_sys::{
     IBV_QPT_RC, IBV_QPT_UD, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_DRIVER1, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
-    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, MLX5DV_OBJ_AH, ibv_ah, ibv_qp,
-    ibv_send_wr, mlx5dv_ah, mlx5dv_obj,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, IBV_WR_TSO, MLX5DV_OBJ_AH,
+    ibv_ah, ibv_qp, ibv_send_wr, mlx5dv_ah, mlx5dv_obj,
 };
 
-use crate::context::{self, Context};
+use crate::context;
 use crate::log::{self, DOORBELL};
-use crate::objects::{Qp, Request, SendLimits, SendSide};
+use crate::objects::{Qp, Request, SendLimits, SendSide, Sends};
 use crate::sge::sges;
 
 pub(crate) unsafe extern "C" fn post_send(
@@ -30,16 +30,15 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: [verbs], [record-lives].
     unsafe {
-        let context = context::of((*qp).context);
-        if let Some(record) = context.qps.get((*qp).qp_num) {
-            if let Some(side) = &mut *record.send.lock() {
-                return side.post_list::<false>(context, record, wr, bad_wr);
+        if let Some(record) = context::qp(qp) {
+            if let Some(sends) = &record.send {
+                return sends.side.lock().post_list(record, sends, wr, bad_wr);
             }
             // It has no send queue.
             *bad_wr = wr;
             return libc::ENOMEM;
         }
-        let Some(post_send) = context.ops.post_send else { return libc::EOPNOTSUPP };
+        let Some(post_send) = context::of((*qp).context).ops.post_send else { return libc::EOPNOTSUPP };
         let error = post_send(qp, wr, bad_wr);
         log::count_posts(wr, bad_wr, error, |wr| wr.next);
         error
@@ -47,37 +46,39 @@ pub(crate) unsafe extern "C" fn post_send(
 }
 
 impl SendSide {
-    /// Returns the number of requests that can be posted. As in libmlx5, the queue is as if it was full before RTS.
+    /// Frees what is retired, and finds where the queue is full. As in libmlx5, the queue is as if it was full before
+    /// RTS.
     #[inline(always)]
-    pub(crate) fn room(&self) -> u32 {
-        let outstanding = self.posted.wrapping_sub(self.retired);
-        if self.can_send { self.limits.requests.saturating_sub(outstanding) } else { 0 }
+    pub(crate) fn find_room(&mut self, sends: &Sends) {
+        let retired = sends.retired.load(Ordering::Acquire);
+        self.full_at = if self.can_send { retired.wrapping_add(self.limits.requests) } else { self.posted };
+        // SAFETY: `sends` has this queue.
+        unsafe { self.queue.free_retired(&sends.progress) }
     }
 
-    /// Posts a list, and rings the doorbell; returns the errno. If `IS_CHECKED`, [`check`] has passed all requests.
+    /// Posts a list, and rings the doorbell; returns the errno.
     ///
     /// # Safety
-    /// [verbs]; this is the send queue of `qp`.
+    /// [verbs]; `sends` is the send queue of `qp`, and has this side.
     #[inline(always)]
-    pub(crate) unsafe fn post_list<const IS_CHECKED: bool>(
+    unsafe fn post_list(
         &mut self,
-        context: &Context,
         qp: &Qp,
+        sends: &Sends,
         mut wr: *mut ibv_send_wr,
         bad_wr: *mut *mut ibv_send_wr,
     ) -> c_int {
-        let (first, mut room, mut error) = (self.posted, self.room(), 0);
+        self.find_room(sends);
+        let (first, mut room, mut error) = (self.posted, self.full_at.wrapping_sub(self.posted), 0);
         let mut posting = self.queue.posting();
         // SAFETY: [verbs] the list can be read, and `bad_wr` can be written.
         unsafe {
             while let Some(request) = wr.as_ref() {
-                if !IS_CHECKED {
-                    error = check(qp, &self.limits, request, room);
-                }
+                error = check(qp, &self.limits, request, room);
                 if error == 0 {
                     let data = Request { wr_id: request.wr_id, number: self.posted };
                     // [ready]: there is no room before RTS.
-                    error = post_one(context, qp, &mut posting, request, data);
+                    error = post_one(qp, &mut posting, request, data);
                 }
                 if error != 0 {
                     *bad_wr = wr;
@@ -88,6 +89,7 @@ impl SendSide {
                 wr = request.next;
             }
         }
+        sends.progress.note_posted(posting.posted());
         drop(posting);
         DOORBELL.add_posts(self.posted.wrapping_sub(first));
         error
@@ -100,7 +102,7 @@ impl SendSide {
 /// # Safety
 /// [verbs]
 #[inline(always)]
-pub(crate) unsafe fn check(qp: &Qp, limits: &SendLimits, wr: &ibv_send_wr, room: u32) -> c_int {
+unsafe fn check(qp: &Qp, limits: &SendLimits, wr: &ibv_send_wr, room: u32) -> c_int {
     if wr.opcode > IBV_WR_DRIVER1 {
         return libc::EINVAL;
     }
@@ -128,6 +130,7 @@ pub(crate) unsafe fn check(qp: &Qp, limits: &SendLimits, wr: &ibv_send_wr, room:
             [sge] if sge.length != 0 => 0,
             _ => libc::EINVAL,
         },
+        IBV_WR_TSO => libc::EINVAL,
         _ => libc::EOPNOTSUPP,
     }
 }
@@ -137,26 +140,20 @@ pub(crate) unsafe fn check(qp: &Qp, limits: &SendLimits, wr: &ibv_send_wr, room:
 /// # Safety
 /// [verbs]; [ready]; `posting` is of the send queue of `qp`, and [`check`] has passed the request.
 #[inline(always)]
-unsafe fn post_one(
-    context: &Context,
-    qp: &Qp,
-    posting: &mut Posting<'_, Request>,
-    wr: &ibv_send_wr,
-    data: Request,
-) -> c_int {
+unsafe fn post_one(qp: &Qp, posting: &mut Posting<'_, Request>, wr: &ibv_send_wr, data: Request) -> c_int {
     // SAFETY: [verbs] the list and its inline data can be read; the caller's [ready] and `check`.
     unsafe {
         let list = sges(wr.sg_list, wr.num_sge);
         match list {
-            _ if wr.send_flags & IBV_SEND_INLINE == 0 => put(context, qp, posting, wr, Payload::gather(list), data),
-            [] => put(context, qp, posting, wr, Payload::gather(&[]), data),
+            _ if wr.send_flags & IBV_SEND_INLINE == 0 => put(qp, posting, wr, Payload::gather(list), data),
+            [] => put(qp, posting, wr, Payload::gather(&[]), data),
             [sge] => {
                 let (inline, inline_len) = (iter::once(bytes(sge)), sge.length);
-                put(context, qp, posting, wr, Payload { inline, inline_len, sges: &[] }, data)
+                put(qp, posting, wr, Payload { inline, inline_len, sges: &[] }, data)
             }
             _ => {
                 let (inline, inline_len) = (list.iter().map(|sge| bytes(sge)), len_of(list));
-                put(context, qp, posting, wr, Payload { inline, inline_len, sges: &[] }, data)
+                put(qp, posting, wr, Payload { inline, inline_len, sges: &[] }, data)
             }
         }
     }
@@ -168,7 +165,6 @@ unsafe fn post_one(
 /// As [`post_one`].
 #[inline(always)]
 unsafe fn put<I: Pieces>(
-    context: &Context,
     qp: &Qp,
     posting: &mut Posting<'_, Request>,
     wr: &ibv_send_wr,
@@ -182,7 +178,8 @@ unsafe fn put<I: Pieces>(
         let imm = u32::from_be(wr.__bindgen_anon_1.imm_data);
         if qp.transport == IBV_QPT_UD {
             let ud = &wr.wr.ud;
-            let Some(av) = address_vector(context, ud.ah) else { return libc::EINVAL };
+            let known = known_address_vector(qp, ud.ah).or_else(|| address_vector(qp, ud.ah));
+            let Some(av) = known else { return libc::EINVAL };
             let to = av.read_unaligned().to(ud.remote_qpn, ud.remote_qkey);
             let imm = (wr.opcode == IBV_WR_SEND_WITH_IMM).then_some(imm);
             posting.send_to(&to, payload, imm, flags, data)
@@ -232,51 +229,60 @@ unsafe fn atomic(
     posted.map_or_else(errno, |()| 0)
 }
 
-/// Returns where the address vector of an address handle is; `None` if libmlx5 does not say.
+/// Returns where the address vector of an address handle is; `None` if it is not known.
 ///
 /// # Safety
-/// `ah` is an address handle of `context`, or null.
+/// `ah` is an address handle of the context of `qp`, or null.
 #[inline(always)]
-unsafe fn address_vector(context: &Context, ah: *mut ibv_ah) -> Option<NonNull<DatagramSegment>> {
-    let offset = match context.av_offset.load(Ordering::Relaxed) {
-        // SAFETY: the caller's address handle.
-        0 => unsafe { av_offset(context, ah) }?,
-        offset => offset,
-    };
-    NonNull::new(ah.wrapping_byte_add(offset).cast()).filter(|_| !ah.is_null())
+pub(crate) unsafe fn known_address_vector(qp: &Qp, ah: *mut ibv_ah) -> Option<NonNull<DatagramSegment>> {
+    let offset = qp.av_offset.load(Ordering::Relaxed);
+    if ah.is_null() || offset == 0 {
+        return None;
+    }
+    // SAFETY: the vector is a part of the address handle.
+    Some(unsafe { NonNull::new_unchecked(ah.byte_add(offset).cast()) })
 }
 
-/// Asks libmlx5 for [`Context::av_offset`].
+/// As [`known_address_vector`], but asks libmlx5 for [`Qp::av_offset`]; `None` if libmlx5 does not say.
 ///
 /// # Safety
-/// As [`address_vector`].
+/// As [`known_address_vector`].
 #[cold]
-unsafe fn av_offset(context: &Context, ah: *mut ibv_ah) -> Option<usize> {
-    // SAFETY: both are pointers and integers, which may be 0; `ah` is an address handle of `context`, or null.
+pub(crate) unsafe fn address_vector(qp: &Qp, ah: *mut ibv_ah) -> Option<NonNull<DatagramSegment>> {
+    // SAFETY: both are pointers and integers, which may be 0; `ah` is an address handle of the context of `qp`, or
+    // null.
     unsafe {
         let (mut out, mut obj) = (zeroed::<mlx5dv_ah>(), zeroed::<mlx5dv_obj>());
         (obj.ah.in_, obj.ah.out) = (ah, &raw mut out);
-        if ah.is_null() || (context.init_obj)(&mut obj, MLX5DV_OBJ_AH.into()) != 0 {
+        if ah.is_null() || (context::of((*qp.ibv).context).init_obj)(&mut obj, MLX5DV_OBJ_AH.into()) != 0 {
             return None;
         }
-        let offset = out.av.addr().checked_sub(ah.addr())?;
-        context.av_offset.store(offset, Ordering::Relaxed);
-        Some(offset)
+        qp.av_offset.store(out.av.addr().checked_sub(ah.addr())?, Ordering::Relaxed);
+        known_address_vector(qp, ah)
     }
 }
 
-/// Returns the flags of a request.
-#[inline(always)]
-fn flags_of(send_flags: u32, signal_all: bool) -> Flags {
-    let mut flags = if signal_all { Flags::SIGNALED } else { Flags::NONE };
-    for (bit, flag) in
-        [(IBV_SEND_FENCE, Flags::FENCE), (IBV_SEND_SIGNALED, Flags::SIGNALED), (IBV_SEND_SOLICITED, Flags::SOLICITED)]
-    {
-        if send_flags & bit != 0 {
-            flags = flags | flag;
+/// The flags by the three lowest bits of `send_flags`.
+const FLAGS: [Flags; 8] = {
+    let bits =
+        [(IBV_SEND_FENCE, Flags::FENCE), (IBV_SEND_SIGNALED, Flags::SIGNALED), (IBV_SEND_SOLICITED, Flags::SOLICITED)];
+    let mut flags = [Flags::NONE; 8];
+    let mut i = 0;
+    while i < 3 * 8 {
+        let (bit, flag) = bits[i / 8];
+        if (i % 8) as u32 & bit != 0 {
+            flags[i % 8] = flags[i % 8].with(flag);
         }
+        i += 1;
     }
     flags
+};
+
+/// Returns the flags of a request.
+#[inline(always)]
+pub(crate) fn flags_of(send_flags: u32, signal_all: bool) -> Flags {
+    let all = if signal_all { Flags::SIGNALED } else { Flags::NONE };
+    FLAGS[send_flags as usize % FLAGS.len()] | all
 }
 
 /// Returns the number of bytes; `u32::MAX` if there are more.
@@ -300,7 +306,7 @@ unsafe fn bytes<'a>(sge: &Sge) -> &'a [u8] {
 
 /// Returns the errno of libmlx5.
 #[cold]
-fn errno(why: PostError) -> c_int {
+pub(crate) fn errno(why: PostError) -> c_int {
     match why {
         PostError::Full | PostError::TooLong | PostError::InlineTooLong => libc::ENOMEM,
         PostError::SgeTooLong => libc::EINVAL,

@@ -1,7 +1,16 @@
 //! Records by number: two levels, no hashing.
 
+use core::ffi::c_void;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::places::Places;
+
+/// A record of an object.
+pub(crate) trait Record: Sized + 'static {
+    /// Places of the records of this type, and the object of this one.
+    fn place(&self) -> Option<(&'static Places<Self>, *mut c_void)>;
+}
 
 const BITS: u32 = 12;
 const COUNT: usize = 1 << BITS;
@@ -10,7 +19,7 @@ type Page<T> = [AtomicPtr<T>; COUNT];
 
 /// Records by a number of 24 bits: that of a queue pair, or the kernel's handle of an object. Any thread may look up a
 /// record, while others insert and take some: it is the caller who knows that no thread uses a record that it drops.
-pub(crate) struct Table<T> {
+pub(crate) struct Table<T: Record> {
     pages: Box<Page<Page<T>>>,
 }
 
@@ -18,7 +27,7 @@ const fn place(number: u32) -> (usize, usize) {
     ((number >> BITS) as usize, number as usize & (COUNT - 1))
 }
 
-impl<T> Table<T> {
+impl<T: Record> Table<T> {
     pub(crate) fn new() -> Self {
         Self { pages: Box::new([const { AtomicPtr::new(ptr::null_mut()) }; COUNT]) }
     }
@@ -54,7 +63,12 @@ impl<T> Table<T> {
         // SAFETY: a page goes with the table; a record comes from a box.
         unsafe {
             let page = &*page.load(Ordering::Acquire);
-            drop_box(page[index].swap(Box::into_raw(record), Ordering::AcqRel));
+            let place = record.place();
+            let record = Box::into_raw(record);
+            drop_box(page[index].swap(record, Ordering::AcqRel));
+            if let Some((places, object)) = place {
+                places.insert(object, record);
+            }
         }
         Ok(())
     }
@@ -66,21 +80,34 @@ impl<T> Table<T> {
         unsafe {
             let page = self.pages.get(page)?.load(Ordering::Acquire).as_ref()?;
             let record = page[index].swap(ptr::null_mut(), Ordering::AcqRel);
-            (!record.is_null()).then(|| Box::from_raw(record))
+            (!record.is_null()).then(|| without_place(record))
         }
     }
 }
 
+/// Returns a record that nothing finds by its object any more.
+///
 /// # Safety
-/// `value` is null or came from a box, and no code uses it.
-unsafe fn drop_box<T>(value: *mut T) {
-    if !value.is_null() {
+/// `record` came from a box, and no code uses it.
+unsafe fn without_place<T: Record>(record: *mut T) -> Box<T> {
+    // SAFETY: it came from a box, and no code uses it.
+    let record = unsafe { Box::from_raw(record) };
+    if let Some((places, object)) = record.place() {
+        places.remove(object);
+    }
+    record
+}
+
+/// # Safety
+/// `record` is null or came from a box, and no code uses it.
+unsafe fn drop_box<T: Record>(record: *mut T) {
+    if !record.is_null() {
         // SAFETY: it came from a box, and no code uses it.
-        drop(unsafe { Box::from_raw(value) });
+        drop(unsafe { without_place(record) });
     }
 }
 
-impl<T> Drop for Table<T> {
+impl<T: Record> Drop for Table<T> {
     fn drop(&mut self) {
         for page in self.pages.iter_mut().map(|page| *page.get_mut()).filter(|page| !page.is_null()) {
             // SAFETY: pages and records came from boxes, and no other code has the table.
@@ -95,6 +122,18 @@ mod tests {
     use std::rc::Rc;
     use std::sync::Barrier;
     use std::thread;
+
+    impl Record for u32 {
+        fn place(&self) -> Option<(&'static Places<Self>, *mut c_void)> {
+            None
+        }
+    }
+
+    impl Record for (u32, Rc<()>) {
+        fn place(&self) -> Option<(&'static Places<Self>, *mut c_void)> {
+            None
+        }
+    }
 
     #[test]
     fn records_by_number() {

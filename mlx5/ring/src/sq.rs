@@ -22,10 +22,12 @@
 //!   [`Payload::inline_len`] says.
 //! - *ready*: the QP is in RTS, or in SQD, SQE or error, when something is posted.
 
+mod batch;
 mod block_run;
 mod blocks;
 mod completion;
 mod posting;
+mod progress;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -37,10 +39,12 @@ use core::ptr::NonNull;
 use mlx5_wire::be::Be32;
 use mlx5_wire::ctrl::{ControlSegment, MAX_DS, SEND_WQE_BB, UNITS_PER_BB};
 
+pub use batch::{Batch, Operation};
 pub(crate) use block_run::BlockRun;
 pub use blocks::BasicBlocks;
 pub use completion::{Completed, Completion, Failure, Run};
 pub use posting::Posting;
+pub use progress::Progress;
 pub use request::{Flags, Immediate, Payload, Pieces, PostError, Remote};
 
 /// Where a send queue is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_qp`.
@@ -336,14 +340,50 @@ impl<T: Copy> SendQueue<T> {
     /// Takes note of the request of a WQE of `blocks` blocks from running index `start` on.
     #[inline(always)]
     fn note(&mut self, start: u32, blocks: u32, data: T) {
-        // SAFETY: [exclusive] records of the queue.
-        unsafe {
-            self.record(start).write(Record { blocks, data: MaybeUninit::new(data) });
-            // No WQE starts at the others.
-            for middle in 1..blocks {
-                self.record(start.wrapping_add(middle)).as_mut().blocks = 0;
+        // SAFETY: [exclusive] a record of the queue.
+        unsafe { self.record(start).write(Record { blocks, data: MaybeUninit::new(data) }) }
+        self.note_middle(start, blocks);
+    }
+
+    /// Takes note that the WQE at running index `start` has `blocks` blocks.
+    #[inline(always)]
+    fn note_blocks(&mut self, start: u32, blocks: u32) {
+        // SAFETY: [exclusive] a record of the queue.
+        unsafe { self.record(start).as_mut().blocks = blocks }
+        self.note_middle(start, blocks);
+    }
+
+    /// As [`note_blocks`](Self::note_blocks), of a WQE of two blocks.
+    #[inline(always)]
+    fn note_second_block(&mut self, start: u32, second: u32) {
+        // SAFETY: [exclusive] a record of the queue.
+        unsafe { self.record(start).as_mut().blocks = 2 }
+        self.note_middle_block(second);
+    }
+
+    /// Takes note that no WQE starts in the middle of the one of `blocks` blocks at running index `start`.
+    #[inline(always)]
+    fn note_middle(&mut self, start: u32, blocks: u32) {
+        if blocks > 1 {
+            self.note_middle_block(start.wrapping_add(1));
+            if blocks > 2 {
+                self.note_other_middle_blocks(start, blocks);
             }
         }
+    }
+
+    // Apart, because the compiler would unroll the loop where it knows the most that there can be.
+    #[inline(never)]
+    fn note_other_middle_blocks(&mut self, start: u32, blocks: u32) {
+        for middle in 2..blocks {
+            self.note_middle_block(start.wrapping_add(middle));
+        }
+    }
+
+    #[inline(always)]
+    fn note_middle_block(&mut self, index: u32) {
+        // SAFETY: [exclusive] a record of the queue.
+        unsafe { self.record(index).as_mut().blocks = 0 }
     }
 
     /// Returns the address of the record of the block with running index `index`.

@@ -46,10 +46,16 @@ impl DatagramSegment {
     /// `mlx5dv_init_obj` reports for an address handle (`struct mlx5_wqe_av`).
     #[inline]
     pub const fn to(mut self, qpn: u32, qkey: u32) -> Self {
+        self.set_destination(qpn, qkey);
+        self
+    }
+
+    /// As [`to`](Self::to), in place.
+    #[inline]
+    pub const fn set_destination(&mut self, qpn: u32, qkey: u32) {
         self.qkey = Be32::new(qkey);
         self.reserved4 = [0; 4];
         self.dqp_dct = Be32::new(EXTENDED_UD_AV | qpn & Self::QPN);
-        self
     }
 
     /// An address vector without fields.

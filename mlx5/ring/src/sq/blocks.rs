@@ -3,14 +3,12 @@
 use core::ptr::NonNull;
 
 use mlx5_wire::be::Be64;
-use mlx5_wire::ctrl::{ControlSegment, SEND_WQE_BB, UNITS_PER_BB};
-use mlx5_wire::data::DataSegment;
+use mlx5_wire::ctrl::{ControlSegment, SEND_WQE_BB};
 use mlx5_wire::dbrec;
 
 use super::{Layout, LayoutError};
 use crate::barrier;
 use crate::dbrec::DoorbellRecord;
-use crate::inline;
 use crate::uar::Register;
 
 /// The basic blocks of a send queue, counted from when the QP left RESET. The lower 16 bits of a count are the index
@@ -32,7 +30,7 @@ pub struct BasicBlocks {
     /// Blocks that the device knows.
     rung: u32,
     /// Count of blocks at which the ring is full: `room` after those of WQEs that have completed.
-    full_at: u32,
+    pub(super) full_at: u32,
     /// Most blocks that are outstanding: a lap, or fewer.
     pub(super) room: u32,
 }
@@ -213,27 +211,6 @@ impl BasicBlocks {
         }
     }
 
-    /// Copies `len` bytes to the buffers of the WQE that starts at block `start`, whose data segments begin at unit
-    /// `head`.
-    ///
-    /// # Safety
-    /// Such a WQE is there, its units from `head` on are data segments, and what the segments name is writable memory
-    /// of this process.
-    pub(super) unsafe fn scatter(&self, start: u32, head: u32, payload: &[u8], len: usize) {
-        let mut left = &payload[..len.min(payload.len())];
-        // SAFETY: the first word of the control segment.
-        let units = unsafe { self.block(start).cast::<Be64>().read_volatile() }.get();
-        for unit in head..ControlSegment::units_of(units) as u32 {
-            let (block, unit) = (start.wrapping_add(unit / UNITS_PER_BB), unit % UNITS_PER_BB);
-            // SAFETY: a unit of the block. The caller's WQE has data segments from `head` on, which name writable
-            // memory.
-            unsafe {
-                let segment = self.block(block).cast::<DataSegment>().add(unit as usize);
-                left = inline::scatter(left, segment, 1);
-            }
-        }
-    }
-
     /// Writes the doorbell record.
     #[inline(always)]
     fn announce(&mut self) {
@@ -244,10 +221,12 @@ impl BasicBlocks {
     }
 }
 
+/// Returns the address of the block with running index `index`.
+///
 /// # Safety
 /// `buf` is a ring of `mask + 1` blocks.
 #[inline(always)]
-unsafe fn block_at(buf: NonNull<u8>, mask: u32, index: u32) -> NonNull<u8> {
+pub(super) unsafe fn block_at(buf: NonNull<u8>, mask: u32, index: u32) -> NonNull<u8> {
     // SAFETY: the index is masked to the ring.
     unsafe { buf.add((index & mask) as usize * SEND_WQE_BB) }
 }

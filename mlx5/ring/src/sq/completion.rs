@@ -9,9 +9,6 @@ use mlx5_wire::syndrome::Syndrome;
 use super::{Record, SendQueue};
 use crate::completion::Cqe;
 
-/// Bytes that an atomic brings.
-const ATOMIC_SIZE: u32 = 8;
-
 /// A CQE of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -158,29 +155,6 @@ impl<T: Copy> SendQueue<T> {
         let retired = self.blocks.retired();
         let before = wqe_counter.wrapping_sub(retired as u16);
         Some(self.run(retired, retired.wrapping_add(before.into())))
-    }
-
-    /// Copies what a READ or an atomic has brought inside its CQE to the buffers of its WQE, which is outstanding.
-    /// Returns `false` if the CQE has no payload or names no such WQE.
-    ///
-    /// # Safety
-    /// `cqe` is of this queue, and the addresses of the buffers are those where this process sees the memory.
-    #[cold]
-    pub unsafe fn scatter_inline(&self, cqe: Cqe<'_>) -> bool {
-        let (Some(payload), start) = (cqe.inline_payload(), cqe.wqe_counter()) else {
-            return false;
-        };
-        if self.end_of(start).is_none() {
-            return false;
-        }
-        let (head, len) = match WqeOpcode::new(cqe.send_opcode()) {
-            WqeOpcode::RDMA_READ => (2, cqe.byte_count()),
-            WqeOpcode::ATOMIC_CS | WqeOpcode::ATOMIC_FA => (3, ATOMIC_SIZE),
-            _ => return false,
-        };
-        // SAFETY: the WQE that the CQE names, with the units that its control segment counts and no inline segment.
-        unsafe { self.blocks.scatter(start.into(), head, payload, len as usize) };
-        true
     }
 
     /// Returns all WQEs that are outstanding.

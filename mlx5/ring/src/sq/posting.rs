@@ -76,6 +76,12 @@ impl<'a, T: Copy> Posting<'a, T> {
         Some(unsafe { record.as_mut().data_mut() })
     }
 
+    /// Returns the running count of blocks that were posted.
+    #[inline(always)]
+    pub const fn posted(&self) -> u32 {
+        self.queue.posted()
+    }
+
     /// Returns the number of basic blocks that can be written now.
     #[inline(always)]
     pub const fn free_blocks(&self) -> u32 {

@@ -47,6 +47,21 @@ impl Writer {
         }
     }
 
+    /// Writes behind the first `units` units of the WQE with running index `start`, which is at `block`; they are all
+    /// in this block.
+    ///
+    /// # Safety
+    /// The blocks of the WQE, of which the caller writes no more than it has, are free.
+    #[inline(always)]
+    pub(super) unsafe fn behind(blocks: &BasicBlocks, start: u32, block: NonNull<u8>, units: usize) -> Self {
+        let next = match SEND_WQE_BB - units * UNIT {
+            0 => blocks.block(start.wrapping_add(1)),
+            // SAFETY: inside of the block.
+            _ => unsafe { block.add(units * UNIT) },
+        };
+        Self { next, start: blocks.start(), end: blocks.end() }
+    }
+
     /// Writes a payload with this number of inline bytes and units.
     ///
     /// # Safety

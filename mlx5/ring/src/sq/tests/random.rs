@@ -2,6 +2,7 @@
 //! test's own says what each WQE must be.
 
 use core::mem::ManuallyDrop;
+use core::ptr::NonNull;
 use std::collections::VecDeque;
 use std::vec::Vec;
 
@@ -9,8 +10,8 @@ use mlx5_wire::datagram::DatagramSegment;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::super::{Flags, Immediate, Payload, PostError, Posting, Remote};
-use super::rig::{QPN, Rig};
+use super::super::{Batch, Flags, Immediate, Operation, Payload, PostError, Posting, Progress, Remote, SendQueue};
+use super::rig::{QPN, Rig, Wqe};
 use crate::sge::Sge;
 
 #[derive(Clone, Debug)]
@@ -35,6 +36,8 @@ struct Request {
 #[derive(Clone, Debug)]
 enum Step {
     Post(Vec<Request>),
+    /// Requests that are written call by call, and then posted or taken back.
+    Build(Vec<Request>, bool),
     /// The device executes so many WQEs and reports those that asked.
     Execute(usize),
     /// The next WQE fails, and all after it are flushed.
@@ -65,7 +68,8 @@ fn request() -> impl Strategy<Value = Request> {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => vec(request(), 0..6).prop_map(Step::Post),
+        5 => vec(request(), 0..6).prop_map(Step::Post),
+        5 => (vec(request(), 0..6), prop::bool::weighted(0.2)).prop_map(|(requests, ends)| Step::Build(requests, ends)),
         6 => (0..8usize).prop_map(Step::Execute),
         1 => Just(Step::Fail),
         1 => Just(Step::Reset),
@@ -117,6 +121,56 @@ impl Request {
                 Kind::SendTo(imm) => posting.send_to(&to(), payload, imm, flags, data),
             }
         }
+    }
+
+    /// Returns the request as a batch has it: with one kind of payload.
+    fn with_one_payload(mut self) -> Self {
+        if self.takes_inline() && !self.inline.is_empty() {
+            self.lengths.clear();
+        } else {
+            self.inline.clear();
+        }
+        self
+    }
+
+    /// Writes it to a batch: the payload first, and where a datagram goes to after it.
+    fn build(&self, queue: &mut SendQueue<u32>, batch: &mut Batch, data: u32) -> Result<(), PostError> {
+        let operation = match self.kind {
+            Kind::Send(imm) => Operation::Send(imm.map_or(Immediate::None, Immediate::Data)),
+            Kind::SendInvalidate(key) => Operation::Send(Immediate::Invalidate(key)),
+            Kind::Write(imm) => Operation::Write(REMOTE, imm),
+            Kind::Read => Operation::Read(REMOTE),
+            Kind::FetchAdd => Operation::FetchAdd(REMOTE, OPERANDS[0]),
+            Kind::CompareSwap => Operation::CompareSwap(REMOTE, OPERANDS),
+            Kind::SendTo(imm) => Operation::Datagram(imm),
+        };
+        let pieces: Vec<&[u8]> = self.inline.iter().map(|piece| &piece[..]).collect();
+        // SAFETY: [memory] never touched; the device is a model.
+        unsafe {
+            if data % 4 == 0 {
+                // A request without a payload gives its place to the next one.
+                queue.begin(batch, Operation::Read(REMOTE), Flags::NONE, !data)?;
+            }
+            queue.begin(batch, operation, self.flags(), data)?;
+            match self.kind {
+                Kind::FetchAdd | Kind::CompareSwap => queue.set_sge(batch, Sge { addr: 8, length: 8, lkey: 9 }),
+                _ if self.takes_inline() && !pieces.is_empty() => {
+                    let len = self.inline.iter().map(Vec::len).sum::<usize>();
+                    queue.set_inline(batch, pieces.iter(), len as u32)?;
+                }
+                _ => match self.sges()[..] {
+                    [sge] if sge.length != 0 => match self.kind {
+                        Kind::SendTo(_) => queue.set_datagram_sge(batch, sge)?,
+                        _ => queue.set_sge(batch, sge),
+                    },
+                    ref sges => queue.set_sges(batch, sges)?,
+                },
+            }
+            if let Kind::SendTo(_) = self.kind {
+                queue.set_address(batch, NonNull::from(&DatagramSegment::infiniband(7, 2)), 0x99, 0x8000_0001);
+            }
+        }
+        Ok(())
     }
 
     /// The WQE at `index`; bytes that are not written are `None`.
@@ -174,6 +228,8 @@ impl Request {
 
 struct Model {
     rig: Rig,
+    /// Takes CQEs, if it may be another thread than the one that posts.
+    progress: Option<Progress<u32>>,
     max_blocks: usize,
     /// Requests that are posted and not retired, with their data.
     outstanding: VecDeque<u32>,
@@ -190,6 +246,14 @@ impl Model {
             _ if blocks > self.max_blocks => Err(PostError::TooLong),
             _ if blocks > free => Err(PostError::Full),
             _ => Ok(()),
+        }
+    }
+
+    /// Takes back the blocks of what is over.
+    fn free_retired(&mut self) {
+        if let Some(progress) = &self.progress {
+            // SAFETY: it is that of this queue.
+            unsafe { self.rig.queue.free_retired(progress) }
         }
     }
 
@@ -211,10 +275,49 @@ impl Model {
                 posted.push(wqe);
             }
         }
+        self.ring(&posted);
+    }
+
+    /// Posts requests in a batch, or writes them and takes them back; a batch is taken back when one is refused.
+    fn build(&mut self, requests: &[Request], is_aborted: bool) {
+        let (mut posted, mut wqes) = (Vec::new(), Vec::new());
+        let (mut index, mut free) = (self.index, self.rig.queue.free_blocks() as usize);
+        let mut batch = self.rig.queue.batch();
+        for request in requests {
+            let request = request.clone().with_one_payload();
+            let wqe = request.wqe(index);
+            let blocks = wqe.len().div_ceil(64);
+            // The payload comes after the request has its first block.
+            let expected = if free == 0 { Err(PostError::Full) } else { self.expected(&request, blocks, free) };
+            let answer = request.build(&mut self.rig.queue, &mut batch, self.next + posted.len() as u32);
+            assert_eq!(answer, expected, "{request:?}");
+            if answer.is_err() {
+                return self.ring(&[]);
+            }
+            free -= blocks;
+            index = index.wrapping_add(blocks as u16);
+            posted.push(self.next + posted.len() as u32);
+            wqes.push(wqe);
+        }
+        if is_aborted {
+            return self.ring(&[]);
+        }
+        // SAFETY: as in `Request::build`.
+        let _late = ManuallyDrop::new(unsafe { self.rig.queue.commit(&batch) });
+        (self.index, self.next) = (index, self.next + posted.len() as u32);
+        self.outstanding.extend(posted);
+        self.ring(&wqes);
+    }
+
+    /// Rings the doorbell, after which the device must find these WQEs.
+    fn ring(&mut self, posted: &[Vec<Option<u8>>]) {
+        if let Some(progress) = &self.progress {
+            progress.note_posted(self.rig.queue.posted());
+        }
         drop(self.rig.queue.posting());
         let known = self.rig.device.queue.len();
         assert_eq!(self.rig.device.look(), posted.len());
-        for (wqe, expected) in self.rig.device.queue.iter().skip(known).zip(&posted) {
+        for (wqe, expected) in self.rig.device.queue.iter().skip(known).zip(posted) {
             assert_eq!(wqe.bytes.len(), expected.len(), "size");
             for (at, (byte, expected)) in wqe.bytes.iter().zip(expected).enumerate() {
                 // The queue may ask for a CQE on its own.
@@ -231,13 +334,22 @@ impl Model {
             let mut executed = self.rig.device.queue.iter().take(left);
             let Some(at) = executed.position(|wqe| failed || wqe.asks()) else { break };
             left -= at + 1;
-            let index = self.rig.device.queue.drain(..=at).next_back().expect("a WQE").index;
+            let Wqe { index, blocks, .. } = self.rig.device.queue.drain(..=at).next_back().expect("a WQE");
+            if let Some(progress) = &self.progress {
+                // SAFETY: the storage is the rig's, and there is one thread.
+                let complete = |counter| unsafe { progress.complete(counter) };
+                assert!(blocks == 1 || complete(index.wrapping_add(1)).is_none(), "the middle of a WQE");
+                assert_eq!(complete(index), self.outstanding.drain(..=at).next_back());
+                assert_eq!(complete(index), None, "a CQE that came twice");
+                continue;
+            }
             let back = self.rig.complete(index).expect("an outstanding WQE");
             assert_eq!(back.len(), at + 1);
             for data in back {
                 assert_eq!(Some(data), self.outstanding.pop_front());
             }
         }
+        self.free_retired();
         let blocks: u32 = self.rig.device.queue.iter().map(|wqe| wqe.blocks).sum();
         assert_eq!(self.rig.queue.free_blocks() + blocks, self.rig.queue.capacity());
     }
@@ -246,6 +358,10 @@ impl Model {
         let mut back = Vec::new();
         // SAFETY: the device is a model.
         unsafe { self.rig.queue.reset(|data| back.push(data)) }
+        if let Some(progress) = &self.progress {
+            // SAFETY: the queue was reset, and there is one thread.
+            unsafe { progress.reset() }
+        }
         assert_eq!(back, self.outstanding.drain(..).collect::<Vec<_>>());
         self.rig.device.start_at(0);
         self.index = 0;
@@ -258,16 +374,20 @@ proptest! {
         log in 0..7u32,
         max_blocks in 1..=5u32,
         start in prop_oneof![Just(0u32), 65_530..=65_536u32, 0xffff_fff0u32..=0xffff_ffff],
+        is_shared: bool,
         steps in vec(step(), 1..60),
     ) {
         let count = 1 << log;
         let rig = Rig::new(count, max_blocks);
         let max_blocks = max_blocks.min(count) as usize;
-        let mut model = Model { rig, max_blocks, outstanding: VecDeque::new(), next: 0, index: start as u16 };
+        let outstanding = VecDeque::new();
+        let mut model = Model { rig, progress: None, max_blocks, outstanding, next: 0, index: start as u16 };
         model.rig.start_at(start, 0);
+        model.progress = is_shared.then(|| model.rig.queue.progress());
         for step in &steps {
             match step {
                 Step::Post(requests) => model.post(requests),
+                Step::Build(requests, is_aborted) => model.build(requests, *is_aborted),
                 Step::Execute(most) => model.execute(*most, false),
                 Step::Fail => model.execute(usize::MAX, true),
                 Step::Reset => model.reset(),

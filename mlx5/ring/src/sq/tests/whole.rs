@@ -47,6 +47,7 @@ fn data_in_a_cqe_goes_to_the_buffers_of_the_wqe() {
     };
     post(&list, 1);
     post(&list[3..], 2);
+    let progress = rig.queue.progress();
     let mut arena = Arena::default();
     let cqe: NonNull<u8> = arena.cut(64);
     let arrive = |format, opcode: WqeOpcode, wqe_counter: u16, byte_cnt: u32| {
@@ -62,7 +63,7 @@ fn data_in_a_cqe_goes_to_the_buffers_of_the_wqe() {
         // SAFETY: an aligned CQE in the arena; the buffers are the test's.
         unsafe {
             cqe.cast().write(bytes);
-            rig.queue.scatter_inline(Cqe::read(cqe, 0, 64))
+            progress.scatter_inline(Cqe::read(cqe, 0, 64))
         }
     };
     let read = WqeOpcode::RDMA_READ;
