@@ -22,7 +22,7 @@ pub const WINDOW: u64 = 2048;
 /// Frames that the subscriber takes between two reports.
 pub const REPORT: u64 = 256;
 
-/// Writes an update of `len` bytes in all. The checksums are left to the adapter.
+/// Writes an update over the whole frame. The adapter writes the checksums.
 pub fn write(frame: &mut [u8], feed: usize, sequence: u64) {
     let group = GROUPS[feed].octets();
     let (ip, udp) = ((frame.len() - 14) as u16, (frame.len() - 34) as u16);

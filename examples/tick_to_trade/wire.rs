@@ -60,7 +60,7 @@ impl Tick {
     }
 }
 
-/// Returns a frame with room for a price. The checksums are left to the adapter.
+/// Returns a frame with room for a price. The adapter writes its checksums when it is sent.
 pub fn prices() -> Frame {
     let [_, a, b, c] = GROUP.octets();
     let group = ([0x01, 0x00, 0x5e, a & 0x7f, b, c], GROUP.octets());

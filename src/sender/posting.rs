@@ -208,9 +208,9 @@ impl Posting<'_> {
     /// Sends an Ethernet frame, without FCS, through a queue pair for
     /// [frames](crate::frames::FrameReceiver::with_sender).
     ///
-    /// With `checksums` the device writes the checksums of the IP header and of UDP or TCP. Store 0 in the checksum of
-    /// the IP header, and in that of UDP or TCP the sum of the pseudo header, folded to 16 bits and not complemented.
-    /// The wire needs at least 60 bytes: pad shorter frames. Keep frames within the MTU of the network interface: a
+    /// With `checksums` the device writes the checksums of the IPv4 header and of UDP or TCP, over IPv4 or IPv6, and
+    /// ignores what the frame holds there. A fragment of a datagram has none of UDP or TCP of its own: send it without
+    /// `checksums`. The wire needs at least 60 bytes: pad shorter frames. Keep frames within the MTU of the network interface: a
     /// frame longer than the port takes completes with [`WcStatus::LOC_LEN_ERR`](crate::WcStatus::LOC_LEN_ERR), and the
     /// send queue has failed. Then create another [`FrameReceiver`](crate::frames::FrameReceiver).
     ///
