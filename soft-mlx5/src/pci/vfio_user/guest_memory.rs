@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::ptr;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use super::message::{EINVAL, Errno};
 use crate::base::dma::{Access, Dma, Piece};
@@ -15,7 +15,7 @@ use crate::base::dma::{Access, Dma, Piece};
 const MAX_RANGES: usize = 65535;
 const PAGE: u64 = 4096;
 
-/// A whole file of the client, mapped once however many ranges of it are DMA memory.
+/// A whole file of the client, mapped once however many ranges of it are DMA memory, and as long as there is one.
 #[derive(Debug)]
 struct Mapping {
     device: u64,
@@ -57,18 +57,17 @@ impl Drop for Mapping {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Range {
     size: u64,
-    // Address in this process, unless the client kept the memory to itself.
-    place: Option<u64>,
+    // Offset in the file, unless the client kept the memory to itself.
+    place: Option<(Arc<Mapping>, u64)>,
     writable: bool,
 }
 
 #[derive(Debug, Default)]
 struct Tables {
-    // Mappings stay until the client is gone: ranges of them come and go while the guest's firmware runs.
-    files: Vec<Mapping>,
+    files: Vec<Weak<Mapping>>,
     ranges: BTreeMap<u64, Range>,
 }
 
@@ -92,29 +91,31 @@ impl GuestMemory {
         let mut range = Range { size, place: None, writable };
         if let Some((fd, offset)) = file {
             let file = File::from(fd);
-            let known = tables.files.iter().position(|mapping| mapping.is_of(&file));
-            let index = match known {
-                Some(index) => index,
+            tables.files.retain(|mapping| mapping.strong_count() > 0);
+            let known = tables.files.iter().filter_map(Weak::upgrade).find(|mapping| mapping.is_of(&file));
+            let mapping = match known {
+                Some(mapping) => mapping,
                 None => {
                     let made = Mapping::new(&file);
-                    tables.files.push(made.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EINVAL)))?);
-                    tables.files.len() - 1
+                    let made = made.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EINVAL)))?;
+                    let made = Arc::new(made);
+                    tables.files.push(Arc::downgrade(&made));
+                    made
                 }
             };
-            let mapping = &tables.files[index];
             let inside = offset.checked_add(size).is_some_and(|end| end <= mapping.len);
             // Pages must stay pages: rings are aligned on both sides.
             if !inside || offset % PAGE != address % PAGE {
                 return Err(EINVAL);
             }
-            range.place = Some(mapping.address + offset);
             range.writable &= mapping.writable;
+            range.place = Some((mapping, offset));
         }
         tables.ranges.insert(address, range);
         Ok(())
     }
 
-    /// Removes a range that was added, or all ranges inside of this one.
+    /// Removes a range that was added, or all ranges inside of this one. A file without ranges is unmapped.
     pub fn unmap(&self, address: u64, size: u64) -> Result<(), Errno> {
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
         let end = address.checked_add(size).ok_or(EINVAL)?;
@@ -139,17 +140,18 @@ impl GuestMemory {
     }
 }
 
-// SAFETY: pieces are parts of shared mappings of the client's files, which this value made and keeps to itself; they
-// stay mapped as long as it lives, so longer than a call of a device that has it. The offset in a page is the same,
-// because mappings begin at a page and `map` checks the rest.
+// SAFETY: pieces are parts of shared mappings of the client's files, which this value made and keeps to itself. Only
+// `map`, `unmap` and `unmap_all` end a mapping, and only `Device::handle` calls these: it borrows the device alone, so
+// no method of the device runs meanwhile. The offset in a page is the same, because mappings begin at a page and `map`
+// checks the rest.
 unsafe impl Dma for GuestMemory {
     fn translate(&self, address: u64, access: Access) -> Option<Piece> {
         let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
         let (start, range) = tables.ranges.range(..=address).next_back()?;
         let within = address - start;
         let allowed = within < range.size && (access == Access::Read || range.writable);
-        let place = range.place.filter(|_| allowed)?;
-        Some(Piece { address: place + within, len: range.size - within })
+        let (mapping, offset) = range.place.as_ref().filter(|_| allowed)?;
+        Some(Piece { address: mapping.address + offset + within, len: range.size - within })
     }
 }
 
@@ -197,16 +199,34 @@ mod tests {
     fn firmware_splits_and_joins_memory() {
         let (memory, file) = (GuestMemory::default(), memfd(4));
         memory.map(0, 4 * PAGE, true, part(&file, 0)).unwrap();
-        let before = read(&memory, PAGE).unwrap().address;
         memory.unmap(0, 4 * PAGE).unwrap();
         memory.map(0, PAGE, true, part(&file, 0)).unwrap();
         memory.map(PAGE, 3 * PAGE, false, part(&file, 1)).unwrap();
-        assert_eq!(read(&memory, PAGE).unwrap().address, before);
+        assert_eq!(read(&memory, PAGE).unwrap().len, 3 * PAGE);
         assert_eq!(memory.translate(PAGE, Access::Write), None);
         assert!(memory.translate(0, Access::Write).is_some());
         memory.unmap(0, 4 * PAGE).unwrap();
         assert_eq!(read(&memory, 0), None);
         assert_eq!(memory.unmap(0, 4 * PAGE), Err(EINVAL));
+    }
+
+    #[test]
+    fn a_file_is_unmapped_with_its_last_range() {
+        let (memory, file) = (GuestMemory::default(), memfd(4));
+        let is_mapped = || {
+            let inode = format!(" {} ", file.metadata().unwrap().ino());
+            std::fs::read_to_string("/proc/self/maps").unwrap().contains(&inode)
+        };
+        memory.map(0, PAGE, true, part(&file, 0)).unwrap();
+        memory.map(PAGE, PAGE, true, part(&file, 1)).unwrap();
+        memory.unmap(0, PAGE).unwrap();
+        assert!(is_mapped() && read(&memory, PAGE).is_some());
+        memory.unmap(PAGE, PAGE).unwrap();
+        assert!(!is_mapped());
+        memory.map(0, PAGE, true, part(&file, 0)).unwrap();
+        assert!(is_mapped());
+        memory.unmap_all();
+        assert!(!is_mapped());
     }
 
     #[test]
