@@ -399,7 +399,7 @@ impl Target {
 pub struct FlowRule {
     flow: *mut sys::ibv_flow,
     context: Context,
-    // Dropped after the rule was destroyed; kept for ever if it cannot be.
+    // Dropped after `ibv_destroy_flow` succeeded. If it fails, the target is leaked, because the rule still leads to it.
     target: Option<Target>,
     _membership: Option<UdpSocket>,
 }

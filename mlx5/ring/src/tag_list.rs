@@ -151,7 +151,7 @@ pub enum Completion<T> {
     NoTag,
     /// Not of tag matching.
     Other,
-    /// It cannot be true: it names a receive that is not in such a state.
+    /// The CQE names a receive that is not posted, or an operation that is not outstanding: it is an error.
     Stray,
 }
 

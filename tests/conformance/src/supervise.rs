@@ -17,13 +17,13 @@ use crate::tally::{self, Of, Tally};
 
 /// Sessions of one process.
 const SHARE: u64 = 32;
-/// A process needs a few seconds for its share.
+/// Time after which a process is stopped. A process needs a few seconds for its sessions.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// Where files are made in no time.
+/// A file system in memory, for the small files of the devices.
 const IN_MEMORY: &str = "/dev/shm";
 
-/// A process at work.
+/// A process that runs sessions.
 struct Worker {
     child: Child,
     progress: File,
@@ -44,7 +44,7 @@ fn memory_file(name: &std::ffi::CStr) -> io::Result<File> {
 impl Worker {
     fn start(seed: u64, sessions: u64, operations: u64, fault: Option<Fault>) -> io::Result<Self> {
         let (progress, output) = (memory_file(c"progress")?, memory_file(c"output")?);
-        // Under a loader, for example, that finds other libraries.
+        // A command that starts the program, such as a loader that finds other libraries.
         let under = std::env::var("CONFORMANCE_UNDER").unwrap_or_default();
         let mut words = under.split_whitespace().map(OsString::from).collect::<Vec<_>>();
         words.push(std::env::current_exe()?.into_os_string());
@@ -63,7 +63,7 @@ impl Worker {
         Ok(Self { child: command.spawn()?, progress, output, started: Instant::now() })
     }
 
-    /// Session and operation that it was at last.
+    /// Returns the numbers of the session and of the operation that the process began last.
     fn place(&self) -> (u64, u64) {
         let mut bytes = [0; 16];
         let _ = self.progress.read_exact_at(&mut bytes, 0);
