@@ -17,7 +17,7 @@ mod host;
 pub(crate) mod limits;
 mod memory;
 mod mkey;
-mod objects;
+pub(crate) mod objects;
 mod opcodes;
 mod qp;
 pub mod refusal;

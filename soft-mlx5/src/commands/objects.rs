@@ -21,6 +21,10 @@ pub enum Kind {
     Uar,
     /// Protection domain.
     Pd,
+    /// Address handle of the kernel.
+    AddressHandle,
+    /// Memory of the adapter.
+    DeviceMemory,
     /// XRC domain.
     Xrcd,
     /// Transport domain.
@@ -88,6 +92,7 @@ fn range(kind: Kind) -> Option<(u32, u32)> {
     match kind {
         Kind::User => objects(GENERAL.log_max_uctx),
         Kind::Uar => Some((Commands::FIRST_UAR, Commands::BAR_PAGES - Commands::FIRST_UAR)),
+        Kind::AddressHandle | Kind::DeviceMemory => objects(24),
         Kind::Xrcd => objects(GENERAL.log_max_xrcd),
         Kind::TransportDomain => objects(ETHERNET.log_max_transport_domain),
         Kind::Counters => objects(8),

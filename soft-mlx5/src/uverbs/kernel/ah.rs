@@ -3,12 +3,12 @@
 use super::abi::Abi;
 use super::abi::mlx5::CreateAhResp;
 use super::abi::uverbs::{AhAttr, CreateAh};
-use super::async_event::Reported;
 use super::errno::EINVAL;
 use super::path::Neighbour;
 use super::pd::Pd;
 use super::udata::Request;
 use super::{Call, path};
+use crate::commands::objects::Kind;
 use crate::fabric::LinkLayer;
 use crate::objects::Result;
 
@@ -17,17 +17,7 @@ const RESPONSE_WITH_MAC: usize = 10;
 
 /// An address handle.
 #[derive(Debug)]
-pub struct Ah {
-    pd: u32,
-}
-
-impl Call<'_> {
-    pub(super) fn destroy_ah(&mut self, handle: u32) -> Result<Reported> {
-        let pd = self.get::<Ah>(handle)?.pd;
-        self.release_pd(pd);
-        Ok(Reported::default())
-    }
-}
+pub struct Ah;
 
 /// Runs CREATE_AH.
 pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
@@ -47,8 +37,7 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     }
     path::check_rate(static_rate)?;
     call.admit(super::AH)?;
-    call.hold_pd(core.pd_handle)?;
-    let handle = call.insert(Ah { pd: core.pd_handle });
+    let handle = call.enter_new(Kind::AddressHandle, &[core.pd_handle], Ah)?;
     let mut answered = Ok(());
     if let Some(Neighbour { mac: dmac, .. }) = neighbour {
         let response_length = room.len.min(CreateAhResp::SIZE) as u32;

@@ -6,12 +6,13 @@ use super::abi::uverbs::{
 };
 use super::async_event::{AsyncTarget, Reported, event_type};
 use super::attrs::{Attrs, Carries, FLAGS, Spec, exactly, room};
-use super::errno::{EBUSY, EINVAL, EOPNOTSUPP};
+use super::errno::{EINVAL, EOPNOTSUPP};
 use super::events::{Carries as EventKind, FileId};
 use super::memlock::Pinned;
 use super::udata::{Request, Udata};
 use super::{Call, Number, user};
 use crate::commands::limits;
+use crate::commands::objects::{Id, Kind};
 use crate::objects::{CqAttr, Cqn, Result};
 
 /// A completion queue.
@@ -25,8 +26,6 @@ pub struct Cq {
     pub entries: u32,
     /// Its timestamps are in real time.
     pub real_time: bool,
-    /// Queues that complete here, counted once for each direction.
-    pub users: u32,
     /// Completion channel.
     pub channel: Option<FileId>,
     /// Completion events delivered.
@@ -206,17 +205,17 @@ impl Call<'_> {
         let cqn = self.nic().create_cq(attr)?;
         let default_file = self.file().async_file;
         let element = wanted.user_handle;
-        let handle = self.insert(Cq {
+        let made = Cq {
             cqn,
             cqe_size: attr.cqe_size,
             entries: slots - 1,
             real_time: attr.real_time.is_some(),
-            users: 0,
             channel,
             completions: 0,
             pinned,
             events: AsyncTarget { file: event_file.or(default_file), element, delivered: 0 },
-        });
+        };
+        let handle = self.enter(Id(Kind::Cq, cqn.0), &[], made);
         self.core.routes.add(Number::Cq(cqn), self.file, handle);
         let answered = driver.output.put(&mlx5::Number { number: cqn.0, reserved: 0 });
         self.or_destroy(handle, answered)?;
@@ -267,26 +266,8 @@ impl Call<'_> {
         Ok((attr, pinned))
     }
 
-    /// Counts a queue that completes here.
-    pub(super) fn hold_cq(&mut self, handle: u32) -> Result<Cqn> {
-        let cq = self.get_mut::<Cq>(handle)?;
-        cq.users += 1;
-        Ok(cq.cqn)
-    }
-
-    /// Takes a queue that completed here out of the count.
-    pub(super) fn release_cq(&mut self, handle: u32) {
-        if let Ok(cq) = self.get_mut::<Cq>(handle) {
-            cq.users -= 1;
-        }
-    }
-
     pub(super) fn destroy_cq(&mut self, handle: u32) -> Result<Reported> {
-        let cq = self.get::<Cq>(handle)?;
-        if cq.users > 0 {
-            return Err(EBUSY);
-        }
-        let cqn = cq.cqn;
+        let cqn = self.get::<Cq>(handle)?.cqn;
         self.nic().destroy_cq(cqn)?;
         // The last events of the device must be counted before the channel is searched.
         self.core.deliver_events();

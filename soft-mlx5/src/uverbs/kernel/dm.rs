@@ -4,13 +4,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use super::async_event::Reported;
 use super::attrs::{Attrs, CONSTANT, Carries, FLAGS, Spec, exactly, room};
-use super::errno::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP, EPERM};
+use super::errno::{EINVAL, ENOMEM, EOPNOTSUPP, EPERM};
 use super::mapping::MapRequest;
 use super::mapping::Mapping;
 use super::mr::{Memory, access, check_access};
 use super::pd::Pd;
 use super::{Call, capability};
 use crate::commands::limits;
+use crate::commands::objects::Kind;
 use crate::objects::{MkeyAttr, Result};
 
 /// Object type (`UVERBS_OBJECT_DM`).
@@ -30,8 +31,6 @@ pub struct Dm {
     pages: u64,
     // Its number in the offsets of mappings.
     number: u32,
-    // Memory regions in it.
-    users: u32,
 }
 
 const HANDLE: u16 = 0;
@@ -82,7 +81,7 @@ pub fn alloc(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let dm = Dm::new(length, pages, call.free_dm_number())?;
     let number = dm.number as u16;
     call.core.dm_pages += pages;
-    let handle = call.insert(dm);
+    let handle = call.enter_new(Kind::DeviceMemory, &[], dm)?;
     let answered = attrs
         .put(RESP_START_OFFSET, &START_OFFSET)
         .and_then(|()| attrs.put(RESP_PAGE_INDEX, &number))
@@ -104,7 +103,7 @@ impl Dm {
             return Err(ENOMEM);
         }
         let memory = Mapping::new(fd, pages * PAGE, true)?;
-        Ok(Self { file, memory, length, pages, number, users: 0 })
+        Ok(Self { file, memory, length, pages, number })
     }
 }
 
@@ -117,19 +116,9 @@ impl Call<'_> {
     }
 
     pub(super) fn free_dm(&mut self, handle: u32) -> Result<Reported> {
-        let dm = self.get::<Dm>(handle)?;
-        if dm.users > 0 {
-            return Err(EBUSY);
-        }
-        self.core.dm_pages -= dm.pages;
+        let pages = self.get::<Dm>(handle)?.pages;
+        self.core.dm_pages -= pages;
         Ok(Reported::default())
-    }
-
-    /// Takes a memory region out of its device memory.
-    pub(super) fn release_dm(&mut self, handle: u32) {
-        if let Ok(dm) = self.get_mut::<Dm>(handle) {
-            dm.users -= 1;
-        }
     }
 }
 
@@ -186,8 +175,7 @@ pub fn register(call: &mut Call, attrs: &Attrs) -> Result<()> {
     if !inside || flags & !ALLOWED != 0 {
         return Err(EINVAL);
     }
-    let attr = MkeyAttr { pd: call.hold_pd(pd)?, va: start + offset, iova: 0, length, access: flags };
-    call.get_mut::<Dm>(dm_handle)?.users += 1;
+    let attr = MkeyAttr { pd: call.get::<Pd>(pd)?.pdn, va: start + offset, iova: 0, length, access: flags };
     let memory = Memory { dm: Some(dm_handle), ..Memory::default() };
     let (handle, mkey) = call.add_mr(pd, attr, memory)?;
     let answered = attrs

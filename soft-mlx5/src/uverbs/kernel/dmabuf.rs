@@ -70,7 +70,7 @@ pub fn register(call: &mut Call, attrs: &Attrs) -> Result<()> {
     }
     let mapping = Mapping::new(fd, size, flags & access::WRITING != 0)?;
     let va = mapping.addr() + offset;
-    let attr = MkeyAttr { pd: call.hold_pd(pd)?, va, iova, length, access: flags };
+    let attr = MkeyAttr { pd: call.get::<Pd>(pd)?.pdn, va, iova, length, access: flags };
     let memory = Memory { mapping: Some(mapping), ..Memory::default() };
     let (handle, mkey) = call.add_mr(pd, attr, memory)?;
     let answered = attrs

@@ -12,6 +12,7 @@ use super::qp::Qp;
 use super::rss::RssQp;
 use super::udata::Request;
 use super::{Call, Core};
+use crate::commands::objects::Kind;
 use crate::objects::flow::{FIELDS, Rule, Target, at};
 use crate::objects::{Result, Service};
 
@@ -20,9 +21,8 @@ use self::spec::Specs;
 /// A flow.
 #[derive(Debug)]
 pub struct Flow {
-    // Its number at the device, and the queue pair that it leads to.
+    // Its number at the device.
     number: u32,
-    qp: u32,
 }
 
 /// Object type (`UVERBS_OBJECT_FLOW`).
@@ -100,8 +100,8 @@ pub fn write_create(call: &mut Call, request: &Request) -> Result<()> {
     };
     call.core.warn_of_sockets();
     let number = call.nic().create_flow(&rules)?;
-    *call.flows_of(core.qp_handle)? += 1;
-    let flow_handle = call.insert(Flow { number, qp: core.qp_handle });
+    let entered = call.enter_new(Kind::FlowEntry, &[core.qp_handle], Flow { number });
+    let flow_handle = entered.inspect_err(|_| call.core.nic.destroy_flow(number))?;
     let answered = request.core.output.respond(&CreateFlowResp { comp_mask: 0, flow_handle });
     call.or_destroy(flow_handle, answered)
 }
@@ -155,17 +155,9 @@ impl Call<'_> {
         tir.map(Target::Tir).ok_or(EINVAL)
     }
 
-    fn flows_of(&mut self, handle: u32) -> Result<&mut u32> {
-        if self.get::<RssQp>(handle).is_ok() {
-            return Ok(&mut self.get_mut::<RssQp>(handle)?.flows);
-        }
-        Ok(&mut self.get_mut::<Qp>(handle)?.flows)
-    }
-
     pub(super) fn destroy_flow(&mut self, handle: u32) -> Result<Reported> {
-        let Flow { number, qp } = *self.get::<Flow>(handle)?;
+        let Flow { number } = *self.get::<Flow>(handle)?;
         self.nic().destroy_flow(number);
-        *self.flows_of(qp)? -= 1;
         Ok(Reported::default())
     }
 }

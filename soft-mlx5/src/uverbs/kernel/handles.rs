@@ -15,6 +15,7 @@ use super::rss::{IndTable, RssQp};
 use super::srq::Srq;
 use super::uar_object::UarObject;
 use super::wq::Wq;
+use crate::commands::objects::Id;
 use crate::objects::Result;
 
 macro_rules! objects {
@@ -83,14 +84,15 @@ objects!(
 /// Handle table: a new object gets the lowest free handle.
 #[derive(Debug, Default)]
 pub struct Handles {
-    slots: Vec<Option<Object>>,
+    // Each with its place in the registry of the firmware.
+    slots: Vec<Option<(Option<Id>, Object)>>,
     free: BinaryHeap<Reverse<u32>>,
 }
 
 impl Handles {
-    /// Stores an object.
-    pub fn insert(&mut self, object: impl Into<Object>) -> u32 {
-        let object = Some(object.into());
+    /// Stores an object, which the registry knows as `id`.
+    pub fn insert(&mut self, id: Option<Id>, object: impl Into<Object>) -> u32 {
+        let object = Some((id, object.into()));
         match self.free.pop() {
             Some(Reverse(handle)) => {
                 self.slots[handle as usize] = object;
@@ -104,7 +106,13 @@ impl Handles {
     }
 
     fn any(&self, handle: u32) -> Result<&Object> {
-        self.slots.get(handle as usize).and_then(Option::as_ref).ok_or(ENOENT)
+        let slot = self.slots.get(handle as usize).and_then(Option::as_ref);
+        slot.map(|(_, object)| object).ok_or(ENOENT)
+    }
+
+    /// Returns the place of an object in the registry.
+    pub fn id(&self, handle: u32) -> Option<Id> {
+        self.slots.get(handle as usize)?.as_ref()?.0
     }
 
     /// Returns the object of this type with this handle.
@@ -115,7 +123,7 @@ impl Handles {
     /// Returns the object of this type with this handle.
     pub fn get_mut<K: Kind>(&mut self, handle: u32) -> Result<&mut K> {
         let slot = self.slots.get_mut(handle as usize).and_then(Option::as_mut);
-        K::of_mut(slot.ok_or(ENOENT)?).ok_or(EINVAL)
+        K::of_mut(&mut slot.ok_or(ENOENT)?.1).ok_or(EINVAL)
     }
 
     /// Returns the type of the object with this handle.
@@ -123,22 +131,22 @@ impl Handles {
         self.any(handle).map(Object::type_id)
     }
 
-    /// Takes an object out.
-    pub fn remove(&mut self, handle: u32) -> Option<Object> {
-        let object = self.slots.get_mut(handle as usize)?.take()?;
+    /// Takes an object out; returns its place in the registry.
+    pub fn remove(&mut self, handle: u32) -> Option<Id> {
+        let (id, _) = self.slots.get_mut(handle as usize)?.take()?;
         self.free.push(Reverse(handle));
-        Some(object)
+        id
     }
 
     /// Returns all objects.
     pub fn objects(&self) -> impl Iterator<Item = &Object> {
-        self.slots.iter().flatten()
+        self.slots.iter().flatten().map(|(_, object)| object)
     }
 
     /// Handles of all objects of a type, the newest number first.
     pub fn of_type(&self, type_id: u16) -> Vec<u32> {
         let handles = self.slots.iter().enumerate().rev();
-        let handles = handles.filter(|(_, slot)| slot.as_ref().is_some_and(|object| object.type_id() == type_id));
+        let handles = handles.filter(|(_, slot)| slot.as_ref().is_some_and(|(_, object)| object.type_id() == type_id));
         handles.map(|(handle, _)| handle as u32).collect()
     }
 }
@@ -146,17 +154,18 @@ impl Handles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::objects as registry;
     use crate::objects::Pdn;
 
     #[test]
     fn handles_are_the_lowest_free_and_know_their_type() {
         let mut handles = Handles::default();
-        let pd = |n| Pd { pdn: Pdn(n), users: 0 };
-        assert_eq!((handles.insert(pd(0)), handles.insert(pd(1)), handles.insert(pd(2))), (0, 1, 2));
+        let insert = |handles: &mut Handles, n| handles.insert(Some(Id(registry::Kind::Pd, n)), Pd { pdn: Pdn(n) });
+        assert_eq!([0, 1, 2].map(|n| insert(&mut handles, n)), [0, 1, 2]);
         assert!(handles.remove(1).is_some());
         assert!(handles.remove(0).is_some());
         assert!(handles.remove(0).is_none());
-        assert_eq!(handles.insert(pd(3)), 0);
+        assert_eq!(insert(&mut handles, 3), 0);
         assert_eq!(handles.get::<Pd>(1).err(), Some(ENOENT));
         assert_eq!(handles.get::<Ah>(2).err(), Some(EINVAL));
         assert_eq!(handles.get::<Pd>(9).err(), Some(ENOENT));

@@ -76,6 +76,8 @@ use super::fd_table;
 use crate::base::clock::Clock;
 use crate::base::faults::Faults;
 use crate::base::tally::{Fault, Tally};
+use crate::commands::Commands;
+use crate::commands::objects::{self as registry, Entry, Id};
 use crate::engine::{Nic, NicConfig};
 use crate::fabric::LinkLayer;
 use crate::objects::{Cqn, Qpn, Result, Srqn, Wqn};
@@ -92,6 +94,7 @@ const MR: u16 = 7;
 #[derive(Debug)]
 pub struct Core {
     nic: Nic,
+    commands: Commands,
     link: LinkLayer,
     netdev: Option<String>,
     shared_registers: bool,
@@ -148,6 +151,7 @@ impl Core {
         // The next process with this port must not repeat the identifiers of this one.
         let rdma_cm = RdmaCm::new(port.guid, port.lid, config.seed ^ config.epoch);
         Ok(Self {
+            commands: Commands::new(config.link_layer, &port),
             nic,
             link: config.link_layer,
             netdev: config.netdev.clone(),
@@ -414,21 +418,24 @@ impl Call<'_> {
     }
 
     fn destroy_object(&mut self, handle: u32, type_id: u16) -> Result<Reported> {
+        let id = self.handles().id(handle);
+        if id.is_some_and(|id| self.core.commands.objects.check_unused(id, 0).is_err()) {
+            return Err(EBUSY);
+        }
         let reported = match type_id {
             1 => self.destroy_pd(handle)?,
             3 => self.destroy_cq(handle)?,
             4 if self.get::<rss::RssQp>(handle).is_ok() => self.destroy_rss_qp(handle)?,
             4 => self.destroy_qp(handle)?,
             5 => self.destroy_srq(handle)?,
-            6 => self.destroy_ah(handle)?,
+            6 | rss::TABLE_TYPE => Reported::default(),
             flow::TYPE_ID => self.destroy_flow(handle)?,
-            rss::TABLE_TYPE => self.destroy_ind_table(handle)?,
             wq::TYPE_ID => self.destroy_wq(handle)?,
             dm::TYPE => self.free_dm(handle)?,
             uar_object::TYPE => self.destroy_uar(handle)?,
             _ => self.destroy_mr(handle)?,
         };
-        self.handles().remove(handle);
+        self.forget(handle);
         Ok(reported)
     }
 
@@ -439,14 +446,36 @@ impl Call<'_> {
         for type_id in of_frames.into_iter().chain([6, 7, dm::TYPE, 5, 3, 1, uar_object::TYPE]) {
             for handle in self.handles().of_type(type_id) {
                 if self.destroy_object(handle, type_id).is_err() {
-                    self.handles().remove(handle);
+                    self.forget(handle);
                 }
             }
         }
     }
 
-    fn insert(&mut self, object: impl Into<Object>) -> u32 {
-        self.handles().insert(object)
+    /// Returns the places of objects in the registry.
+    fn ids(&mut self, handles: &[u32]) -> Vec<Id> {
+        handles.iter().filter_map(|handle| self.handles().id(*handle)).collect()
+    }
+
+    /// Keeps an object that the device numbers, and uses the objects with these handles; returns its handle.
+    fn enter(&mut self, id: Id, uses: &[u32], object: impl Into<Object>) -> u32 {
+        let uses = self.ids(uses);
+        self.core.commands.objects.insert(id, Entry { uses, ..Entry::default() });
+        self.handles().insert(Some(id), object)
+    }
+
+    /// Does the same for an object that the firmware numbers.
+    fn enter_new(&mut self, kind: registry::Kind, uses: &[u32], object: impl Into<Object>) -> Result<u32> {
+        let entry = Entry { uses: self.ids(uses), ..Entry::default() };
+        let number = self.core.commands.objects.insert_new(kind, entry).map_err(|_| ENOMEM)?;
+        Ok(self.handles().insert(Some(Id(kind, number)), object))
+    }
+
+    /// Takes an object out, with its references.
+    fn forget(&mut self, handle: u32) {
+        if let Some(id) = self.handles().remove(handle) {
+            self.core.commands.objects.remove(id);
+        }
     }
 }
 

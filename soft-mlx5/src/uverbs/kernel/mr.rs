@@ -9,6 +9,7 @@ use super::mapping::Mapping;
 use super::memlock::{Memlock, Pinned};
 use super::pd::Pd;
 use super::udata::Request;
+use crate::commands::objects::{Id, Kind};
 use crate::objects::{Mkey, MkeyAttr, Result};
 
 /// A memory region.
@@ -103,7 +104,7 @@ pub fn write_register(call: &mut Call, request: &Request) -> Result<()> {
     call.get::<Pd>(core.pd_handle)?;
     let pinned = pin(&call.core.memlock, core.start, core.length, core.access_flags)?;
     let attr = MkeyAttr {
-        pd: call.hold_pd(core.pd_handle)?,
+        pd: call.get::<Pd>(core.pd_handle)?.pdn,
         va: core.start,
         iova: core.hca_va,
         length: core.length,
@@ -157,8 +158,9 @@ pub fn write_reregister(call: &mut Call, request: &Request) -> Result<()> {
     let memlock = &call.core.memlock;
     let pinned = (!keeps).then(|| pin(memlock, attr.va, attr.length, attr.access)).transpose()?;
     call.nic().modify_mkey(mkey, attr)?;
-    call.hold_pd(pd)?;
-    call.release_pd(old_pd);
+    let uses = call.ids(&[pd]);
+    let id = call.handles().id(core.mr_handle).ok_or(EINVAL)?;
+    call.core.commands.objects.set_uses(id, uses);
     let mr = call.get_mut::<Mr>(core.mr_handle)?;
     (mr.attr, mr.pd) = (attr, pd);
     if !keeps {
@@ -168,29 +170,17 @@ pub fn write_reregister(call: &mut Call, request: &Request) -> Result<()> {
 }
 
 impl Call<'_> {
-    /// Makes a key for memory, in a domain that the region holds; returns handle and key.
+    /// Makes a key for memory, in a domain; returns handle and key.
     pub(super) fn add_mr(&mut self, pd: u32, attr: MkeyAttr, memory: Memory) -> Result<(u32, Mkey)> {
-        match self.admit(super::MR).and_then(|()| self.nic().create_mkey(attr)) {
-            Ok(mkey) => Ok((self.insert(Mr { mkey, attr, pd, memory }), mkey)),
-            Err(error) => {
-                self.release_memory(pd, memory.dm);
-                Err(error)
-            }
-        }
-    }
-
-    fn release_memory(&mut self, pd: u32, dm: Option<u32>) {
-        self.release_pd(pd);
-        if let Some(dm) = dm {
-            self.release_dm(dm);
-        }
+        self.admit(super::MR)?;
+        let mkey = self.nic().create_mkey(attr)?;
+        let uses: Vec<u32> = [pd].into_iter().chain(memory.dm).collect();
+        Ok((self.enter(Id(Kind::Mkey, mkey.0 >> 8), &uses, Mr { mkey, attr, pd, memory }), mkey))
     }
 
     pub(super) fn destroy_mr(&mut self, handle: u32) -> Result<Reported> {
-        let mr = self.get::<Mr>(handle)?;
-        let (mkey, pd, dm) = (mr.mkey, mr.pd, mr.memory.dm);
+        let mkey = self.get::<Mr>(handle)?.mkey;
         self.nic().destroy_mkey(mkey)?;
-        self.release_memory(pd, dm);
         Ok(Reported::default())
     }
 }

@@ -4,8 +4,8 @@ use super::Call;
 use super::abi::uverbs::Respond;
 use super::async_event::Reported;
 use super::attrs::{Attrs, Carries, Spec, room};
-use super::errno::EBUSY;
 use super::udata::Request;
+use crate::commands::objects::{Id, Kind};
 use crate::objects::{Pdn, Result};
 
 /// A protection domain.
@@ -13,31 +13,11 @@ use crate::objects::{Pdn, Result};
 pub struct Pd {
     /// Its number at the device.
     pub pdn: Pdn,
-    /// Objects in it.
-    pub users: u32,
 }
 
 impl Call<'_> {
-    /// Enters an object into a domain.
-    pub(super) fn hold_pd(&mut self, handle: u32) -> Result<Pdn> {
-        let pd = self.get_mut::<Pd>(handle)?;
-        pd.users += 1;
-        Ok(pd.pdn)
-    }
-
-    /// Takes an object out of its domain.
-    pub(super) fn release_pd(&mut self, handle: u32) {
-        if let Ok(pd) = self.get_mut::<Pd>(handle) {
-            pd.users -= 1;
-        }
-    }
-
     pub(super) fn destroy_pd(&mut self, handle: u32) -> Result<Reported> {
-        let pd = self.get::<Pd>(handle)?;
-        if pd.users > 0 {
-            return Err(EBUSY);
-        }
-        let pdn = pd.pdn;
+        let pdn = self.get::<Pd>(handle)?.pdn;
         self.nic().dealloc_pd(pdn)?;
         Ok(Reported::default())
     }
@@ -58,7 +38,7 @@ pub fn alloc(call: &mut Call, request: &Request) -> Result<()> {
     let _: Respond = request.core.input.request()?;
     call.admit(super::PD)?;
     let pdn = call.nic().alloc_pd()?;
-    let handle = call.insert(Pd { pdn, users: 0 });
+    let handle = call.enter(Id(Kind::Pd, pdn.0), &[], Pd { pdn });
     let answered = request.driver.output.put(&pdn.0);
     let answered = answered.and_then(|()| request.core.output.respond(&handle));
     call.or_destroy(handle, answered)

@@ -28,8 +28,6 @@ pub struct Qp {
     pub attr: QpContext,
     /// Multicast groups, with their LIDs.
     pub groups: Vec<([u8; 16], u16)>,
-    /// Flows that lead to it.
-    pub flows: u32,
     /// Its asynchronous events.
     pub events: AsyncTarget,
     /// Its rings.
@@ -75,27 +73,16 @@ pub struct QpContext {
 }
 
 impl Call<'_> {
-    /// Releases the objects that a QP used.
-    pub(super) fn release_uses(&mut self, uses: &Uses) {
-        self.release_pd(uses.pd);
-        self.release_cq(uses.send_cq);
-        self.release_cq(uses.recv_cq);
-        if let Some(srq) = uses.srq {
-            self.release_srq(srq);
-        }
-    }
-
     pub(super) fn destroy_qp(&mut self, handle: u32) -> Result<Reported> {
         let qp = self.get::<Qp>(handle)?;
-        if !qp.groups.is_empty() || qp.flows > 0 {
+        if !qp.groups.is_empty() {
             return Err(EBUSY);
         }
-        let (qpn, uses, bfreg) = (qp.qpn, qp.uses, qp.bfreg);
+        let (qpn, bfreg) = (qp.qpn, qp.bfreg);
         self.core.settle();
         self.nic().destroy_qp(qpn)?;
         self.core.deliver_events();
         self.core.routes.remove(Number::Qp(qpn));
-        self.release_uses(&uses);
         if let Some(bfreg) = bfreg {
             self.context()?.release_bfreg(bfreg);
         }

@@ -16,6 +16,7 @@ use super::srq::Srq;
 use super::uar::gross;
 use super::udata::{Request, Udata};
 use super::{Call, Number};
+use crate::commands::objects::{Id, Kind};
 use crate::fabric::LinkLayer;
 use crate::objects::{Loopback, QpAttr, RawAttr, Register, Result, RxOffloads, Service};
 
@@ -260,14 +261,13 @@ impl Call<'_> {
         let qpn = match created {
             Ok(qpn) => qpn,
             Err(error) => {
-                self.release_uses(&uses);
                 self.release_register(bfreg);
                 return Err(error);
             }
         };
         let default_file = self.file().async_file;
         let element = wanted.user_handle;
-        let handle = self.insert(Qp {
+        let made = Qp {
             qpn,
             service,
             uses,
@@ -282,10 +282,11 @@ impl Call<'_> {
             signal_all,
             attr: QpContext::default(),
             groups: Vec::new(),
-            flows: 0,
             _pinned: queues.pinned,
             events: AsyncTarget { file: event_file.or(default_file), element, delivered: 0 },
-        });
+        };
+        let all: Vec<u32> = [uses.pd, uses.send_cq, uses.recv_cq].into_iter().chain(uses.srq).collect();
+        let handle = self.enter(Id(Kind::Qp, qpn.0), &all, made);
         self.core.routes.add(Number::Qp(qpn), self.file, handle);
         let answered = driver.output.put(&mlx5::CreateQpResp {
             bfreg_index: bfreg.map_or(NO_BFREG, gross),
@@ -310,11 +311,11 @@ impl Call<'_> {
             queues.driver.flags & driver_flag::SCATTER_CQE != 0 && matches!(service, Service::Rc | Service::Uc);
         let any_signaling = queues.driver.flags & driver_flag::ALLOW_SCATTER_CQE != 0;
         Ok(QpAttr {
-            pd: self.hold_pd(uses.pd)?,
+            pd: self.get::<Pd>(uses.pd)?.pdn,
             service,
-            send_cq: self.hold_cq(uses.send_cq)?,
-            recv_cq: self.hold_cq(uses.recv_cq)?,
-            srq: uses.srq.map(|srq| self.hold_srq(srq)).transpose()?,
+            send_cq: self.get::<Cq>(uses.send_cq)?.cqn,
+            recv_cq: self.get::<Cq>(uses.recv_cq)?.cqn,
+            srq: uses.srq.map(|srq| self.get::<Srq>(srq).map(|srq| srq.srqn)).transpose()?,
             rq: queues.rq,
             sq: queues.sq,
             dbrec: queues.driver.db_addr,

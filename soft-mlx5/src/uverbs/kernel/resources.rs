@@ -4,6 +4,7 @@ use super::cq::Cq;
 use super::handles::Object;
 use super::{Core, File};
 use crate::base::counters::Counters;
+use crate::commands::objects::Kind;
 use crate::engine::PortAddress;
 use crate::fabric::{LinkLayer, address};
 use crate::objects::{QpState, QpStatus, Service};
@@ -121,10 +122,11 @@ impl Core {
 
     fn resource(&self, context: u32, file: &File, object: &Object) -> Option<Resource> {
         let domain = |handle| file.handles.get::<super::pd::Pd>(handle).map_or(0, |pd| pd.pdn.0);
+        let users = |kind, number| self.commands.objects.get(kind, number).map_or(0, |entry| entry.users);
         Some(match object {
-            Object::Pd(pd) => Resource::Pd { number: pd.pdn.0, users: pd.users, context },
-            Object::Cq(Cq { cqn, entries, users, .. }) => {
-                Resource::Cq { number: cqn.0, entries: *entries, users: *users, context }
+            Object::Pd(pd) => Resource::Pd { number: pd.pdn.0, users: users(Kind::Pd, pd.pdn.0), context },
+            Object::Cq(Cq { cqn, entries, .. }) => {
+                Resource::Cq { number: cqn.0, entries: *entries, users: users(Kind::Cq, cqn.0), context }
             }
             Object::Qp(qp) => {
                 let status = self.nic.query_qp(qp.qpn).ok()?;

@@ -6,19 +6,18 @@ use super::abi::mlx5;
 use super::abi::mlx5::driver_flag;
 use super::abi::uverbs::{ExCreateIndTable, ExCreateIndTableResp, ExDestroyIndTable};
 use super::async_event::Reported;
-use super::errno::{EBUSY, EINVAL, EOPNOTSUPP};
+use super::errno::{EINVAL, EOPNOTSUPP};
 use super::pd::Pd;
 use super::udata::{Request, Udata};
 use super::wq::Wq;
 use crate::commands::limits;
+use crate::commands::objects::{Id, Kind};
 use crate::objects::rss::{KEY, field};
 use crate::objects::{HashAttr, Loopback, Result, TirAttr, Tirn, Wqn};
 
 /// An indirection table.
 #[derive(Debug)]
 pub struct IndTable {
-    /// Queue pairs that use it.
-    pub users: u32,
     wqs: Vec<u32>,
 }
 
@@ -27,10 +26,6 @@ pub struct IndTable {
 pub struct RssQp {
     /// Target of flow rules.
     pub tir: Tirn,
-    /// Flows that lead to it.
-    pub flows: u32,
-    pd: u32,
-    table: u32,
 }
 
 /// Object type of a table (`UVERBS_OBJECT_RWQ_IND_TBL`).
@@ -62,10 +57,7 @@ pub fn write_create_table(call: &mut Call, request: &Request) -> Result<()> {
     }
     let wqs: Vec<u32> = bytes.chunks_exact(4).map(u32::get).collect();
     wqs.iter().try_for_each(|wq| call.get::<Wq>(*wq).map(drop)).map_err(|_| EINVAL)?;
-    for wq in &wqs {
-        call.get_mut::<Wq>(*wq)?.users += 1;
-    }
-    let ind_tbl_handle = call.insert(IndTable { users: 0, wqs });
+    let ind_tbl_handle = call.enter_new(Kind::Rqt, &wqs.clone(), IndTable { wqs })?;
     let answer = ExCreateIndTableResp {
         comp_mask: 0,
         response_length: request.core.output.len.min(ExCreateIndTableResp::SIZE) as u32,
@@ -110,39 +102,15 @@ impl Call<'_> {
         let queues = numbers.collect::<Result<Vec<Wqn>>>()?;
         let domain = self.file;
         let tir = self.nic().create_tir(TirAttr { domain, loopback, hash, queues })?;
-        self.hold_pd(wanted.pd)?;
-        self.get_mut::<IndTable>(wanted.table)?.users += 1;
-        let qp = RssQp { tir, flows: 0, pd: wanted.pd, table: wanted.table };
-        let handle = self.insert(qp);
+        let handle = self.enter(Id(Kind::Tir, tir.0), &[wanted.pd, wanted.table], RssQp { tir });
         let answered = driver.output.put(&mlx5::CreateQpResp::default());
         self.or_destroy(handle, answered)?;
         Ok(handle)
     }
 
     pub(super) fn destroy_rss_qp(&mut self, handle: u32) -> Result<Reported> {
-        let qp = self.get::<RssQp>(handle)?;
-        if qp.flows > 0 {
-            return Err(EBUSY);
-        }
-        let (tir, pd, table) = (qp.tir, qp.pd, qp.table);
+        let tir = self.get::<RssQp>(handle)?.tir;
         self.nic().destroy_tir(tir)?;
-        self.release_pd(pd);
-        if let Ok(table) = self.get_mut::<IndTable>(table) {
-            table.users -= 1;
-        }
-        Ok(Reported::default())
-    }
-
-    pub(super) fn destroy_ind_table(&mut self, handle: u32) -> Result<Reported> {
-        let table = self.get::<IndTable>(handle)?;
-        if table.users > 0 {
-            return Err(EBUSY);
-        }
-        for wq in table.wqs.clone() {
-            if let Ok(wq) = self.get_mut::<Wq>(wq) {
-                wq.users -= 1;
-            }
-        }
         Ok(Reported::default())
     }
 }

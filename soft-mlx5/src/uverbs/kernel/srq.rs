@@ -5,12 +5,13 @@ use super::abi::uverbs::{CreateSrq, CreateSrqResp, CreateXsrq, Destroy, ModifySr
 use super::async_event::{AsyncTarget, Reported, event_type};
 use super::attrs::{Attrs, CONSTANT, Carries, Spec, exactly, room};
 use super::cq::Cq;
-use super::errno::{EBUSY, EINVAL, EOPNOTSUPP};
+use super::errno::{EINVAL, EOPNOTSUPP};
 use super::events::Carries as EventKind;
 use super::memlock::{Memlock, Pinned};
 use super::udata::{Request, Udata};
 use super::{Call, Number, user};
 use crate::commands::limits;
+use crate::commands::objects::{Id, Kind};
 use crate::objects::{Result, SrqAttr, SrqKind, Srqn};
 
 /// A shared receive queue.
@@ -22,8 +23,6 @@ pub struct Srq {
     pub max_wr: u32,
     /// SGEs that fit into a slot.
     pub max_sge: u32,
-    /// QPs that receive from it.
-    pub users: u32,
     /// Its asynchronous events.
     pub events: AsyncTarget,
     pd: u32,
@@ -207,7 +206,7 @@ pub fn write_query(call: &mut Call, request: &Request) -> Result<()> {
 impl Call<'_> {
     fn create_srq(&mut self, wanted: &Wanted, driver: &Udata) -> Result<u32> {
         self.context()?;
-        self.get::<super::pd::Pd>(wanted.pd)?;
+        let pdn = self.get::<super::pd::Pd>(wanted.pd)?.pdn;
         let cq = match wanted.srq_type {
             BASIC => None,
             TAG_MATCHING if (1..=limits::MAX_TAGS).contains(&wanted.max_num_tags) => Some(wanted.cq.ok_or(EINVAL)?),
@@ -220,10 +219,9 @@ impl Call<'_> {
         let event_file = fd.map(|fd| self.event_file(fd, EventKind::Asynchronous)).transpose()?;
         let shape = Shape::new(wanted.max_wr, wanted.max_sge)?;
         let (buffers, pinned) = buffers(&shape, driver, &self.core.memlock)?;
-        let pdn = self.hold_pd(wanted.pd)?;
         let kind = match cq {
             Some(cq) => SrqKind::TagMatching {
-                cq: self.hold_cq(cq)?,
+                cq: self.get::<Cq>(cq)?.cqn,
                 max_tags: wanted.max_num_tags,
                 max_ops: limits::MAX_TAG_OPS,
             },
@@ -239,58 +237,32 @@ impl Call<'_> {
             user_index: buffers.uidx,
             limit: wanted.limit,
         };
-        let created = self.admit(super::SRQ).and_then(|()| self.nic().create_srq(attr));
-        let srqn = match created {
-            Ok(srqn) => srqn,
-            Err(error) => {
-                self.release_pd(wanted.pd);
-                cq.into_iter().for_each(|cq| self.release_cq(cq));
-                return Err(error);
-            }
-        };
+        self.admit(super::SRQ)?;
+        let srqn = self.nic().create_srq(attr)?;
         let default_file = self.file().async_file;
         let element = wanted.user_handle;
-        let handle = self.insert(Srq {
+        let made = Srq {
             srqn,
             max_wr: shape.slots - 1,
             max_sge: wanted.max_sge,
-            users: 0,
             events: AsyncTarget { file: event_file.or(default_file), element, delivered: 0 },
             pd: wanted.pd,
             cq,
             _pinned: pinned,
-        });
+        };
+        let uses: Vec<u32> = [wanted.pd].into_iter().chain(cq).collect();
+        let handle = self.enter(Id(Kind::Rmp, srqn.0), &uses, made);
         self.core.routes.add(Number::Srq(srqn), self.file, handle);
         let answered = driver.output.put(&mlx5::Number { number: srqn.0, reserved: 0 });
         self.or_destroy(handle, answered)?;
         Ok(handle)
     }
 
-    /// Counts a QP that receives from it.
-    pub(super) fn hold_srq(&mut self, handle: u32) -> Result<Srqn> {
-        let srq = self.get_mut::<Srq>(handle)?;
-        srq.users += 1;
-        Ok(srq.srqn)
-    }
-
-    /// Takes a QP that received from it out of the count.
-    pub(super) fn release_srq(&mut self, handle: u32) {
-        if let Ok(srq) = self.get_mut::<Srq>(handle) {
-            srq.users -= 1;
-        }
-    }
-
     pub(super) fn destroy_srq(&mut self, handle: u32) -> Result<Reported> {
-        let srq = self.get::<Srq>(handle)?;
-        if srq.users > 0 {
-            return Err(EBUSY);
-        }
-        let (srqn, pd, cq) = (srq.srqn, srq.pd, srq.cq);
+        let srqn = self.get::<Srq>(handle)?.srqn;
         self.nic().destroy_srq(srqn)?;
         self.core.deliver_events();
         self.core.routes.remove(Number::Srq(srqn));
-        self.release_pd(pd);
-        cq.into_iter().for_each(|cq| self.release_cq(cq));
         let events = self.get::<Srq>(handle)?.events;
         let asynchronous = self.core.read_async_events(&events, event_type::OF_SRQ);
         Ok(Reported { completions: 0, asynchronous })

@@ -50,7 +50,7 @@ pub fn alloc(call: &mut Call, attrs: &Attrs) -> Result<()> {
     }
     let page = call.core.uars.allocate()?;
     let number = call.context()?.add_object_page(page);
-    let handle = call.insert(UarObject { page, number });
+    let handle = call.handles().insert(None, UarObject { page, number });
     let answered = attrs
         .put(MMAP_OFFSET, &object_offset(number))
         .and_then(|()| attrs.put(MMAP_LENGTH, &PAGE))

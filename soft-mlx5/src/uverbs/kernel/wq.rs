@@ -6,13 +6,14 @@ use super::abi::uverbs::{ExCreateWq, ExCreateWqResp, ExDestroyWq, ExDestroyWqRes
 use super::async_event::{AsyncTarget, Reported, event_type};
 use super::attrs::{Attrs, CONSTANT, Carries, FLAGS as FLAG_BITS, Spec, exactly, room};
 use super::cq::Cq;
-use super::errno::{EBUSY, EINVAL, EOPNOTSUPP};
+use super::errno::{EINVAL, EOPNOTSUPP};
 use super::events::Carries as EventKind;
 use super::memlock::Pinned;
 use super::pd::Pd;
 use super::udata::{Request, Udata};
 use super::{Call, Number, user};
 use crate::commands::limits;
+use crate::commands::objects::{Id, Kind};
 use crate::fabric::LinkLayer;
 use crate::objects::{Result, RwqAttr, RxOffloads, Striding, WqAttr, WqState, Wqn};
 
@@ -21,12 +22,8 @@ use crate::objects::{Result, RwqAttr, RxOffloads, Striding, WqAttr, WqState, Wqn
 pub struct Wq {
     /// Its number at the device.
     pub wqn: Wqn,
-    /// Indirection tables that name it, counted once for each entry.
-    pub users: u32,
     /// Its asynchronous events.
     pub events: AsyncTarget,
-    pd: u32,
-    cq: u32,
     _pinned: Pinned,
 }
 
@@ -211,8 +208,8 @@ impl Call<'_> {
         let pinned = self.core.memlock.pin(given.buf_addr, bytes, false)?;
         user::pin(given.db_addr, 8, false)?;
         let attr = RwqAttr {
-            pd: self.hold_pd(wanted.pd)?,
-            cq: self.hold_cq(wanted.cq)?,
+            pd: self.get::<Pd>(wanted.pd)?.pdn,
+            cq: self.get::<Cq>(wanted.cq)?.cqn,
             ring,
             dbrec: given.db_addr,
             user_index: given.user_index,
@@ -222,23 +219,10 @@ impl Call<'_> {
                 scatter_fcs: wanted.flags & create_flag::SCATTER_FCS != 0,
             },
         };
-        let wqn = match self.nic().create_wq(attr) {
-            Ok(wqn) => wqn,
-            Err(error) => {
-                self.release_pd(wanted.pd);
-                self.release_cq(wanted.cq);
-                return Err(error);
-            }
-        };
+        let wqn = self.nic().create_wq(attr)?;
         let file = event_file.or(self.file().async_file);
-        let handle = self.insert(Wq {
-            wqn,
-            users: 0,
-            events: AsyncTarget { file, element: wanted.user_handle, delivered: 0 },
-            pd: wanted.pd,
-            cq: wanted.cq,
-            _pinned: pinned,
-        });
+        let made = Wq { wqn, events: AsyncTarget { file, element: wanted.user_handle, delivered: 0 }, _pinned: pinned };
+        let handle = self.enter(Id(Kind::Rq, wqn.0), &[wanted.pd, wanted.cq], made);
         self.core.routes.add(Number::Wq(wqn), self.file, handle);
         let response_length = driver.output.len.min(mlx5::ResponseLength::SIZE) as u32;
         let answer = mlx5::ResponseLength { response_length, reserved: 0 };
@@ -248,16 +232,10 @@ impl Call<'_> {
     }
 
     pub(super) fn destroy_wq(&mut self, handle: u32) -> Result<Reported> {
-        let wq = self.get::<Wq>(handle)?;
-        if wq.users > 0 {
-            return Err(EBUSY);
-        }
-        let (wqn, pd, cq) = (wq.wqn, wq.pd, wq.cq);
+        let wqn = self.get::<Wq>(handle)?.wqn;
         self.nic().destroy_wq(wqn)?;
         self.core.deliver_events();
         self.core.routes.remove(Number::Wq(wqn));
-        self.release_pd(pd);
-        self.release_cq(cq);
         let events = self.get::<Wq>(handle)?.events;
         let asynchronous = self.core.read_async_events(&events, event_type::OF_WQ);
         Ok(Reported { completions: 0, asynchronous })
