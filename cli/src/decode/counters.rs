@@ -149,7 +149,7 @@ fn value(text: &str, mut at: usize) -> Option<(u64, usize)> {
     }
     let rest = &text[at..];
     let nested = rest.find("\"value\"").filter(|&found| found < 24).map_or(0, |found| found + 7);
-    let gap = rest[nested..].find(|c: char| !" \t\"':=.|>{".contains(c)).filter(|gap| nested + gap > 0 && *gap < 60)?;
+    let gap = rest[nested..].find(|c: char| !" \t\"':=.|{".contains(c)).filter(|gap| nested + gap > 0 && *gap < 60)?;
     let digits = &rest[nested + gap..];
     let len = digits.find(|c: char| !c.is_ascii_alphanumeric() && c != '.' && c != '+').unwrap_or(digits.len());
     let number = digits[..len].trim_end_matches(['i', 'u', '.']);

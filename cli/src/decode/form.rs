@@ -39,7 +39,7 @@ pub fn forms(lines: &[Line]) -> Vec<Form> {
         // A name that is the whole text is a question.
         let entry = || full.len() > 1 && is_entry(text, &words);
         forms[at] = match logged {
-            _ if is_test(text) || is_diagnostic(text) => Form::Names,
+            _ if is_test(text) || is_diagnostic(text) || is_document(text) => Form::Names,
             false if in_code || entry() => Form::Names,
             false if changes.is_some_and(|from| place >= from) || describes(text, &words) => Form::Description,
             _ => Form::Report,
@@ -78,7 +78,10 @@ fn is_logged(line: &Line) -> bool {
         !word.contains('_') && ["error:", "warning:", "fatal:", "exception:"].iter().any(|level| lower.ends_with(level))
     };
     is_glog
-        || text.split_whitespace().take(3).any(titled)
+        || text
+            .split_whitespace()
+            .take(if text.split_whitespace().next().is_some_and(|first| first.ends_with(':')) { 2 } else { 1 })
+            .any(titled)
         || text.split_whitespace().take(12).any(level)
         || KERNEL.iter().any(|known| text.contains(known)) && !text.starts_with(['-', '*', '+', '#'])
         || text.contains("level=error")
@@ -133,6 +136,13 @@ fn is_test(text: &str) -> bool {
             .iter()
             .any(|result| rest.split_once(&format!("{result}: ")).is_some_and(|(before, _)| before.is_empty()))
         || rest.starts_with(['P', 'F', 'S']) && rest.contains("s] ") && rest.contains(" [ ")
+}
+
+/// Returns `true` for a comment of a source, a macro of a man page, or a row of a table.
+fn is_document(text: &str) -> bool {
+    let macros = text.strip_prefix('.').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()));
+    let row = text.starts_with("| ") && text.ends_with(" |") && text.len() > 8;
+    macros || row || text.starts_with("// ") || text.starts_with("/// ") || text.starts_with("//! ")
 }
 
 /// Returns `true` for a message of a compiler or of a linter: `verbs.c:12:8: error: ...`.
@@ -214,7 +224,10 @@ fn is_code(text: &str) -> bool {
     let calls = || line.ends_with(");") || line.ends_with(") {");
     STARTS.iter().any(|start| line.starts_with(start))
         || PARTS.iter().any(|part| line.contains(part))
-        || line.ends_with(';')
+        || [";", "),", " },", "])"].iter().any(|end| line.ends_with(end))
+        || line.starts_with('"') && line.ends_with("\",")
+        || line.starts_with("| ") && !line.ends_with('|')
+        || line.contains("$(")
         || calls()
         || line.contains(" => ") && (line.ends_with(',') || line.ends_with('{'))
         || line.ends_with([',', '{', '(', ')', '|', '&']) && arrow()
@@ -222,7 +235,7 @@ fn is_code(text: &str) -> bool {
 }
 
 /// Words that stand in a description. Those of the second list may stand in a report, too, behind what failed.
-const GENERIC: [&str; 41] = [
+const GENERIC: [&str; 44] = [
     "if",
     "when",
     "whenever",
@@ -264,6 +277,9 @@ const GENERIC: [&str; 41] = [
     "example",
     "verify",
     "codes",
+    "completes",
+    "will",
+    "wait",
 ];
 /// Words with which an entry of a list of changes begins.
 const CHANGES: [&str; 40] = [
@@ -338,7 +354,7 @@ fn describes(text: &str, words: &[Word]) -> bool {
         return true;
     }
     let injected = words.iter().any(|word| word.text.to_ascii_lowercase().starts_with("inject")) && !has_value(words);
-    if injected || ["# ", "export ", "$ "].iter().any(|start| text.starts_with(start)) {
+    if injected || ["# ", "export ", "$ ", "**"].iter().any(|start| text.starts_with(start)) {
         return true;
     }
     let row = text.starts_with('|') && text.ends_with('|') && text.len() > 2;
@@ -351,8 +367,10 @@ fn describes(text: &str, words: &[Word]) -> bool {
     if row || lists {
         return true;
     }
-    let happened = words.iter().position(|word| HAPPENED.iter().any(|known| word.is(known)));
-    let generic = |word: &Word| GENERIC.iter().any(|known| word.is(known));
+    // "fail to register" happened, "calls fail with ENOMEM" does not say so.
+    let fails = |at: usize| words[at].is("fail") && words.get(at + 1).is_none_or(|next| !next.is("to"));
+    let happened = (0..words.len()).find(|&at| HAPPENED.iter().any(|known| words[at].is(known)) && !fails(at));
+    let generic = |at: &usize| GENERIC.iter().any(|known| words[*at].is(known)) || fails(*at);
     // `could not`, `error: ...` say that it happened, `is returned` does not.
     let told = words
         .windows(2)
@@ -361,7 +379,7 @@ fn describes(text: &str, words: &[Word]) -> bool {
         |at: usize| words[at].is("returned") && at > 0 && ["is", "are", "be"].iter().any(|verb| words[at - 1].is(verb));
     let refused = words.iter().position(|word| word.is("t") && word.gap == "'").and_then(|at| at.checked_sub(1));
     let happened = happened.filter(|&at| !passive(at)).into_iter().chain(told).chain(refused).min();
-    let first_generic = words.iter().position(generic);
+    let first_generic = (0..words.len()).find(generic);
     let passes = (1..words.len()).any(passive);
     if happened.is_none() && ["- ", "* ", "+ ", "\u{2022} "].iter().any(|bullet| text.starts_with(bullet)) {
         return true;
@@ -394,6 +412,9 @@ fn is_entry(text: &str, words: &[Word]) -> bool {
     let here = &words[at..];
     let named = status_at(here).map(|found| found.0).or_else(|| event_at(here)).or_else(|| errno_at(here));
     let Some(len) = named else { return false };
+    if here.len() == len + 1 && here[len].gap.contains('=') && here[len].number().is_some() {
+        return true;
+    }
     let before = here[0].gap;
     let bullet = text.len() < 400 && before.chars().all(|c| !c.is_alphanumeric());
     bullet && !has_value(words) && !text.contains("mlx5_") && !text.contains("failed") && here.len() >= len

@@ -208,7 +208,12 @@ pub fn decode(input: &[u8]) -> Report {
     let mut read: HashSet<usize> = logs.iter().map(|log| log.finding.line).collect();
     let mut events = command::events(&spoken.reports, |line| read.contains(&line) || is_taken(line));
     read.extend(events.iter().map(|event| event.finding.line));
-    events.extend(ours::errors(&spoken.all, |line| read.contains(&line) || is_taken(line)));
+    let reports: HashSet<usize> = spoken.reports.iter().map(|line| line.number).collect();
+    events.extend(ours::errors(
+        &spoken.all,
+        |line| !reports.contains(&line),
+        |line| read.contains(&line) || is_taken(line),
+    ));
     // The bytes in an error of doorbell are part of it.
     let told: HashSet<usize> = events.iter().map(|event| event.finding.line).collect();
     findings.retain(|finding| finding.kind != Kind::Unknown || !told.contains(&finding.line));

@@ -112,13 +112,16 @@ fn debugged(line: &str) -> Option<&'static Known> {
 }
 
 /// Returns the errors of doorbell in the lines that no other reader has read.
-pub fn errors(lines: &[Line], is_read: impl Fn(usize) -> bool) -> Vec<Event> {
+///
+/// A line that only describes may name an error.
+pub fn errors(lines: &[Line], describes: impl Fn(usize) -> bool, is_read: impl Fn(usize) -> bool) -> Vec<Event> {
     /// Part of a text that a line must have.
     const ENOUGH: f64 = 0.6;
     let mut found = Vec::new();
     for line in lines.iter().filter(|line| (1..4096).contains(&line.text.len()) && !is_read(line.number)) {
         let (known, text) = match best(&line.text).filter(|best| best.1 >= ENOUGH) {
             Some((known, _)) => (known, line.text.as_str()),
+            None if describes(line.number) && !line.text.contains("Err(") && !line.text.contains("value: ") => continue,
             None => match debugged(&line.text) {
                 Some(known) => (known, ""),
                 None => continue,
