@@ -24,7 +24,7 @@ mod memory;
 pub mod packets;
 #[path = "../../soft-mlx5/tests/common/qp_states.rs"]
 mod qp_states;
-#[path = "../../soft-mlx5/src/commands/tests/templates.rs"]
+#[path = "../../soft-mlx5/src/pci/tests/templates.rs"]
 mod templates;
 pub mod vfio_user;
 mod world;

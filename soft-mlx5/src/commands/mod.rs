@@ -18,16 +18,13 @@ pub(crate) mod limits;
 mod memory;
 mod mkey;
 pub(crate) mod objects;
-mod opcodes;
+pub(crate) mod opcodes;
 mod qp;
 pub mod refusal;
 mod register;
 mod srq;
-mod stage;
+pub(crate) mod stage;
 mod vport;
-
-#[cfg(test)]
-mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -111,7 +108,7 @@ impl Commands {
 }
 
 /// A command in execution.
-struct Execution<'a> {
+pub(crate) struct Execution<'a> {
     nic: &'a mut Nic,
     dma: &'a Arc<dyn Dma>,
     state: &'a mut Commands,

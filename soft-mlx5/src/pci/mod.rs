@@ -9,6 +9,9 @@ mod function;
 mod init_segment;
 pub mod vfio_user;
 
+#[cfg(test)]
+mod tests;
+
 pub use self::function::Function;
 pub use crate::base::dma::{Access, Dma, Piece};
 pub use crate::commands::Interrupts;

@@ -21,8 +21,8 @@ use mlx5_wire::firmware::wq::WorkQueue;
 
 use self::templates::PAGE;
 pub use self::templates::with_pages;
-use super::refusal::Refusal;
 use crate::base::test_memory::Pages;
+use crate::commands::refusal::Refusal;
 use crate::engine::NicConfig;
 use crate::fabric::LinkLayer;
 use crate::objects::memory::Space;
