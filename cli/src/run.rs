@@ -98,21 +98,38 @@ fn library() -> Result<OsString, Box<dyn Error>> {
     Ok(path.into())
 }
 
+/// Makes a folder that only this user can write to, if it is not there.
+fn private_folder(folder: &Path, user: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(folder)?;
+    if !found.is_dir() || found.uid() != user || found.mode() & 0o022 != 0 {
+        let what = format!("{} can be written by others", folder.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    }
+    Ok(())
+}
+
 /// Writes the library to a folder of this user's, once for each build of the program: the process becomes the command,
 /// and cannot tidy up after it.
 fn unpack(bytes: &[u8]) -> io::Result<PathBuf> {
     // SAFETY: the call has no precondition.
     let user = unsafe { libc::getuid() };
-    let folder = env::temp_dir().join(format!("doorbell-{user}"));
-    match DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
+    // Other users may have taken some of the names.
+    let names = (0..32).map(|number| match number {
+        0 => format!("doorbell-{user}"),
+        _ => format!("doorbell-{user}-{number}"),
+    });
+    let mut result = Err(io::ErrorKind::PermissionDenied.into());
+    for folder in names.map(|name| env::temp_dir().join(name)) {
+        result = private_folder(&folder, user).map(|()| folder);
+        if result.as_ref().err().is_none_or(|error| error.kind() != io::ErrorKind::PermissionDenied) {
+            break;
+        }
     }
-    let found = fs::symlink_metadata(&folder)?;
-    if !found.is_dir() || found.uid() != user || found.mode() & 0o022 != 0 {
-        let what = format!("{} can be written by others", folder.display());
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
-    }
+    let folder = result?;
     let path = folder.join(format!("{:016x}-{LIBRARY}", fingerprint(bytes)));
     if fs::read(&path).is_ok_and(|there| there == bytes) {
         return Ok(path);

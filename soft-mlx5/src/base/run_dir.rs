@@ -16,6 +16,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const TRIES: u32 = 5000;
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// Names of the directory of a user, of which other users may have taken some.
+const NAMES: u32 = 32;
+
 /// A directory of this process, removed when dropped.
 #[derive(Debug)]
 pub struct RunDir {
@@ -79,8 +82,22 @@ fn uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+// Returns the first name that no other user has taken.
 fn base_path() -> PathBuf {
-    std::env::temp_dir().join(format!("soft-mlx5-{}", uid()))
+    let dir = std::env::temp_dir();
+    let name = |number| match number {
+        0 => dir.join(format!("soft-mlx5-{}", uid())),
+        _ => dir.join(format!("soft-mlx5-{}-{number}", uid())),
+    };
+    let is_free = |path: &PathBuf| match fs::symlink_metadata(path) {
+        Ok(found) => is_private(&found),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    (0..NAMES).map(name).find(is_free).unwrap_or_else(|| name(0))
+}
+
+fn is_private(found: &fs::Metadata) -> bool {
+    found.is_dir() && found.uid() == uid() && found.permissions().mode() & 0o077 == 0
 }
 
 fn base() -> io::Result<PathBuf> {
@@ -92,8 +109,7 @@ fn base() -> io::Result<PathBuf> {
         }
         _ => {}
     }
-    let found = fs::symlink_metadata(&base)?;
-    if !found.is_dir() || found.uid() != uid() || found.permissions().mode() & 0o077 != 0 {
+    if !is_private(&fs::symlink_metadata(&base)?) {
         let what = format!("{} exists and is not a private directory of ours", base.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }

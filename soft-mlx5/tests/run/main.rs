@@ -153,6 +153,22 @@ fn a_program_that_outlives_the_run_sees_them_go_too() {
     assert!(seen);
 }
 
+/// Whoever creates the directory first, under a name that is easy to guess, keeps nobody from running the device.
+#[test]
+fn a_directory_of_another_user_is_passed_over() {
+    use std::os::unix::fs::{DirBuilderExt, symlink};
+    let dir = std::env::temp_dir().join(fresh_fabric("taken"));
+    // SAFETY: no arguments, no memory.
+    let name = format!("soft-mlx5-{}", unsafe { libc::geteuid() });
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join(&name), "").unwrap();
+    symlink(std::env::temp_dir(), dir.join(format!("{name}-1"))).unwrap();
+    fs::DirBuilder::new().mode(0o777).create(dir.join(format!("{name}-2"))).unwrap();
+    finish(run(&[], &["ibv_devices"]).env("TMPDIR", &dir)).succeeded();
+    assert!(dir.join(format!("{name}-3")).is_dir());
+    fs::remove_dir_all(&dir).unwrap();
+}
+
 #[test]
 fn the_library_must_be_beside_the_program() {
     let beside = Path::new(SOFT_MLX5).parent().unwrap();
