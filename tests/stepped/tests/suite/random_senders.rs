@@ -6,9 +6,10 @@ use std::collections::VecDeque;
 use std::mem::forget;
 use std::time::Duration;
 
+use doorbell::opaque::{OpaqueBuffer, OpaqueMemory, OpaquePool};
 use doorbell::{
-    Buffer, BufferPool, CqConfig, Error, NotSent, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver,
-    RqConfig, SendCompletion, SendFailure, Sender, SqId,
+    Buffer, BufferPool, Completions, CqConfig, Error, NotSent, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair,
+    Receiver, RemoteAccess, RqConfig, SendCompletion, SendFailure, Sender, SqId,
 };
 use doorbell_stepped_tests::{join, on_each_path, open};
 use fastrand::Rng;
@@ -37,6 +38,29 @@ fn random_senders(path: Path) {
     }
 }
 
+/// Sends the token: a copy, a buffer, a part of one, two buffers, or opaque ones. Gives the result, and the numbers of
+/// buffers and of opaque ones; `None` if no buffer is free.
+macro_rules! send_any {
+    ($model:ident, $request:ident, $token:ident) => {{
+        match $model.rng.u32(..6) {
+            0 => Some(($request.send($token.to_ne_bytes()).map_err(|refused| refused.reason), 0, 0)),
+            1 => Self::buffer(&$model.pool, $token)
+                .map(|buffer| ($request.send(buffer).map_err(|refused| refused.reason), 1, 0)),
+            2 => Self::buffer(&$model.pool, $token)
+                .map(|buffer| ($request.send(buffer.part(..8)).map_err(|refused| refused.reason), 1, 0)),
+            3 => Self::opaque(&$model.opaque, $model.memory, $token)
+                .map(|buffer| ($request.send(buffer).map_err(|refused| refused.reason), 0, 1)),
+            4 => Self::opaque(&$model.opaque, $model.memory, $token)
+                .zip($model.opaque.take())
+                .map(|(first, second)| ($request.send([first, second]).map_err(|refused| refused.reason), 0, 2)),
+            _ => Self::buffer(&$model.pool, $token).zip($model.pool.take()).map(|(first, mut second)| {
+                second.extend_from_slice(&$token.to_be_bytes());
+                ($request.send([first, second]).map_err(|refused| refused.reason), 2, 0)
+            }),
+        }
+    }};
+}
+
 /// The state of a queue pair, as the model knows it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
@@ -53,8 +77,9 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct Request {
     token: u64,
-    /// Its buffers.
+    /// Its buffers, without opaque ones.
     count: usize,
+    opaque: usize,
     is_unsignaled: bool,
 }
 
@@ -93,6 +118,9 @@ struct Model<'a> {
     far_receiver: Receiver,
     connections: Vec<Connection>,
     pool: BufferPool,
+    opaque: OpaquePool,
+    /// The memory of the opaque buffers.
+    memory: *mut u8,
     receives: BufferPool,
     /// Buffers of completions that were forgotten.
     lost: usize,
@@ -107,6 +135,7 @@ impl<'a> Model<'a> {
     fn new(device: &'a Device, path: Path, seed: u64) -> Self {
         let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
         let receiver = || Receiver::new(&pd, &CqConfig::new(512).path(path)).unwrap();
+        let (opaque, memory) = opaque_pool(&pd);
         let pool = |count| BufferPool::new(&pd, &PoolConfig::new(count, 64)).unwrap();
         Self {
             rng: Rng::with_seed(seed),
@@ -116,6 +145,8 @@ impl<'a> Model<'a> {
             far_receiver: receiver(),
             connections: Vec::new(),
             pool: pool(BUFFERS),
+            opaque,
+            memory,
             receives: pool(256),
             lost: 0,
             unfreed: 0,
@@ -192,6 +223,14 @@ impl<'a> Model<'a> {
         Some(buffer)
     }
 
+    fn opaque(pool: &OpaquePool, memory: *mut u8, token: u64) -> Option<OpaqueBuffer> {
+        let mut buffer = pool.take()?;
+        buffer.set_len(8);
+        // SAFETY: eight bytes of a free buffer in memory of this program.
+        unsafe { memory.add(buffer.offset()).cast::<u64>().write_unaligned(token) };
+        Some(buffer)
+    }
+
     /// Posts some requests, and rings, or forgets the posting.
     fn post(&mut self, at: usize) {
         let connection = &mut self.connections[at];
@@ -207,23 +246,10 @@ impl<'a> Model<'a> {
             if self.rng.u32(..4) == 0 {
                 posting.signaled();
             }
-            let (result, buffers) = match self.rng.u32(..3) {
-                0 => (posting.send(token.to_ne_bytes()).map_err(|refused| refused.reason), 0),
-                1 => {
-                    let Some(buffer) = Self::buffer(&self.pool, token) else { break };
-                    (posting.send(buffer).map_err(|refused| refused.reason), 1)
-                }
-                _ => {
-                    let (Some(first), Some(mut second)) = (Self::buffer(&self.pool, token), self.pool.take()) else {
-                        break;
-                    };
-                    second.extend_from_slice(&token.to_be_bytes());
-                    (posting.send([first, second]).map_err(|refused| refused.reason), 2)
-                }
-            };
+            let Some((result, count, opaque)) = send_any!(self, posting, token) else { break };
             match result {
                 Ok(()) => {
-                    connection.accept(Request { token, count: buffers, is_unsignaled: false });
+                    connection.accept(Request { token, count, opaque, is_unsignaled: false });
                     self.next_token += 1;
                 }
                 Err(NotSent::Full) => {
@@ -249,9 +275,10 @@ impl<'a> Model<'a> {
                 Err(NotSent::State(_)) => return assert_ne!(connection.state, State::Connected),
                 Err(error) => panic!("{error}"),
             };
-            match request.send(token.to_ne_bytes()).map_err(|refused| refused.reason) {
+            let Some((result, count, opaque)) = send_any!(self, request, token) else { break };
+            match result {
                 Ok(()) => {
-                    connection.accept(Request { token, count: 0, is_unsignaled: true });
+                    connection.accept(Request { token, count, opaque, is_unsignaled: true });
                     self.next_token += 1;
                 }
                 Err(NotSent::Full) => {
@@ -266,6 +293,7 @@ impl<'a> Model<'a> {
     /// Polls some of what is over.
     fn poll(&mut self) {
         let budget = self.rng.u32(..12);
+        let has_completions = self.sender.has_completions();
         let mut batch = self.sender.poll_up_to(budget);
         let (mut taken, mut over) = (0, 0);
         while let Some(done) = batch.next() {
@@ -276,13 +304,18 @@ impl<'a> Model<'a> {
                 break;
             }
         }
-        assert!(taken <= budget);
+        assert!(taken <= budget && (has_completions || taken == 0), "{taken} of {budget}");
         if self.rng.u32(..4) == 0 {
             self.unfreed += over;
             forget(batch);
         } else {
             drop(batch);
             self.unfreed = 0;
+            for Connection { queue, state, outstanding, .. } in &self.connections {
+                let awaits = outstanding.iter().any(|request| !request.is_unsignaled);
+                let is_busy = self.sender.is_busy(*queue);
+                assert!(*state != State::Connected || awaits == is_busy, "{is_busy}: {outstanding:?}");
+            }
         }
     }
 
@@ -377,7 +410,9 @@ impl<'a> Model<'a> {
         self.unfreed = 0;
         for connection in std::mem::take(&mut self.connections) {
             if let Some(near) = connection.near {
-                let buffers: usize = connection.outstanding.iter().map(|request| request.count).sum();
+                // Unsignaled ones may have succeeded.
+                let signaled = connection.outstanding.iter().filter(|request| !request.is_unsignaled);
+                let buffers: usize = signaled.map(|request| request.count).sum();
                 let before = self.pool.available();
                 self.near_receiver.destroy_qp(near).unwrap();
                 assert!(self.pool.available() >= before + buffers, "{buffers} buffers");
@@ -389,6 +424,7 @@ impl<'a> Model<'a> {
         // The receiver lets go of queue pairs that were dropped.
         self.connect();
         assert_eq!(self.pool.available() + self.lost, BUFFERS as usize);
+        assert_eq!(self.opaque.available(), self.opaque.count() as usize);
     }
 
     /// Ends everything in random ways. All that is outstanding comes back.
@@ -417,7 +453,17 @@ impl<'a> Model<'a> {
             }
         }
         assert_eq!(self.pool.available() + self.lost, BUFFERS as usize);
+        assert_eq!(self.opaque.available(), self.opaque.count() as usize);
     }
+}
+
+fn opaque_pool(pd: &ProtectionDomain) -> (OpaquePool, *mut u8) {
+    let mut bytes = vec![0u8; 8192].into_boxed_slice();
+    let (memory, len) = (bytes.as_mut_ptr(), bytes.len());
+    // SAFETY: the bytes live until the device has let go of them, and nothing else uses them.
+    let region = unsafe { OpaqueMemory::unreadable(pd, memory, len, RemoteAccess::empty(), bytes) }.unwrap();
+    // One less than fit, wherever the bytes begin.
+    (OpaquePool::new(region, 127, 64).unwrap(), memory)
 }
 
 fn sender(pd: &ProtectionDomain, path: Path) -> Sender {
@@ -431,6 +477,8 @@ struct Over {
     has_succeeded: bool,
     /// `None` if its completion was forgotten, or its buffers were not all taken.
     buffers: Option<Vec<Buffer>>,
+    /// The same for opaque ones, which a failure returns to their pool.
+    opaque: Option<usize>,
 }
 
 impl Over {
@@ -439,31 +487,31 @@ impl Over {
         match done {
             Ok(mut done) => {
                 let (queue, token) = (done.queue, done.token);
-                let buffers = match rng.u32(..8) {
+                let (buffers, opaque) = match rng.u32(..8) {
                     0 => {
                         *lost += usize::from(done.buffer.is_some());
                         forget(done);
-                        None
+                        (None, None)
                     }
-                    1 => None,
+                    1 => (None, None),
                     _ => {
                         let mut buffers = Vec::from_iter(done.buffer.take());
                         buffers.extend(std::iter::from_fn(|| done.next_buffer()));
-                        Some(buffers)
+                        (Some(buffers), Some(std::iter::from_fn(|| done.opaque_buffer()).count()))
                     }
                 };
-                Self { queue, token, has_succeeded: true, buffers }
+                Self { queue, token, has_succeeded: true, buffers, opaque }
             }
             Err(failure) => {
                 let SendFailure { queue, token, buffers, .. } = failure;
-                Self { queue, token, has_succeeded: false, buffers: Some(buffers) }
+                Self { queue, token, has_succeeded: false, buffers: Some(buffers), opaque: None }
             }
         }
     }
 
     /// Compares it with the oldest request of its connection that comes back; returns how many requests are over.
     fn check(self, connections: &mut [Connection]) -> usize {
-        let Self { queue, token, has_succeeded, buffers } = self;
+        let Self { queue, token, has_succeeded, buffers, opaque } = self;
         let connection = connections.iter_mut().find(|connection| connection.queue == queue);
         let connection = connection.expect("a connection with requests");
         let mut next = || connection.outstanding.pop_front().expect("an outstanding request");
@@ -472,8 +520,9 @@ impl Over {
             assert!(!connection.has_failed, "unsignaled request {} failed and does not come back", request.token);
             (request, over) = (next(), over + 1);
         }
-        let Request { token: expected, count, is_unsignaled } = request;
+        let Request { token: expected, count, opaque: expected_opaque, is_unsignaled } = request;
         assert_eq!(token, expected);
+        assert!(opaque.is_none_or(|opaque| opaque == expected_opaque), "{opaque:?} of {expected_opaque}");
         assert!(!(is_unsignaled && has_succeeded), "unsignaled request {token} succeeded and comes back");
         if has_succeeded {
             assert!(!connection.has_failed, "request {token} succeeded after a failure");
