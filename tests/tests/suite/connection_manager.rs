@@ -6,6 +6,7 @@ mod endings;
 mod requests;
 
 use std::net::{IpAddr, SocketAddr};
+use std::ptr;
 use std::thread;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use doorbell::{
 };
 use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::{assert_matches, device, receiving, skip};
+use rdma_core_sys as sys;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -254,6 +256,37 @@ fn what_cannot_be_reached_listened_on_or_waited_for_is_an_error_in_time() {
     let route = Route::resolve(to, PATIENCE).unwrap();
     let refused = route.connect(&mut qp, b"", Duration::from_millis(50)).unwrap_err();
     assert_matches!(refused, Error::TimedOut { operation: "rdma_connect", .. });
+}
+
+/// The peer is told the retries, which its side of the connection uses.
+#[test]
+fn a_request_has_the_retries_of_its_queue_pair() {
+    let address = first_address!();
+    let (mut near, cm) = (Side::new(), sys::RdmaCm::get().unwrap());
+    let (mut listener, mut event) = (ptr::null_mut(), ptr::null_mut());
+    let IpAddr::V4(ip) = address else { skip!("the first address is of IPv6") };
+    let mut to = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: 0,
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) },
+        sin_zero: [0; 8],
+    };
+    // SAFETY: librdmacm's calls in their order, with a live channel and identifier, and writable places.
+    unsafe {
+        let channel = (cm.create_event_channel)();
+        assert_eq!((cm.create_id)(channel, &mut listener, ptr::null_mut(), sys::RDMA_PS_TCP), 0);
+        assert_eq!((cm.bind_addr)(listener, (&raw mut to).cast()), 0);
+        assert_eq!((cm.listen)(listener, 1), 0);
+        let port = u16::from_be((cm.get_src_port)(listener));
+        let config = QpConfig::rc().retry_cnt(3).rnr_retry(5);
+        let mut qp = QueuePair::builder(&config).receive(&mut near.receiver, near.srq).build().unwrap();
+        let route = Route::resolve((address, port).into(), PATIENCE).unwrap();
+        // Nobody answers.
+        route.connect(&mut qp, b"", Duration::from_millis(50)).unwrap_err();
+        assert_eq!((cm.get_cm_event)(channel, &mut event), 0);
+        let conn = (*event).param.conn;
+        assert_eq!((conn.retry_count, conn.rnr_retry_count), (3, 5));
+    }
 }
 
 #[test]

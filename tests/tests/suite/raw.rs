@@ -102,6 +102,10 @@ fn a_sender_on_a_cq_made_by_hand() {
     let mut near = unsafe { builder.receive(&mut receiver, OWN).send(&mut sender).attach(made.qp) }.unwrap();
     let queue = near.send_queue().unwrap();
     assert_eq!(sender.path(), receiver.path());
+    // SAFETY: live CQs.
+    let made_with = unsafe { [(*made.recv_cq).cqe, (*made.send_cq).cqe] };
+    let extra = u32::from(receiver.path() == doorbell::Path::Direct);
+    assert_eq!([receiver.cq_capacity(), sender.cq_capacity()], made_with.map(|cqe| cqe as u32 + extra));
     let mut far_receiver = device::receiver(&pd, 64);
     let mut far = QueuePair::builder(&QpConfig::rc()).receive(&mut far_receiver, RqConfig::new(16)).build().unwrap();
     doorbell_tests::peers::join(&mut near, &mut far);

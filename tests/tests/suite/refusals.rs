@@ -168,6 +168,14 @@ fn more_receives_than_the_cq_holds() {
         QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(capacity + 1)).build().unwrap_err();
     assert_matches!(refused, Error::CqTooSmall { .. });
 
+    // Queues may fill a CQ, and not have one receive more.
+    let mut small = device::receiver(&pd, 8);
+    let half = RqConfig::new(small.cq_capacity() / 2);
+    let both = [(); 2].map(|()| QueuePair::builder(&QpConfig::rc()).receive(&mut small, half).build().unwrap());
+    let used: u32 = both.iter().map(|qp| small.capacity(qp.receive_queue().unwrap())).sum();
+    assert_eq!(used, small.cq_capacity());
+    assert_matches!(small.create_srq(&SrqConfig::new(1)).unwrap_err(), Error::CqTooSmall { new: 1, .. });
+
     // Each fits alone, both together do not.
     let srq = receiver.create_srq(&SrqConfig::new(capacity / 2 + 1)).unwrap();
     let refused = QueuePair::builder(&QpConfig::rc())

@@ -95,10 +95,32 @@ fn a_wait_that_is_given_up_loses_nothing() {
         let mut w = Shared::new(31, 1, 64).filled();
         let mut receiver = Async::new(w.receiver).unwrap();
         for number in 0..5 {
-            let given_up = timeout(Duration::from_millis(5), receiver.ready()).await;
+            let mut polls = 0;
+            let given_up = {
+                let mut waiting = pin!(receiver.ready());
+                let counted = poll_fn(|task| {
+                    polls += 1;
+                    waiting.as_mut().poll(task)
+                });
+                timeout(Duration::from_millis(5), counted).await
+            };
             assert!(given_up.is_err(), "nothing was sent");
-            w.peers.send(0, 64);
-            assert_eq!(receive(&mut receiver).await, number);
+            assert!(polls < 8, "a task that sleeps was polled {polls} times");
+            // It sleeps when the message comes.
+            let sleeping = async {
+                let mut waiting = pin!(receive(&mut receiver));
+                let early = poll_fn(|task| Poll::Ready(waiting.as_mut().poll(task))).await;
+                assert!(early.is_pending());
+                let mut peers = w.peers;
+                let thread = thread::spawn(move || {
+                    peers.send(0, 64);
+                    peers
+                });
+                (waiting.await, thread.join().unwrap())
+            };
+            let (received, peers) = sleeping.await;
+            assert_eq!(received, number);
+            w.peers = peers;
         }
         // A task does not sleep when a message has arrived already.
         w.peers.send(0, 64);

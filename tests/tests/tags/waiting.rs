@@ -101,6 +101,33 @@ fn a_match_an_unexpected_message_a_send_and_a_rendezvous_wake_a_sleeper() {
     }
 }
 
+/// The CQs of receives and of sends share the channel: each arming takes the events of both.
+#[test]
+fn events_of_both_queues_do_not_pile_up() {
+    for way in ways() {
+        let (mut near, mut far) = pair(way, &SHAPE);
+        for tag in 0..4 {
+            near.post(tag, ALL);
+            far.post(tag, ALL);
+            while near.tags.arm().unwrap() {
+                near.tags.poll();
+            }
+            far.send(0, tag, 0, b"to the near side");
+            near.send(0, tag, 0, b"to the far side");
+            let mut seen = 0;
+            while seen < 2 {
+                seen += usize::from(near.tags.poll().is_some());
+                far.tags.poll();
+                spin(1);
+            }
+        }
+        while near.tags.arm().unwrap() {
+            near.tags.poll();
+        }
+        assert!(!is_readable(channel(&near), Duration::from_millis(20)), "{way:?}");
+    }
+}
+
 #[test]
 fn the_failure_of_a_peer_wakes_a_sleeper_and_the_others_go_on() {
     for way in ways() {

@@ -151,6 +151,8 @@ fn a_sleeper_without_buffers_goes_on_when_they_are_dropped(config: &FrameConfig,
         let mut batch = receiver.poll();
         assert!(is_datagram(&batch.next().expect("a frame").unwrap(), LEN, 99));
     });
+    // It sleeps by then, or comes late.
+    thread::sleep(Duration::from_millis(10));
     drop(taken);
     // The device drops frames until the sleeper has looked.
     while !sleeper.is_finished() {

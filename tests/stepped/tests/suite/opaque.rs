@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use doorbell::opaque::{OpaqueBuffer, OpaqueMemory, OpaquePool, OpaqueReceiver};
-use doorbell::{CqConfig, Path, QpConfig, QueuePair, RemoteAccess, Sender, SrqConfig};
+use doorbell::{CqConfig, NotSent, Path, ProtectionDomain, QpConfig, QueuePair, RemoteAccess, Sender, SrqConfig};
 use doorbell_stepped_tests::{join, on_each_path, open};
 use soft_mlx5::Device;
 
@@ -53,6 +53,30 @@ impl Drop for Keep {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// Whichever of the buffers it is.
+fn a_buffer_of_another_domain_is_refused(path: Path) {
+    let (device, pd) = open(Device::builder().strict(true).stepped());
+    let pool = |pd: &ProtectionDomain| {
+        let mut bytes = vec![0u8; 4096].into_boxed_slice();
+        // SAFETY: the bytes live until the device has let go of them, and nothing uses them.
+        let memory = unsafe { OpaqueMemory::unreadable(pd, bytes.as_mut_ptr(), 4096, RemoteAccess::empty(), bytes) };
+        OpaquePool::new(memory.unwrap(), 8, 256).unwrap()
+    };
+    let (own, other) = (pool(&pd), pool(&pd.context().alloc_pd().unwrap()));
+    let mut sender = Sender::new(&pd, &CqConfig::new(1024).path(path)).unwrap();
+    let [mut near, mut far] =
+        [(); 2].map(|()| QueuePair::builder(&QpConfig::rc().send_buffers(2)).send(&mut sender).build().unwrap());
+    join(&mut near, &mut far);
+    let queue = near.send_queue().unwrap();
+    for [first, second] in [[&own, &other], [&other, &own], [&other, &other]] {
+        let buffers = [first.take().unwrap(), second.take().unwrap()];
+        let refused = sender.send(queue, buffers).map_err(|refused| refused.reason);
+        assert!(matches!(refused, Err(NotSent::WrongDomain)), "{refused:?}");
+    }
+    sender.send(queue, [own.take().unwrap(), own.take().unwrap()]).map_err(|refused| refused.reason).unwrap();
+    drop(device);
 }
 
 fn no_byte_is_touched_by_the_library(path: Path) {
@@ -121,4 +145,4 @@ fn no_byte_is_touched_by_the_library(path: Path) {
     assert!(dropped.load(Ordering::Relaxed));
 }
 
-on_each_path! { no_byte_is_touched_by_the_library }
+on_each_path! { a_buffer_of_another_domain_is_refused no_byte_is_touched_by_the_library }
