@@ -43,7 +43,7 @@ impl Run {
     /// one have succeeded, and come first. `None` if the CQE names no outstanding request.
     fn completed(entry: &Entry, completion: Completion, time: u64) -> Option<(Self, bool)> {
         let SendRing::Direct(sq) = &entry.ring else { return None };
-        let requests = sq.ring.run_to(completion.wqe_counter)?;
+        let (requests, _) = sq.ring.run_to(completion.wqe_counter)?;
         let Err(failure) = completion.result else {
             return Some((Self::success(entry.id, requests, time), true));
         };
@@ -76,6 +76,14 @@ impl Run {
     pub(super) const fn is_over(&self) -> bool {
         self.requests.is_over()
     }
+}
+
+/// What a CQE says that has no error.
+enum Success {
+    /// The oldest request of a queue succeeded, which has at most one buffer.
+    One(SqId, WorkRequest, u64),
+    /// The run of the sender did, which is over if none of its requests is returned.
+    Run,
 }
 
 /// Completed requests, for each queue in the order of posting, from [`Sender::poll`].
@@ -177,8 +185,17 @@ impl Sender {
     #[inline(always)]
     fn take_next(&mut self) -> Option<Result<SendCompletion<'_>, SendFailure>> {
         loop {
-            if self.run.is_over() && !self.next_run() {
-                return None;
+            if self.run.is_over() {
+                self.free_returned();
+                match self.next_success() {
+                    Some(Success::One(queue, request, time)) => {
+                        // SAFETY: it was taken from its queue just now, and no other code has it.
+                        return Some(Ok(unsafe { self.completion(queue, request, time) }));
+                    }
+                    Some(Success::Run) => continue,
+                    None if self.is_idle() || !self.next_other() => return None,
+                    None => {}
+                }
             }
             if self.run.status != sys::IBV_WC_SUCCESS {
                 match self.take_failure() {
@@ -279,13 +296,6 @@ impl Sender {
         }
     }
 
-    /// Goes on with the next requests that are over; returns `false` if there are none.
-    #[inline(always)]
-    fn next_run(&mut self) -> bool {
-        self.free_returned();
-        self.next_success().is_some() || !self.is_idle() && self.next_other()
-    }
-
     /// Returns `true` if nothing has arrived, and no queue pair has ended.
     #[inline(always)]
     fn is_idle(&self) -> bool {
@@ -293,20 +303,48 @@ impl Sender {
         direct.cq.is_empty() && self.cq.object.ended() == self.ended && !self.has_departing
     }
 
-    /// Takes the next CQE if it says that a request of a queue that is driven directly succeeded.
+    /// Takes the next CQE if it says that requests of a queue that is driven directly succeeded. A single request, and
+    /// requests of which none is returned, are freed at once. The CQ has room for as many CQEs as there are free blocks,
+    /// so the consumer index is published with them.
     #[inline(always)]
-    fn next_success(&mut self) -> Option<()> {
+    fn next_success(&mut self) -> Option<Success> {
         let Poller::Direct(direct) = &mut self.cq.poller else { return None };
         let cqe = direct.cq.peek_only(REQUESTER)?;
-        let entry = match &self.queues[..] {
-            [only] => only.as_deref()?,
-            queues => queues.get(*self.routes.find(cqe.qpn())? as usize)?.as_deref()?,
+        let entry = match &mut self.queues[..] {
+            [only] => only.as_deref_mut()?,
+            queues => queues.get_mut(*self.routes.find(cqe.qpn())? as usize)?.as_deref_mut()?,
         };
-        let SendRing::Direct(sq) = &entry.ring else { return None };
-        let requests = sq.ring.run_to(cqe.wqe_counter())?;
-        self.run = Run::success(entry.id, requests, cqe.timestamp());
+        let Entry { ring: SendRing::Direct(sq), id, silent, .. } = entry else { return None };
+        let (requests, &last) = sq.ring.run_to(cqe.wqe_counter())?;
+        let time = cqe.timestamp();
+        if last.is_plain() && requests.returned() as u16 == cqe.wqe_counter() {
+            // SAFETY: the run is of this queue, and no other one is under way.
+            unsafe { sq.ring.free_all(&requests) }
+            direct.cq.advance();
+            direct.cq.publish();
+            return Some(Success::One(*id, last, time));
+        }
         direct.cq.advance();
-        Some(())
+        if last.is_unsignaled_copy() && silent.contains(&requests) {
+            // SAFETY: the run is of this queue, and no other one is under way.
+            unsafe { sq.ring.free_all(&requests) }
+            direct.cq.publish();
+        } else {
+            self.run = Run::success(*id, requests, time);
+        }
+        Some(Success::Run)
+    }
+
+    /// Returns the completion of a plain request.
+    ///
+    /// # Safety
+    /// The request has succeeded, and no other code takes its buffer.
+    #[inline(always)]
+    unsafe fn completion(&self, queue: SqId, request: WorkRequest, time: u64) -> SendCompletion<'_> {
+        let (token, rest) = (request.wr_id(), Rest::default());
+        // SAFETY: the caller's request is over, and no other code takes its buffer.
+        let buffer = unsafe { request.into_buffer() };
+        SendCompletion { queue, token, buffer, rest, time, cq: &self.cq.object }
     }
 
     /// Goes on to the next CQE that completes requests; returns `false` if there is none. It skips CQEs that name no

@@ -100,7 +100,7 @@ pub struct Sender {
     queues: Vec<Option<Box<Entry>>>,
     /// Requests that the last CQE has completed and no batch has returned.
     run: Run,
-    /// Offset of the half of the register that the next posting takes.
+    /// Offset of the half of the register that the next posting takes, where queues share it.
     half: usize,
     /// Which queue a completion belongs to, by the number of its queue pair.
     routes: Routes<u32>,

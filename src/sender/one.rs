@@ -49,8 +49,7 @@ impl Sender {
     /// pair is not connected, or has failed.
     #[inline(always)]
     pub fn post(&mut self, queue: impl Into<SqId>) -> Result<Request<'_>, NotSent> {
-        let posting = self.posting(queue.into(), true)?;
-        Ok(Request { posting, is_unsignaled: false })
+        Ok(Request(self.posting(queue.into(), true)?))
     }
 }
 
@@ -69,10 +68,7 @@ impl Sender {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "a request is posted by one of its methods"]
-pub struct Request<'a> {
-    posting: Posting<'a>,
-    is_unsignaled: bool,
-}
+pub struct Request<'a>(Posting<'a>);
 
 /// Declares methods that call those of [`Posting`] of the same name.
 macro_rules! requests {
@@ -87,9 +83,7 @@ macro_rules! requests {
             $payload: $type,
             $($argument: $of),*
         ) -> Result<(), Refused<$type, NotSent>> {
-            self.posting.$name($payload, $($argument),*)?;
-            self.note();
-            Ok(())
+            self.0.$name($payload, $($argument),*)
         }
     )*};
 }
@@ -98,21 +92,21 @@ impl Request<'_> {
     /// Sets the number that the completion returns.
     #[inline(always)]
     pub fn token(mut self, token: u64) -> Self {
-        self.posting.token(token);
+        self.0.token(token);
         self
     }
 
     /// Makes the request solicited at the peer, see [`Posting::solicited`].
     #[inline(always)]
     pub fn solicited(mut self) -> Self {
-        self.posting.solicited();
+        self.0.solicited();
         self
     }
 
     /// Makes the request wait for all READs and atomics posted before.
     #[inline(always)]
     pub fn fence(mut self) -> Self {
-        self.posting.fence();
+        self.0.fence();
         self
     }
 
@@ -143,8 +137,7 @@ impl Request<'_> {
     /// [`SendFailure`]: crate::SendFailure
     #[inline(always)]
     pub fn unsignaled(mut self) -> Self {
-        self.posting.unsignaled();
-        self.is_unsignaled = true;
+        self.0.unsignaled();
         self
     }
 
@@ -159,17 +152,7 @@ impl Request<'_> {
         payload: P,
         imm: impl Into<Option<u32>>,
     ) -> Result<(), Refused<P, NotSent>> {
-        self.posting.send_to(to, payload, imm)?;
-        self.note();
-        Ok(())
-    }
-
-    /// Takes note of an unsignaled request. Its doorbell has rung.
-    #[inline(always)]
-    fn note(&mut self) {
-        if self.is_unsignaled {
-            self.posting.make_last_unsignaled();
-        }
+        self.0.send_to(to, payload, imm)
     }
 
     requests! {

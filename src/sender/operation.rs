@@ -62,9 +62,8 @@ pub(super) unsafe fn post<P: Payload>(
     operation: Operation<'_>,
     payload: &P,
     flags: Flags,
-    token: u64,
+    request: WorkRequest,
 ) -> Result<(), PostError> {
-    let request = payload.request(token);
     let sges = payload.sges();
     let sges = sges.as_ref();
     let inline = payload.inline();

@@ -1,16 +1,17 @@
 //! Posting requests, many with one doorbell.
 
-use mlx5_ring::sq::{self, Flags, Immediate};
+use std::mem::ManuallyDrop;
+
+use mlx5_ring::sq::{Flags, Immediate};
 use mlx5_wire::eth::INLINE_L2_HEADER;
 
 use super::Sender;
 use super::error::NotSent;
 use super::operation::{self, Operation};
 use super::payload::Payload;
-use super::queue::{Entry, Limits, SendRing};
-use super::request::{Gathered, WorkRequest};
+use super::queue::{DirectSq, Entry, SendRing};
 use super::target::Target;
-use super::verbs::{self, VerbsSq};
+use super::verbs;
 use crate::ids::SqId;
 use crate::memory::RemoteRegion;
 use crate::pd::DomainId;
@@ -46,6 +47,7 @@ impl Sender {
     /// Starts posting to a queue, requests that have one doorbell together or each its own.
     #[inline(always)]
     pub(super) fn posting(&mut self, queue: SqId, is_single: bool) -> Result<Posting<'_>, NotSent> {
+        let has_several = self.queues.len() > 1;
         let entry = self.queues.get_mut(queue.index as usize).and_then(Option::as_deref_mut);
         let Some(entry) = entry.filter(|entry| entry.id.number == queue.number) else {
             return Err(NotSent::NoQueue);
@@ -53,16 +55,12 @@ impl Sender {
         if !entry.qp.is_ready() {
             return Err(NotSent::State(entry.qp.known_state()));
         }
-        let Entry { ring, gathered, limits, .. } = entry;
-        let ring = match ring {
-            SendRing::Direct(direct) => {
-                self.half = direct.ring.select_half(self.half);
-                Ring::Direct(if is_single { direct.ring.posting_singly() } else { direct.ring.posting() })
-            }
-            SendRing::Verbs(verbs) => Ring::Verbs(verbs),
-        };
+        if let (true, SendRing::Direct(direct)) = (has_several, &mut entry.ring) {
+            self.half = direct.ring.select_half(self.half);
+        }
         let flags = if is_single { Flags::SIGNALED } else { Flags::NONE };
-        Ok(Posting { ring, gathered, limits, domain: self.pd.id(), flags, token: 0 })
+        let domain = self.pd.id();
+        Ok(Posting { entry, domain, flags, token: 0, is_single, is_unsignaled: false })
     }
 }
 
@@ -89,18 +87,15 @@ impl Sender {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Posting<'a> {
-    ring: Ring<'a>,
-    gathered: &'a mut Gathered,
-    limits: &'a Limits,
+    entry: &'a mut Entry,
     domain: DomainId,
     /// Flags and token of the next request.
     flags: Flags,
     token: u64,
-}
-
-enum Ring<'a> {
-    Direct(sq::Posting<'a, WorkRequest>),
-    Verbs(&'a mut VerbsSq),
+    /// Each request has a doorbell of its own.
+    is_single: bool,
+    /// No completion is returned of the requests that succeed.
+    is_unsignaled: bool,
 }
 
 impl Posting<'_> {
@@ -136,22 +131,11 @@ impl Posting<'_> {
         self
     }
 
-    /// Requests no CQE for the next request.
+    /// Makes the next request, which is the only one, unsignaled.
     #[inline(always)]
     pub(super) fn unsignaled(&mut self) {
         self.flags = self.flags.without(Flags::SIGNALED);
-    }
-
-    /// Makes the last request one of which no completion is returned if it succeeds.
-    #[inline(always)]
-    pub(super) fn make_last_unsignaled(&mut self) {
-        let last = match &mut self.ring {
-            Ring::Direct(posting) => posting.last_mut(),
-            Ring::Verbs(verbs) => verbs.last_mut(),
-        };
-        if let Some(request) = last {
-            request.make_unsignaled();
-        }
+        self.is_unsignaled = true;
     }
 
     /// Sends a message.
@@ -359,19 +343,31 @@ impl Posting<'_> {
         if let Err(reason) = self.check(operation, &payload) {
             return refuse(payload, reason);
         }
-        let posted = match &mut self.ring {
-            Ring::Direct(posting) => {
+        let request = || match self.is_unsignaled {
+            true => payload.request(token).unsignaled(),
+            false => payload.request(token),
+        };
+        let Entry { ring, limits, silent, gathered, .. } = &mut *self.entry;
+        let posted = match ring {
+            SendRing::Direct(DirectSq { ring, .. }) => {
+                let start = ring.posted();
+                // The doorbell rings when this posting ends.
+                let mut posting =
+                    ManuallyDrop::new(if self.is_single { ring.posting_singly() } else { ring.posting() });
                 // SAFETY: [memory] the buffers are the request's until it is retired; inline bytes are copied now.
                 // [ready] by `Sender::post`.
-                unsafe { operation::post(posting, operation, &payload, flags, token) }
-                    .map_err(|error| self.limits.refusal(error, payload.bytes()))
+                let posted = unsafe { operation::post(&mut posting, operation, &payload, flags, request()) };
+                if self.is_unsignaled && payload.inline().is_some() && posted.is_ok() {
+                    silent.add(start, ring.posted());
+                }
+                posted.map_err(|error| limits.refusal(error, payload.bytes()))
             }
             // SAFETY: the same.
-            Ring::Verbs(verbs) => unsafe { verbs::post_payload(verbs, operation, &payload, flags, token) },
+            SendRing::Verbs(verbs) => unsafe { verbs::post_payload(verbs, operation, &payload, flags, request()) },
         };
         match posted {
             Ok(()) => {
-                payload.own(self.gathered);
+                payload.own(gathered);
                 Ok(())
             }
             Err(reason) => refuse(payload, reason),
@@ -380,7 +376,12 @@ impl Posting<'_> {
 
     #[inline(always)]
     fn check<P: Payload>(&self, operation: Operation<'_>, payload: &P) -> Result<(), NotSent> {
-        if !operation.is_of(self.limits.transport) {
+        let limits = &self.entry.limits;
+        let is_send = matches!(operation, Operation::Send(_) | Operation::Write(..));
+        if is_send && payload.inline().is_some() && payload.bytes() < limits.copied {
+            return Ok(());
+        }
+        if !operation.is_of(limits.transport) {
             return Err(NotSent::Transport);
         }
         if !payload.is_of(self.domain) {
@@ -396,15 +397,24 @@ impl Posting<'_> {
             }
             _ => {}
         }
-        let max = if payload.inline().is_some() { self.limits.inline } else { self.limits.bytes };
+        let max = if payload.inline().is_some() { limits.inline } else { limits.bytes };
         if len > max {
             return Err(NotSent::TooLong { len, max });
         }
         let buffers = payload.sges().as_ref().len();
-        if buffers > 1 && buffers > self.limits.buffers {
-            return Err(NotSent::TooManyBuffers { max: self.limits.buffers });
+        if buffers > 1 && buffers > limits.buffers {
+            return Err(NotSent::TooManyBuffers { max: limits.buffers });
         }
         Ok(())
+    }
+}
+
+impl Drop for Posting<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let (SendRing::Direct(direct), false) = (&mut self.entry.ring, self.is_single) {
+            drop(direct.ring.posting());
+        }
     }
 }
 

@@ -20,6 +20,7 @@ pub(super) struct Entry {
     pub(super) qp: Arc<Qp>,
     pub(super) gathered: Gathered,
     pub(super) limits: Limits,
+    pub(super) silent: Silent,
     pub(super) id: SqId,
 }
 
@@ -46,6 +47,8 @@ pub(super) struct Limits {
     pub(super) bytes: usize,
     /// Bytes of the longest message that is copied, which is no longer than `bytes`.
     pub(super) inline: usize,
+    /// A SEND or WRITE of fewer bytes, which are copied, is within all limits.
+    pub(super) copied: usize,
     /// Most buffers.
     pub(super) buffers: usize,
     pub(super) transport: Transport,
@@ -61,6 +64,32 @@ impl Limits {
             PostError::InlineTooLong => NotSent::TooLong { len, max: self.inline },
             PostError::SgeTooLong => NotSent::TooLong { len, max: 0x7fff_ffff },
         }
+    }
+}
+
+/// Basic blocks that hold nothing but unsignaled requests without buffers, posted one after the other: by running index,
+/// up to the last such request of the queue.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Silent {
+    start: u32,
+    end: u32,
+}
+
+impl Silent {
+    /// Takes note of such a request.
+    #[inline(always)]
+    pub(super) const fn add(&mut self, start: u32, end: u32) {
+        if self.end != start {
+            self.start = start;
+        }
+        self.end = end;
+    }
+
+    /// Returns `true` if a run is of nothing but such requests. Its last request is such a one: so these blocks are no
+    /// older than the run, however often their counts have wrapped.
+    #[inline(always)]
+    pub(super) const fn contains(&self, run: &sq::Run<WorkRequest>) -> bool {
+        run.returned().wrapping_sub(self.start) < self.end.wrapping_sub(self.start)
     }
 }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use mlx5_ring::sq;
+use mlx5_ring::sq::{self, Immediate};
 use rdma_core_sys as sys;
 
 use super::Sender;
 use super::blue_flame::blue_flame;
-use super::operation::Transport;
-use super::queue::{DirectSq, Entry, Limits, SendRing};
+use super::operation::{Operation, Transport};
+use super::queue::{DirectSq, Entry, Limits, SendRing, Silent};
 use super::request::Gathered;
 use super::verbs::VerbsSq;
 use crate::error::{Error, Result};
@@ -84,19 +84,19 @@ impl Sender {
         self.committed += capacity;
         let id = SqId { index: free as u32, number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed) };
         let bytes = qp.max_msg_size() as usize;
-        let limits = Limits {
-            bytes,
-            inline: bytes.min(cap.max_inline_data as usize),
-            buffers: config.max_send_sge as usize,
-            transport: match object.qp_type() {
-                sys::IBV_QPT_UD => Transport::Datagrams,
-                sys::IBV_QPT_RAW_PACKET => Transport::Frames,
-                sys::IBV_QPT_UC => Transport::Unreliable,
-                _ => Transport::Reliable,
-            },
+        let transport = match object.qp_type() {
+            sys::IBV_QPT_UD => Transport::Datagrams,
+            sys::IBV_QPT_RAW_PACKET => Transport::Frames,
+            sys::IBV_QPT_UC => Transport::Unreliable,
+            _ => Transport::Reliable,
         };
+        let inline = bytes.min(cap.max_inline_data as usize);
+        let has_sends = Operation::Send(Immediate::None).is_of(transport);
+        let copied = if has_sends { inline + 1 } else { 0 };
+        let limits = Limits { bytes, inline, copied, buffers: config.max_send_sge as usize, transport };
         self.routes.insert(object.qp_num(), id.index);
-        let entry = Entry { ring, qp: object, gathered: Gathered::default(), limits, id };
+        let (gathered, silent) = (Gathered::default(), Silent::default());
+        let entry = Entry { ring, qp: object, gathered, limits, silent, id };
         match self.queues.get_mut(free) {
             Some(place) => *place = Some(Box::new(entry)),
             None => self.queues.push(Some(Box::new(entry))),

@@ -63,10 +63,10 @@ impl WorkRequest {
     /// The last request of a queue pair in ERROR, which the library posts.
     pub(super) const LAST: Self = Self { more: UNSIGNALED | LAST, ..Self::from_wr_id(0) };
 
-    /// Makes the request one of which no completion is returned if it succeeds.
+    /// Returns this request as one of which no completion is returned if it succeeds.
     #[inline(always)]
-    pub(super) const fn make_unsignaled(&mut self) {
-        self.more |= UNSIGNALED;
+    pub(super) const fn unsignaled(self) -> Self {
+        Self { more: self.more | UNSIGNALED, ..self }
     }
 
     /// Returns `true` if no completion is returned if the request succeeds.

@@ -70,16 +70,6 @@ impl VerbsSq {
         Run::new(self.requests.slice(), next, end)
     }
 
-    /// Returns the last request, for the caller to change; `None` if nothing is outstanding.
-    pub(super) fn last_mut(&mut self) -> Option<&mut WorkRequest> {
-        if self.is_empty() {
-            return None;
-        }
-        let slot = self.slot(self.head.wrapping_sub(1));
-        // SAFETY: the record of a request that is outstanding.
-        Some(unsafe { self.requests.start().add(slot).as_mut().data_mut() })
-    }
-
     /// Makes room of the requests before running number `end`, which were returned.
     #[cold]
     pub(super) fn free(&mut self, end: u32) {
@@ -207,9 +197,8 @@ pub(super) unsafe fn post_payload<P: Payload>(
     operation: Operation<'_>,
     payload: &P,
     flags: Flags,
-    token: u64,
+    request: WorkRequest,
 ) -> Result<(), NotSent> {
-    let request = payload.request(token);
     let (wr, handle) = describe(operation);
     // SAFETY: the caller's [memory] and [ready]; inline bytes are copied at once.
     unsafe {

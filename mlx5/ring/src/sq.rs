@@ -131,16 +131,6 @@ impl<T> Record<T> {
         Self { blocks: 1, data: MaybeUninit::new(data) }
     }
 
-    /// Returns the data, for the caller to change.
-    ///
-    /// # Safety
-    /// A WQE starts at the block, or has started there.
-    #[inline(always)]
-    pub const unsafe fn data_mut(&mut self) -> &mut T {
-        // SAFETY: the record of a block at which a WQE has started was written with its data.
-        unsafe { self.data.assume_init_mut() }
-    }
-
     /// The record of a block at which no WQE starts.
     pub const fn none() -> Self {
         Self { blocks: 0, data: MaybeUninit::uninit() }
@@ -313,22 +303,27 @@ impl<T: Copy> SendQueue<T> {
         self.has_inline = false;
     }
 
-    /// Takes note of the last WQE, which ends at running count `end` and asks for a CQE if it is signaled; makes it ask
-    /// if the queue needs a CQE.
+    /// Makes the WQE at `block`, which is unsignaled and ends at running count `end`, ask for a CQE if nothing would
+    /// retire the WQEs otherwise.
+    ///
+    /// # Safety
+    /// No doorbell has covered it.
     #[inline(always)]
-    fn note_last(&mut self, end: u32, is_signaled: bool) {
-        if is_signaled {
-            self.note_asked(end);
-        } else if end.wrapping_sub(self.ask_at) as i32 >= 0 {
-            // The two are less than half of all numbers apart.
-            self.ask_by_itself();
+    unsafe fn ask_if_needed(&mut self, block: NonNull<u8>, end: u32) {
+        // The two are less than half of all numbers apart.
+        if end.wrapping_sub(self.ask_at) as i32 >= 0 {
+            // SAFETY: no doorbell has covered the caller's WQE.
+            unsafe { self.ask_by_itself(block, end) }
         }
     }
 
+    /// # Safety
+    /// As for [`ask_if_needed`](Self::ask_if_needed).
     #[cold]
-    fn ask_by_itself(&mut self) {
-        self.blocks.add_to_last(ControlSegment::CQ_UPDATE);
-        self.note_asked(self.posted());
+    unsafe fn ask_by_itself(&mut self, block: NonNull<u8>, end: u32) {
+        // SAFETY: no doorbell has covered the caller's WQE.
+        unsafe { BasicBlocks::add(block, ControlSegment::CQ_UPDATE) }
+        self.note_asked(end);
     }
 
     /// Takes note that the WQE which ends at running count `end` asks for a CQE.

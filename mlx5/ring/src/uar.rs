@@ -38,8 +38,7 @@ impl Register {
     #[inline(always)]
     pub fn write(&mut self, ctrl: Be64) {
         // SAFETY: one of the halves, aligned by the contract of `new`; volatile because it is a register.
-        unsafe { self.next().cast::<Be64>().write_volatile(ctrl) }
-        barrier::flush_uar();
+        self.in_turn(|half| unsafe { half.cast::<Be64>().write_volatile(ctrl) });
     }
 
     /// Rings with the basic blocks of a WQE, `first` and those in `others`, stale bytes after its end included. The
@@ -50,16 +49,14 @@ impl Register {
     /// has this register.
     #[inline(always)]
     pub unsafe fn copy(&mut self, first: NonNull<u8>, others: impl Iterator<Item = NonNull<u8>>) {
-        let mut to = self.next();
         // SAFETY: the caller's blocks are aligned and readable, and no more than a half has room for.
-        unsafe {
+        self.in_turn(|mut to| unsafe {
             copy_block(first, to);
             for block in others {
                 to = to.add(SEND_WQE_BB);
                 copy_block(block, to);
             }
-        }
-        barrier::flush_uar();
+        });
     }
 
     /// Has the next write go to the half at this offset; returns that of the other half.
@@ -69,14 +66,15 @@ impl Register {
         self.offset ^ self.half
     }
 
-    /// Returns the half to write now, and turns to the other one.
+    /// Writes to one of the halves, and turns to the other one.
     #[inline(always)]
-    fn next(&mut self) -> NonNull<u8> {
+    fn in_turn(&mut self, write: impl FnOnce(NonNull<u8>)) {
         // SAFETY: the start of one of the halves.
         let half = unsafe { self.at.add(self.offset) };
-        self.offset ^= self.half;
         barrier::traced!(Event::Register(half));
-        half
+        write(half);
+        self.offset ^= self.half;
+        barrier::flush_uar();
     }
 }
 

@@ -273,7 +273,7 @@ impl<T: Copy> SendQueue<T> {
         batch.has_inline = true;
         if len > 0 {
             // SAFETY: the units of the payload are those of `len` bytes.
-            unsafe { wqe.inline(pieces, len as usize) }
+            unsafe { wqe.inline(pieces, len as usize, false) }
         }
         Ok(())
     }
@@ -313,7 +313,8 @@ impl<T: Copy> SendQueue<T> {
         if batch.end != self.posted() {
             self.blocks.advance(batch.last, batch.end);
             self.note_asked(batch.asked);
-            self.note_last(batch.end, false);
+            // SAFETY: the doorbell comes later.
+            unsafe { self.ask_if_needed(self.blocks.block(batch.last), batch.end) }
             self.has_inline |= batch.has_inline;
         }
         self.posting()

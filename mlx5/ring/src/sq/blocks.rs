@@ -154,18 +154,21 @@ impl BasicBlocks {
         self.posted.wrapping_sub(self.rung)
     }
 
-    /// Returns `true` if no doorbell has covered the last WQE, and it is the only one.
+    /// Returns the running count of blocks that the device knows.
     #[inline(always)]
-    pub(super) const fn is_single(&self) -> bool {
-        self.rung == self.last
+    pub(super) const fn rung(&self) -> u32 {
+        self.rung
     }
 
-    /// Sets bits in the second word of the control segment of the last WQE, which no doorbell has covered.
+    /// Sets bits in the second word of the control segment of the WQE at `block`.
+    ///
+    /// # Safety
+    /// No doorbell has covered it.
     #[inline(always)]
-    pub(super) fn add_to_last(&mut self, bits: u64) {
-        // SAFETY: the second word of a WQE that the device does not read yet.
+    pub(super) unsafe fn add(block: NonNull<u8>, bits: u64) {
+        // SAFETY: the second word of the caller's WQE, which the device does not read yet.
         unsafe {
-            let word = self.block(self.last).cast::<Be64>().add(1);
+            let word = block.cast::<Be64>().add(1);
             word.write_volatile(Be64::new(word.read_volatile().get() | bits));
         }
     }
@@ -183,40 +186,40 @@ impl BasicBlocks {
     #[inline(always)]
     pub fn ring(&mut self) {
         if self.unrung() > 0 {
-            self.ring_with(self.last_wqe().1);
+            self.ring_with(self.last_wqe().1, self.posted);
         }
     }
 
-    /// As [`ring`](Self::ring), when there are such WQEs, the last of which begins with `first_word`.
+    /// As [`ring`](Self::ring), when there are such WQEs up to running count `end`, the last of which begins with
+    /// `first_word`.
     #[inline(always)]
-    pub(super) fn ring_with(&mut self, first_word: Be64) {
-        self.announce();
+    pub(super) fn ring_with(&mut self, first_word: Be64, end: u32) {
+        self.announce(end);
         self.register.write(first_word);
     }
 
-    /// As [`ring`](Self::ring), with the whole of the last WQE.
+    /// As [`ring_with`](Self::ring_with), with the whole of the only WQE that no doorbell has covered.
     ///
     /// # Safety
-    /// The last WQE, which no doorbell has covered, is at `first` and has `count` blocks. A half of the register has
-    /// room for it, and the register is as *register* says, see [the module](super).
+    /// That WQE is at `first` and has the blocks from running index `start` to `end`. A half of the register has room
+    /// for it, and the register is as *register* says, see [the module](super).
     #[inline(always)]
-    pub(super) unsafe fn ring_blue_flame(&mut self, first: NonNull<u8>, count: u32) {
-        let last = self.last;
-        self.announce();
+    pub(super) unsafe fn ring_blue_flame(&mut self, first: NonNull<u8>, start: u32, end: u32) {
+        self.announce(end);
         let Self { buf, mask, register, .. } = self;
         // SAFETY: [register]; the caller's WQE is at `first` and fits in a half; the other blocks are in the ring.
         unsafe {
-            let others = (1..count).map(|block| block_at(*buf, *mask, last.wrapping_add(block)));
+            let others = (1..end.wrapping_sub(start)).map(|block| block_at(*buf, *mask, start.wrapping_add(block)));
             register.copy(first, others);
         }
     }
 
-    /// Writes the doorbell record.
+    /// Writes the doorbell record of all WQEs up to running count `end`.
     #[inline(always)]
-    fn announce(&mut self) {
-        self.rung = self.posted;
+    fn announce(&mut self, end: u32) {
+        self.rung = end;
         barrier::wqe_before_doorbell_record();
-        self.dbrec.write(dbrec::work_queue(self.posted));
+        self.dbrec.write(dbrec::work_queue(end));
         barrier::doorbell_record_before_uar();
     }
 }

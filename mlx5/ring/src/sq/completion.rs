@@ -137,21 +137,22 @@ impl<T: Copy> SendQueue<T> {
     /// outstanding starts there: the CQE cannot be true, and nothing has changed.
     #[inline(always)]
     pub fn complete(&mut self, wqe_counter: u16) -> Option<Completed<'_, T>> {
-        Some(Completed { run: self.run_to(wqe_counter)?, queue: self })
+        let (run, _) = self.run_to(wqe_counter)?;
+        Some(Completed { run, queue: self })
     }
 
-    /// Returns the WQEs up to the one that starts at the block `wqe_counter`; those before it have succeeded, also if
-    /// it has failed. `None` if no outstanding WQE starts there.
+    /// Returns the WQEs up to the one that starts at the block `wqe_counter`, and what that one was posted with; those
+    /// before it have succeeded, also if it has failed. `None` if no outstanding WQE starts there.
     #[inline(always)]
-    pub fn run_to(&self, wqe_counter: u16) -> Option<Run<T>> {
-        let end = self.end_of(wqe_counter)?;
-        Some(self.run(self.blocks.retired(), end))
+    pub fn run_to(&self, wqe_counter: u16) -> Option<(Run<T>, &T)> {
+        let (end, data) = self.find(wqe_counter)?;
+        Some((self.run(self.blocks.retired(), end), data))
     }
 
     /// Returns the WQEs before the one that starts at the block `wqe_counter`. `None` if no outstanding WQE starts
     /// there.
     pub fn run_before(&self, wqe_counter: u16) -> Option<Run<T>> {
-        self.end_of(wqe_counter)?;
+        self.find(wqe_counter)?;
         let retired = self.blocks.retired();
         let before = wqe_counter.wrapping_sub(retired as u16);
         Some(self.run(retired, retired.wrapping_add(before.into())))
@@ -171,15 +172,24 @@ impl<T: Copy> SendQueue<T> {
         self.blocks.retire(run.next);
     }
 
+    /// As [`free_returned`](Self::free_returned), when the caller wants none of the others returned.
+    ///
+    /// # Safety
+    /// As for [`free_returned`](Self::free_returned).
+    #[inline(always)]
+    pub unsafe fn free_all(&mut self, run: &Run<T>) {
+        self.blocks.retire(run.end);
+    }
+
     #[inline(always)]
     const fn run(&self, next: u32, end: u32) -> Run<T> {
         Run { records: self.records, mask: self.blocks.mask, next, end }
     }
 
-    /// Returns the running count of blocks up to the end of the WQE that starts at the block `wqe_counter`; `None` if
-    /// no outstanding WQE starts there.
+    /// Returns the running count of blocks up to the end of the WQE that starts at the block `wqe_counter`, and what it
+    /// was posted with; `None` if no outstanding WQE starts there.
     #[inline(always)]
-    fn end_of(&self, wqe_counter: u16) -> Option<u32> {
+    fn find(&self, wqe_counter: u16) -> Option<(u32, &T)> {
         let (retired, posted) = (self.blocks.retired(), self.blocks.posted());
         let ahead = u32::from(wqe_counter.wrapping_sub(retired as u16));
         if ahead >= posted.wrapping_sub(retired) {
@@ -187,11 +197,12 @@ impl<T: Copy> SendQueue<T> {
         }
         let start = retired.wrapping_add(ahead);
         // SAFETY: [exclusive] `new` has filled the array; the block is outstanding.
-        let blocks = unsafe { self.record(start).as_ref() }.blocks;
-        if blocks == 0 {
+        let Record { blocks, data } = unsafe { self.record(start).as_ref() };
+        if *blocks == 0 {
             return None;
         }
-        Some(start.wrapping_add(blocks))
+        // SAFETY: the record of a block at which a WQE starts has its data.
+        Some((start.wrapping_add(*blocks), unsafe { data.assume_init_ref() }))
     }
 }
 

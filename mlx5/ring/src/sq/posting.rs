@@ -12,7 +12,7 @@ use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
 
 use super::request::{Flags, Immediate, Payload, Pieces, PostError, Remote};
 use super::wqe::Writer;
-use super::{BlueFlame, COPIED_BLOCKS, SendQueue};
+use super::{BasicBlocks, BlueFlame, COPIED_BLOCKS, SendQueue};
 use crate::prefetch;
 use crate::sge::Sge;
 
@@ -28,12 +28,15 @@ pub struct Posting<'a, T: Copy> {
     is_single: bool,
 }
 
-/// A WQE that was begun: its first block, its first word, and the number of its blocks.
+/// A WQE that was begun: its address, its first word, the running indices of its blocks, and whether its flags say that
+/// it asks for a CQE.
 #[derive(Clone, Copy)]
 struct Begun {
     block: NonNull<u8>,
     first_word: Be64,
-    blocks: u32,
+    start: u32,
+    end: u32,
+    is_signaled: bool,
 }
 
 /// Opcode of a request, and the last word of its control segment.
@@ -63,17 +66,6 @@ impl<'a, T: Copy> Posting<'a, T> {
     #[inline(always)]
     pub(super) fn new(queue: &'a mut SendQueue<T>, is_single: bool) -> Self {
         Self { queue, is_single }
-    }
-
-    /// Returns what the last request was posted with, for the caller to change; `None` if nothing is outstanding.
-    #[inline(always)]
-    pub fn last_mut(&mut self) -> Option<&mut T> {
-        if self.queue.is_empty() {
-            return None;
-        }
-        let mut record = self.queue.record(self.queue.blocks.last());
-        // SAFETY: [exclusive] the record of the last WQE, which is outstanding.
-        Some(unsafe { record.as_mut().data_mut() })
     }
 
     /// Returns the running count of blocks that were posted.
@@ -275,34 +267,36 @@ impl<'a, T: Copy> Posting<'a, T> {
             match *payload.sges {
                 [] => {
                     let (_, begun) = self.start(what, head, units, flags, data)?;
-                    self.finish(begun, false);
+                    self.finish(begun, false, data);
                     return Ok(());
                 }
                 [sge] if (1..INLINE_SEG).contains(&sge.length) => {
                     let (mut wqe, begun) = self.start(what, head, units + 1, flags, data)?;
                     // SAFETY: the segment is the unit that is left.
                     unsafe { wqe.sge(&sge) }
-                    self.finish(begun, false);
+                    self.finish(begun, false, data);
                     return Ok(());
                 }
                 _ => {}
             }
         }
         let (inline, units) = payload.measure()?;
-        let started = self.start(what, head, 1 + size_of::<H>() / UNIT + units, flags, data);
-        let (mut wqe, begun) = started.map_err(|error| match error {
+        let units_of_all = 1 + size_of::<H>() / UNIT + units;
+        let (mut wqe, begun) = self.start(what, head, units_of_all, flags, data).map_err(|error| match error {
             PostError::TooLong if inline > 0 => PostError::InlineTooLong,
             error => error,
         })?;
+        let is_in_block = units_of_all <= UNITS_PER_BB as usize;
         let has_inline = payload.has_inline();
         // SAFETY: what is written are the units that were measured.
-        unsafe { wqe.payload(payload, inline, units) }
-        self.finish(begun, has_inline);
+        unsafe { wqe.payload(payload, inline, units, is_in_block) }
+        self.finish(begun, has_inline, data);
         Ok(())
     }
 
     /// Takes the blocks of a WQE of `units` units, and writes its control segment and the segments in `head`. The
-    /// caller writes the other units.
+    /// caller writes the other units. The queue learns of a request that has a doorbell of its own in
+    /// [`finish`](Self::finish): what only the program needs comes after the register.
     #[inline(always)]
     fn start<H: Copy>(
         &mut self,
@@ -327,58 +321,66 @@ impl<'a, T: Copy> Posting<'a, T> {
         let first_word = Be64::new(first | queue.blocks.qpn);
         let second = Be64::new(ControlSegment::second_word(flags.bits(), imm));
         let block = queue.blocks.block(start);
-        queue.note(start, blocks, data);
-        // SAFETY: [exclusive] free blocks, of which the device reads none before the doorbell.
-        unsafe {
+        if !self.is_single {
+            queue.note(start, blocks, data);
             queue.blocks.advance(start, end);
-            let writer = Writer::new(&queue.blocks, start, block, [first_word, second], head);
-            queue.note_last(end, flags.contains(Flags::SIGNALED));
-            prefetch::ahead(block, blocks);
-            Ok((writer, Begun { block, first_word, blocks }))
         }
+        // SAFETY: [exclusive] free blocks, of which the device reads none before the doorbell.
+        let writer = unsafe { Writer::new(&queue.blocks, start, block, [first_word, second], head) };
+        let is_signaled = flags.contains(Flags::SIGNALED);
+        if !is_signaled {
+            // SAFETY: the doorbell comes later.
+            unsafe { queue.ask_if_needed(block, end) }
+        } else if !self.is_single {
+            queue.note_asked(end);
+        }
+        if !self.is_single {
+            prefetch::ahead(block, blocks);
+        }
+        Ok((writer, Begun { block, first_word, start, end, is_signaled }))
     }
 
     /// Rings for the request that was written just now, if it has a doorbell of its own. The doorbell also covers what
     /// a forgotten posting has left.
     #[inline(always)]
-    fn finish(&mut self, Begun { block, first_word, blocks }: Begun, has_inline: bool) {
-        if self.is_single {
-            // SAFETY: the WQE was written just now.
-            unsafe { self.queue.ring(block, first_word, blocks, has_inline) }
-        } else {
-            self.queue.has_inline |= has_inline;
+    fn finish(&mut self, Begun { block, first_word, start, end, is_signaled }: Begun, has_inline: bool, data: T) {
+        let queue = &mut *self.queue;
+        if !self.is_single {
+            queue.has_inline |= has_inline;
+            return;
         }
+        // SAFETY: the WQE was written just now.
+        unsafe { queue.ring(block, first_word, start, end, has_inline) }
+        let blocks = end.wrapping_sub(start);
+        queue.note(start, blocks, data);
+        queue.blocks.advance(start, end);
+        if is_signaled {
+            queue.note_asked(end);
+        }
+        prefetch::ahead(block, blocks);
     }
 }
 
 impl<T: Copy> SendQueue<T> {
-    /// Rings for all WQEs that no doorbell has covered. The last of them is at `last` and begins with `first_word`. If
-    /// it is the only one, it has `blocks` blocks, and `has_inline` says whether it has inline pieces.
+    /// Rings for all WQEs that no doorbell has covered. The last of them is at `last`, begins with `first_word`, and
+    /// has the blocks from running index `start` to `end`. `has_inline` says whether it has inline pieces, if it is the
+    /// only one.
     ///
     /// # Safety
-    /// Such a WQE was posted.
+    /// Such a WQE was written.
     #[inline(always)]
-    unsafe fn ring(&mut self, last: NonNull<u8>, first_word: Be64, blocks: u32, has_inline: bool) {
-        if self.is_copied(first_word, blocks, has_inline) {
+    unsafe fn ring(&mut self, last: NonNull<u8>, first_word: Be64, start: u32, end: u32, has_inline: bool) {
+        let wanted = self.blue_flame != BlueFlame::Never && (has_inline || self.blue_flame == BlueFlame::Always);
+        let is_only = self.blocks.rung() == start;
+        let has_room = end.wrapping_sub(start) <= COPIED_BLOCKS;
+        if wanted && is_only && has_room && ControlSegment::units_of(first_word.get()) > 1 {
             // SAFETY: [register] the register is this queue's alone, and a half of it has room for the WQE, which is
             // the only one.
-            unsafe { self.blocks.ring_blue_flame(last, blocks) }
+            unsafe { self.blocks.ring_blue_flame(last, start, end) }
         } else {
-            self.blocks.ring_with(first_word);
+            self.blocks.ring_with(first_word, end);
         }
         self.has_inline = false;
-    }
-
-    /// Returns `true` if the doorbell copies the last WQE to the register: if it is the only WQE that no doorbell has
-    /// covered, and libmlx5 would copy it. `blocks` and `has_inline` describe it.
-    #[inline(always)]
-    fn is_copied(&self, first_word: Be64, blocks: u32, has_inline: bool) -> bool {
-        let wanted = match self.blue_flame {
-            BlueFlame::Never => false,
-            BlueFlame::Inline => has_inline,
-            BlueFlame::Always => true,
-        };
-        wanted && self.blocks.is_single() && blocks <= COPIED_BLOCKS && ControlSegment::units_of(first_word.get()) > 1
     }
 }
 
@@ -390,16 +392,17 @@ impl<T: Copy> Drop for Posting<'_, T> {
             return;
         }
         let queue = &mut *self.queue;
-        let unrung = queue.blocks.unrung();
-        if unrung == 0 {
+        if queue.blocks.unrung() == 0 {
             return;
         }
+        let (start, end) = (queue.blocks.last(), queue.posted());
         let (last, first_word) = queue.blocks.last_wqe();
         if queue.signals_last {
             queue.note_asked(queue.posted());
-            queue.blocks.add_to_last(ControlSegment::CQ_UPDATE);
+            // SAFETY: a WQE that no doorbell has covered.
+            unsafe { BasicBlocks::add(last, ControlSegment::CQ_UPDATE) }
         }
         // SAFETY: a WQE that no doorbell has covered.
-        unsafe { queue.ring(last, first_word, unrung, queue.has_inline) }
+        unsafe { queue.ring(last, first_word, start, end, queue.has_inline) }
     }
 }

@@ -62,16 +62,22 @@ impl Writer {
         Self { next, start: blocks.start(), end: blocks.end() }
     }
 
-    /// Writes a payload with this number of inline bytes and units.
+    /// Writes a payload with this number of inline bytes and units. `is_in_block` says that the WQE has one block.
     ///
     /// # Safety
     /// [`Payload::measure`] has returned both, and the WQE has the units left.
     #[inline(always)]
-    pub(super) unsafe fn payload<I: Pieces>(&mut self, payload: Payload<'_, I>, inline: usize, units: usize) {
+    pub(super) unsafe fn payload<I: Pieces>(
+        &mut self,
+        payload: Payload<'_, I>,
+        inline: usize,
+        units: usize,
+        is_in_block: bool,
+    ) {
         // SAFETY: the caller's WQE has the units of these segments left.
         unsafe {
             if inline > 0 {
-                self.inline(payload.inline, inline);
+                self.inline(payload.inline, inline, is_in_block);
             }
             let gathered = units - InlineHeader::units(inline);
             if gathered == payload.sges.len() && self.has_room(gathered) {
@@ -128,16 +134,17 @@ impl Writer {
         }
     }
 
-    /// Writes an inline segment of the `len` bytes that `pieces` have together.
+    /// Writes an inline segment of the `len` bytes that `pieces` have together. `is_in_block` says that the WQE has one
+    /// block.
     ///
     /// # Safety
     /// The WQE has [`InlineHeader::units`] left for `len` bytes.
     #[inline(always)]
-    pub(super) unsafe fn inline(&mut self, pieces: impl Pieces, len: usize) {
+    pub(super) unsafe fn inline(&mut self, pieces: impl Pieces, len: usize, is_in_block: bool) {
         let end = InlineHeader::SIZE + len;
         // SAFETY: `next` is not after the end of the same ring. The caller's WQE has units left: free blocks.
         unsafe {
-            if end > self.end.offset_from(self.next) as usize {
+            if !is_in_block && end > self.end.offset_from(self.next) as usize {
                 *self = self.inline_around_end(pieces, len);
                 return;
             }

@@ -14,8 +14,8 @@ on_each_path! {
     what_no_cqe_has_covered_comes_back_with_its_queue_pair
     a_full_queue_of_a_queue_pair_in_error
 }
-// Through verbs each request has a CQE.
-on_each_path!(direct_only, Direct, buffers_return_with_the_request_that_has_a_cqe);
+// Through verbs each request has a CQE, and makes room with the next poll.
+on_each_path!(direct_only, Direct, buffers_return_with_the_request_that_has_a_cqe each_completion_makes_room);
 
 /// Receives of each far end.
 const RECEIVES: u32 = 256;
@@ -86,6 +86,26 @@ fn fill_again(path: Path, sends: u32, count: u32) {
 fn a_full_queue_makes_room(path: Path) {
     for (sends, count) in [(1, 200), (2, 200), (4, 1000)] {
         fill_again(path, sends, count);
+    }
+}
+
+/// The CQ has room for the requests of a full queue: also for one that is posted after a single completion was taken.
+fn each_completion_makes_room(path: Path) {
+    for has_signal in [true, false] {
+        let mut w = connections(path, &config(4).max_unsignaled(0));
+        let queue = w.queue(0);
+        let send = |w: &mut Sending| {
+            let request = w.sender.post(queue).unwrap();
+            let request = if has_signal { request } else { request.unsignaled() };
+            request.send(*b"four").unwrap();
+        };
+        (0..w.sender.capacity(queue)).for_each(|_| send(&mut w));
+        for _ in 0..100 {
+            assert!(!receive(&mut w).is_empty());
+            let is_returned = w.sender.next().is_some_and(|done| done.is_ok());
+            assert_eq!(is_returned, has_signal);
+            send(&mut w);
+        }
     }
 }
 
@@ -162,14 +182,22 @@ fn only_signaled_requests_are_returned(path: Path) {
     }
 }
 
+/// Every order of four requests with and without buffers, of which the last has a CQE.
 fn buffers_return_with_the_request_that_has_a_cqe(path: Path) {
     let mut w = connections(path, &config(64).max_unsignaled(3));
-    for _ in 0..50 {
-        for outstanding in [2, 4, 6, 0] {
-            post_buffers(&mut w, 0, 0);
+    for with_buffers in (0..16_u32).chain((0..16).rev()) {
+        let mut outstanding = 0;
+        for request in 0..4 {
+            if with_buffers >> request & 1 != 0 {
+                post_buffers(&mut w, 0, 0);
+                outstanding += 2;
+            } else {
+                assert!(post(&mut w, 0, 0));
+            }
             assert_eq!(receive(&mut w).len(), 1);
             assert!(w.sender.next().is_none());
-            assert_eq!(w.pool.available(), Sending::BUFFERS as usize - outstanding);
+            let outstanding = if request == 3 { 0 } else { outstanding };
+            assert_eq!(w.pool.available(), Sending::BUFFERS as usize - outstanding, "{with_buffers:04b}");
         }
     }
 }

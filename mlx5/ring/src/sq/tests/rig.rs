@@ -108,6 +108,8 @@ impl Device {
 pub struct Rig {
     pub queue: SendQueue<u32>,
     pub device: Device,
+    /// Whether a request is posted with a doorbell of its own, or in a posting that rings.
+    pub is_single: bool,
     _records: Box<[MaybeUninit<Record<u32>>]>,
     _arena: Arena,
 }
@@ -129,7 +131,7 @@ impl Rig {
         // SAFETY: [exclusive] [register] memory of the arena, which lives as long as the queue, as the box does.
         let queue = unsafe { SendQueue::new(layout, config, storage) }.unwrap();
         let device = Device { ring, count, record, register, next: 0, queue: VecDeque::new() };
-        Self { queue, device, _records: records, _arena: arena }
+        Self { queue, device, is_single: false, _records: records, _arena: arena }
     }
 
     /// Starts again, as if `index` blocks had gone through the queue, the last `silent` of them without a CQE.
@@ -140,13 +142,16 @@ impl Rig {
         self.device.start_at(index);
     }
 
-    /// Posts a SEND of so many blocks with a doorbell of its own.
+    /// Posts a SEND of so many blocks, and rings.
     pub fn send(&mut self, blocks: u32, flags: Flags, data: u32) -> Result<(), PostError> {
         static BYTES: [u8; 1024] = [0x5a; 1024];
         let pieces = [&BYTES[..inline_of(blocks)]];
         let payload = Payload::inline(&pieces);
         // SAFETY: inline bytes alone.
-        unsafe { self.queue.posting().send(payload, Immediate::None, flags, data) }
+        unsafe {
+            let mut posting = if self.is_single { self.queue.posting_singly() } else { self.queue.posting() };
+            posting.send(payload, Immediate::None, flags, data)
+        }
     }
 
     /// Completes the WQE that `wqe_counter` names; returns what is retired, of which the last is that one.
