@@ -4,6 +4,7 @@
 //! `cargo bench -p doorbell-benches --bench device`
 
 mod ours;
+mod place;
 mod side;
 mod special;
 mod theirs;
@@ -11,16 +12,17 @@ mod theirs;
 mod turns;
 
 use std::cell::RefCell;
+use std::env;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, exit};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use std::{env, fs};
 
 use criterion::Criterion;
-use doorbell::{Context, Path};
+use doorbell::Path;
 use ours::Ours;
+use place::Place;
 use special::{FRAMES, Frames, Tags};
 use theirs::Theirs;
 use turns::{Row, Step};
@@ -28,74 +30,43 @@ use turns::{Row, Step};
 /// Messages of a step that counts messages.
 const STREAM: u32 = 128;
 
-/// The first device whose rings doorbell drives and whose port is up.
-fn device() -> Option<Context> {
-    let contexts = doorbell::devices().ok()?;
-    let mut contexts = contexts.iter().filter_map(|device| device.open().ok());
-    contexts.find(|context| {
-        let is_up = context.query_port(1).is_ok_and(|port| port.state == doorbell::raw::rdma_core_sys::IBV_PORT_ACTIVE);
-        is_up && context.auto_path().0 == Path::Direct
-    })
-}
-
-/// Name and kind of the device, and its firmware.
-fn describe(context: &Context) -> String {
-    let folder = context.sysfs_path();
-    let description = fs::read_to_string(folder.join("node_desc")).unwrap_or_default();
-    if description.starts_with("soft-mlx5") {
-        return format!("{} (soft-mlx5)", context.name());
-    }
-    let pci = fs::read_link(folder.join("device")).unwrap_or_default();
-    let pci = pci.file_name().map_or("no PCI device".into(), |pci| pci.to_string_lossy().into_owned());
-    format!("{} ({pci}, firmware {})", context.name(), context.firmware())
-}
-
-/// Runs this program again on soft-mlx5.
-fn on_soft_mlx5() -> ! {
+/// Runs this program again on soft-mlx5, which prints why no adapter was taken.
+fn on_soft_mlx5(reasons: &str) -> ! {
     let program = env::current_exe().unwrap_or_else(|_| PathBuf::from("device"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_bench"));
     command.args(["on-soft-mlx5", "--"]).arg(program).args(env::args_os().skip(1));
-    let error = command.env(AGAIN, "1").exec();
+    let error = command.env(NOT_TAKEN, reasons).exec();
     eprintln!("{}: {error}", env!("CARGO_BIN_EXE_bench"));
     exit(1)
 }
 
-/// Set when this program runs on soft-mlx5.
-const AGAIN: &str = "DOORBELL_BENCH_AGAIN";
+/// Set when this program runs on soft-mlx5: why no adapter was taken.
+const NOT_TAKEN: &str = "DOORBELL_BENCH_NOT_TAKEN";
 
 struct Suite<'a> {
     criterion: Criterion,
-    context: &'a Context,
+    place: &'a Place,
     device: String,
     rows: Vec<Row>,
 }
 
-/// A subject that is made when a filter has let one of its rows through, and shared by these rows.
-type Lazy<T> = Rc<RefCell<Option<T>>>;
+/// A subject that several rows share.
+type Shared<T> = Rc<RefCell<T>>;
 
-fn step<'a, T: 'a>(
-    side: &Lazy<T>,
-    make: impl FnOnce() -> T,
-    mut step: impl FnMut(&mut T) -> Duration + 'a,
-) -> Step<'a> {
-    side.borrow_mut().get_or_insert_with(make);
-    let side = Rc::clone(side);
-    Box::new(move || step(side.borrow_mut().as_mut().expect("made above")))
+fn step<'a, T: 'a>(subject: &Shared<T>, mut step: impl FnMut(&mut T) -> Duration + 'a) -> Step<'a> {
+    let subject = Rc::clone(subject);
+    Box::new(move || step(&mut subject.borrow_mut()))
 }
 
 /// The same step of both libraries.
 macro_rules! both {
-    ($suite:ident, $sides:expr, $shared:literal, $step:expr) => {{
-        let context = $suite.context;
-        let (ours, theirs) = $sides;
-        move || {
-            vec![
-                step(ours, || Ours::new(context, $shared).expect("queue pairs of doorbell"), $step),
-                step(theirs, || Theirs::new(context, $shared), $step),
-            ]
-        }
-    }};
+    ($sides:ident, $step:expr) => {
+        || vec![step(&$sides.0, $step), step(&$sides.1, $step)]
+    };
 }
+
+/// Queue pairs of both libraries.
+type Sides = (Shared<Ours>, Shared<Theirs>);
 
 impl Suite<'_> {
     fn compare<'a>(&mut self, what: &str, messages: u64, against: &str, make: impl Fn() -> Vec<Step<'a>>) {
@@ -104,67 +75,54 @@ impl Suite<'_> {
         self.rows.extend(turns::compare(&mut self.criterion, &title, messages, &names, make));
     }
 
-    fn messages(&mut self) {
-        let (ours, theirs) = (Lazy::default(), Lazy::default());
-        let sides = (&ours, &theirs);
+    fn messages(&mut self, sides: &Sides) {
         for len in [8, 64, 512, 4096] {
-            let make = both!(self, sides, false, move |side| side::send_and_answer(side, len));
+            let make = both!(sides, move |side| side::send_and_answer(side, len));
             self.compare(&format!("SEND of {len} bytes, half round trip"), 1, LIBMLX5, make);
         }
         for len in [8, 64, 512, 4096] {
             let mut last = 0;
-            let make = both!(self, sides, false, move |side| side::write_and_answer(side, len, &mut last));
+            let make = both!(sides, move |side| side::write_and_answer(side, len, &mut last));
             self.compare(&format!("RDMA WRITE of {len} bytes, half round trip"), 1, LIBMLX5, make);
         }
         for len in [8, 64, 512, 4096] {
-            let make = both!(self, sides, false, move |side| side::read(side, len));
+            let make = both!(sides, move |side| side::read(side, len));
             self.compare(&format!("RDMA READ of {len} bytes, to completion"), 1, LIBMLX5, make);
         }
         for batch in [1, 8, 32] {
-            let make = both!(self, sides, false, move |side| side::stream(side, STREAM, batch));
+            let make = both!(sides, move |side| side::stream(side, STREAM, batch));
             self.compare(&format!("SEND in batches of {batch}"), STREAM.into(), LIBMLX5, make);
         }
     }
 
-    fn shared(&mut self) {
-        let (ours, theirs) = (Lazy::default(), Lazy::default());
-        let sides = (&ours, &theirs);
-        let make = both!(self, sides, true, |side| side::send_and_answer(side, 64));
+    fn shared(&mut self, sides: &Sides) {
+        let make = both!(sides, |side| side::send_and_answer(side, 64));
         self.compare("SEND of 64 bytes to an SRQ, half round trip", 1, LIBMLX5, make);
-        let make = both!(self, sides, true, |side| side::stream(side, STREAM, 32));
+        let make = both!(sides, |side| side::stream(side, STREAM, 32));
         self.compare("SEND to an SRQ in batches of 32", STREAM.into(), LIBMLX5, make);
     }
 
     fn tags(&mut self) {
-        let context = self.context;
-        let paths = [Path::Direct, Path::Verbs];
-        let by_device = match Tags::new(context, Path::Direct) {
-            Ok(tags) => tags.offload(),
-            Err(error) => return println!("tags: not measured: {error}"),
+        let tags = |path| Tags::new(self.place, path);
+        let (direct, verbs) = match (tags(Path::Direct), tags(Path::Verbs)) {
+            (Ok(direct), Ok(verbs)) => (direct, verbs),
+            (Err(error), _) | (_, Err(error)) => return println!("tags: not measured: {error}"),
         };
-        let make = || {
-            let tags = |path| Tags::new(context, path).expect("a list of tags");
-            paths.map(tags).into_iter().map(|mut tags| Box::new(move || tags.step()) as Step).collect()
-        };
-        let matched = if by_device { "by the device" } else { "by the library" };
+        let matched = if direct.offload() { "by the device" } else { "by the library" };
+        let tags = [direct, verbs].map(|tags| Rc::new(RefCell::new(tags)));
+        let make = || tags.iter().map(|tags| step(tags, Tags::step)).collect();
         self.compare(&format!("SEND to a tag, matched {matched}"), 1, VERBS, make);
     }
 
     fn frames(&mut self) {
-        let name = self.context.name().to_owned();
         // One rule for each receiver: two rules of one address would give each frame to both.
-        let frames = |path, last| Frames::new(&name, [2, 0, 0, 0, 9, last], path);
-        if let Err(error) = frames(Path::Direct, 1) {
-            return println!("frames: not measured: {error}");
-        }
-        let make = || {
-            let made = [(Path::Direct, 2), (Path::Verbs, 3)].map(|(path, last)| frames(path, last));
-            let steps = made.into_iter().map(|made| {
-                let mut made = made.expect("frames");
-                Box::new(move || made.step()) as Step
-            });
-            steps.collect()
+        let frames = |path, last| Frames::new(self.place, [2, 0, 0, 0, 9, last], path);
+        let (direct, verbs) = match (frames(Path::Direct, 1), frames(Path::Verbs, 2)) {
+            (Ok(direct), Ok(verbs)) => (direct, verbs),
+            (Err(error), _) | (_, Err(error)) => return println!("frames: not measured: {error}"),
         };
+        let frames = [direct, verbs].map(|frames| Rc::new(RefCell::new(frames)));
+        let make = || frames.iter().map(|frames| step(frames, Frames::step)).collect();
         self.compare("frames in bursts of 32", FRAMES.into(), VERBS, make);
     }
 }
@@ -174,27 +132,33 @@ const VERBS: &str = "the verbs path (libmlx5)";
 
 fn main() {
     let began = Instant::now();
-    let Some(context) = device() else {
-        if env::var_os(AGAIN).is_some() {
-            eprintln!("device: soft-mlx5 has no device whose port is up");
+    let not_taken = env::var(NOT_TAKEN).ok();
+    let (place, sides) = match (Place::find(), &not_taken) {
+        (Ok(found), _) => found,
+        (Err(reasons), None) => {
+            println!("{reasons}\ndevice: this runs on soft-mlx5, which has no timing of its own");
+            on_soft_mlx5(&reasons);
+        }
+        (Err(reasons), Some(_)) => {
+            eprintln!("{reasons}");
             exit(1);
         }
-        println!(
-            "device: there is no mlx5 device whose port is up: this runs on soft-mlx5, which has no timing of its own"
-        );
-        on_soft_mlx5();
     };
-    let device = describe(&context);
+    let device = place.describe();
     println!("device: {device}");
     pin();
     let criterion = turns::criterion(20, Duration::from_millis(1000));
-    let mut suite = Suite { criterion, context: &context, device, rows: Vec::new() };
-    suite.messages();
-    suite.shared();
+    let mut suite = Suite { criterion, place: &place, device, rows: Vec::new() };
+    let [own, shared] = sides.map(|(ours, theirs)| (Rc::new(RefCell::new(ours)), Rc::new(RefCell::new(theirs))));
+    suite.messages(&own);
+    suite.shared(&shared);
     suite.tags();
     suite.frames();
     suite.criterion.final_summary();
     turns::finish("device", &suite.device, &suite.rows, began);
+    if let Some(reasons) = not_taken {
+        println!("{reasons}");
+    }
 }
 
 /// Pins this thread to the last processor that it may run on. A thread of the device was started before.

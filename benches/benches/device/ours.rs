@@ -1,10 +1,11 @@
 //! doorbell.
 
 use doorbell::{
-    Buffer, BufferPool, Context, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, ReceiveFrom,
-    Receiver, RemoteAccess, RemoteMemory, RemoteRegion, Result, RqConfig, Sender, SqId, SrqConfig,
+    Buffer, BufferPool, CqConfig, Path, PoolConfig, ProtectionDomain, QueuePair, ReceiveFrom, Receiver, RemoteAccess,
+    RemoteMemory, RemoteRegion, Result, RqConfig, Sender, SqId, SrqConfig,
 };
 
+use crate::place::Place;
 use crate::side::{INLINE, LONGEST, RECEIVES, Side, until};
 
 struct End {
@@ -26,14 +27,14 @@ pub struct Ours {
 }
 
 impl End {
-    fn new(pd: &ProtectionDomain, shared: bool) -> Result<Self> {
+    fn new(place: &Place, pd: &ProtectionDomain, shared: bool) -> Result<Self> {
         let mut receiver = Receiver::new(pd, &CqConfig::new(RECEIVES).path(Path::Direct))?;
         let mut sender = Sender::new(pd, &CqConfig::new(2 * RECEIVES).path(Path::Direct))?;
         let from: ReceiveFrom = match shared {
             true => receiver.create_srq(&SrqConfig::new(RECEIVES - 1))?.into(),
             false => RqConfig::new(RECEIVES).into(),
         };
-        let config = QpConfig::rc().sends(RECEIVES).max_inline(INLINE as u32).remote_write(true).remote_read(true);
+        let config = place.config().sends(RECEIVES).max_inline(INLINE as u32).remote_write(true).remote_read(true);
         let qp = QueuePair::builder(&config).receive(&mut receiver, from).send(&mut sender).build()?;
         let pool = BufferPool::new(pd, &PoolConfig::new(RECEIVES + 1, LONGEST as u32))?;
         match (from, qp.receive_queue()) {
@@ -58,9 +59,9 @@ const READ: u64 = 1;
 
 impl Ours {
     /// Makes both ends; with `shared` they receive from SRQs.
-    pub fn new(context: &Context, shared: bool) -> Result<Self> {
-        let pd = context.alloc_pd()?;
-        let mut ends = [End::new(&pd, shared)?, End::new(&pd, shared)?];
+    pub fn new(place: &Place, shared: bool) -> Result<Self> {
+        let pd = place.context.alloc_pd()?;
+        let mut ends = [End::new(place, &pd, shared)?, End::new(place, &pd, shared)?];
         let addresses = [ends[1].qp.address()?, ends[0].qp.address()?];
         for (end, peer) in ends.iter_mut().zip(&addresses) {
             end.qp.connect(peer)?;

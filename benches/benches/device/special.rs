@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use doorbell::frames::{Flow, FlowRule, FrameConfig, FrameReceiver};
 use doorbell::tags::{PeerId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer};
-use doorbell::{Buffer, BufferPool, Context, CqConfig, Error, Path, PoolConfig, QpConfig, Result, Sender};
+use doorbell::{Buffer, BufferPool, CqConfig, Error, Path, PoolConfig, Result, Sender};
 
+use crate::place::Place;
 use crate::side::until;
 
 /// Bytes of a message or a frame.
@@ -25,14 +26,14 @@ pub struct Tags {
 
 impl Tags {
     /// Makes both.
-    pub fn new(context: &Context, path: Path) -> Result<Self> {
-        let pd = context.alloc_pd()?;
+    pub fn new(place: &Place, path: Path) -> Result<Self> {
+        let pd = place.context.alloc_pd()?;
         let config = TagMatchingConfig::new(16).cq(CqConfig::new(1).path(path));
         let [mut receiver, mut sender] = [TagMatchingSrq::new(&pd, &config)?, TagMatchingSrq::new(&pd, &config)?];
         let pool = BufferPool::new(&pd, &PoolConfig::new(256, 2 * LEN))?;
         receiver.keep_filled(&pool)?;
         sender.keep_filled(&pool)?;
-        let config = QpConfig::rc().sends(32).min_rnr_timer(1);
+        let config = place.config().sends(32).min_rnr_timer(1);
         let (peer, from) = (sender.add_peer(&config)?, receiver.add_peer(&config)?);
         let addresses = (sender.address(peer)?, receiver.address(from)?);
         sender.connect(peer, &addresses.1)?;
@@ -85,14 +86,15 @@ pub struct Frames {
 
 impl Frames {
     /// Makes both, and sends a first burst.
-    pub fn new(name: &str, mac: [u8; 6], path: Path) -> Result<Self> {
+    pub fn new(place: &Place, mac: [u8; 6], path: Path) -> Result<Self> {
+        let (name, port) = (place.context.name(), place.port);
         let cq = CqConfig::new(1).path(path);
-        let config = FrameConfig::new().plain(1024, 2048).cq(cq);
+        let config = FrameConfig::new().port(port).plain(1024, 2048).cq(cq);
         let receiver = FrameReceiver::new(&doorbell::open(name)?.alloc_pd()?, &config)?;
         let rule = receiver.attach(&Flow::mac(mac))?;
         let pd = doorbell::open(name)?.alloc_pd()?;
         let mut sender = Sender::new(&pd, &CqConfig::new(1024))?;
-        let config = FrameConfig::new().plain(4, 2048).sends(256).max_inline(LEN);
+        let config = FrameConfig::new().port(port).plain(4, 2048).sends(256).max_inline(LEN);
         let queue = FrameReceiver::with_sender(&pd, &config, &mut sender)?;
         let mut frame = [0; LEN as usize];
         frame[..6].copy_from_slice(&mac);

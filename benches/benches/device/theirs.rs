@@ -3,16 +3,14 @@
 use std::io;
 use std::ptr::{self, NonNull};
 
-use doorbell::Context;
 use doorbell::raw::rdma_core_sys::*;
 
+use crate::place::Place;
 use crate::side::{INLINE, LONGEST, RECEIVES, Side};
 
 #[path = "../../../soft-mlx5/tests/common/qp_states.rs"]
 mod qp_states;
 
-/// `IBV_LINK_LAYER_ETHERNET`, which the header keeps in an enumeration without a name.
-const LINK_LAYER_ETHERNET: u8 = 2;
 /// Completions that are polled at once, at most.
 const MOST: usize = 32;
 
@@ -41,9 +39,12 @@ const REMOTE: usize = SEND_FROM + LONGEST;
 /// One request in so many asks for a completion, as programs of libmlx5 do.
 const ASK: u32 = 32;
 
-fn made<T>(object: *mut T) -> *mut T {
-    assert!(!object.is_null(), "{}", io::Error::last_os_error());
-    object
+/// Returns the object that a function has made, or its name and why it failed.
+fn made<T>(function: &str, object: *mut T) -> Result<*mut T, String> {
+    if object.is_null() {
+        return Err(format!("{function}: {}", io::Error::last_os_error()));
+    }
+    Ok(object)
 }
 
 /// Two ends.
@@ -52,7 +53,12 @@ pub struct Theirs([End; 2]);
 impl End {
     /// # Safety
     /// An open context, and a live domain of a single thread and its protection domain.
-    unsafe fn new(context: *mut ibv_context, pd: *mut ibv_pd, thread: *mut ibv_pd, shared: bool) -> Self {
+    unsafe fn new(
+        context: *mut ibv_context,
+        pd: *mut ibv_pd,
+        thread: *mut ibv_pd,
+        shared: bool,
+    ) -> Result<Self, String> {
         let len = REMOTE + LONGEST;
         // Objects and memory stay until the process ends.
         let memory = NonNull::from(Box::leak(vec![7_u8; len].into_boxed_slice())).cast::<u8>();
@@ -67,19 +73,22 @@ impl End {
         let count = if shared { RECEIVES - 1 } else { RECEIVES };
         // SAFETY: the caller's objects, and initialised structures; the memory stays.
         unsafe {
-            let mr = made(ibv_reg_mr(pd, memory.as_ptr().cast(), len, access as _));
-            let receive_cq = made(ibv_create_cq_ex(context, &mut cq)).cast();
-            let send_cq = made(ibv_create_cq_ex(context, &mut cq)).cast();
+            let mr = made("ibv_reg_mr", ibv_reg_mr(pd, memory.as_ptr().cast(), len, access as _))?;
+            let receive_cq = made("ibv_create_cq_ex", ibv_create_cq_ex(context, &mut cq))?.cast();
+            let send_cq = made("ibv_create_cq_ex", ibv_create_cq_ex(context, &mut cq))?.cast();
             let mut init = ibv_srq_init_attr::default();
             (init.attr.max_wr, init.attr.max_sge) = (count, 1);
-            let srq = if shared { made(ibv_create_srq(thread, &mut init)) } else { ptr::null_mut() };
+            let srq = match shared {
+                true => made("ibv_create_srq", ibv_create_srq(thread, &mut init))?,
+                false => ptr::null_mut(),
+            };
             let mut init =
                 ibv_qp_init_attr { send_cq, recv_cq: receive_cq, srq, qp_type: IBV_QPT_RC, ..Default::default() };
             (init.cap.max_send_wr, init.cap.max_send_sge, init.cap.max_inline_data) = (RECEIVES, 1, INLINE as u32);
             if !shared {
                 (init.cap.max_recv_wr, init.cap.max_recv_sge) = (RECEIVES, 1);
             }
-            let qp = made(ibv_create_qp(thread, &mut init));
+            let qp = made("ibv_create_qp", ibv_create_qp(thread, &mut init))?;
             let (lkey, rkey) = ((*mr).lkey, (*mr).rkey);
             let start = memory.as_ptr().expose_provenance() as u64;
             let sge = |i| ibv_sge { addr: start + u64::from(i) * LONGEST as u64, length: LONGEST as u32, lkey };
@@ -92,7 +101,7 @@ impl End {
             };
             let receives = (0..).zip(sges.iter_mut()).map(receive).collect();
             let (silent, asked, done) = (0, 0, 0);
-            Self { receive_cq, send_cq, srq, qp, memory, lkey, rkey, receives, _sges: sges, silent, asked, done }
+            Ok(Self { receive_cq, send_cq, srq, qp, memory, lkey, rkey, receives, _sges: sges, silent, asked, done })
         }
     }
 
@@ -173,26 +182,26 @@ const fn no_completion() -> ibv_wc {
 
 impl Theirs {
     /// Makes both ends; with `shared` they receive from SRQs.
-    pub fn new(context: &Context, shared: bool) -> Self {
-        let raw = context.as_raw();
+    pub fn new(place: &Place, shared: bool) -> Result<Self, String> {
+        let raw = place.context.as_raw();
         // SAFETY: an open context, live objects, initialised structures.
         let mut ends = unsafe {
-            let pd = made(ibv_alloc_pd(raw));
-            let td = made(ibv_alloc_td(raw, &mut ibv_td_init_attr::default()));
+            let pd = made("ibv_alloc_pd", ibv_alloc_pd(raw))?;
+            let td = made("ibv_alloc_td", ibv_alloc_td(raw, &mut ibv_td_init_attr::default()))?;
             let mut attr = ibv_parent_domain_init_attr { pd, td, ..Default::default() };
-            let thread = made(ibv_alloc_parent_domain(raw, &mut attr));
-            [End::new(raw, pd, thread, shared), End::new(raw, pd, thread, shared)]
+            let thread = made("ibv_alloc_parent_domain", ibv_alloc_parent_domain(raw, &mut attr))?;
+            [End::new(raw, pd, thread, shared)?, End::new(raw, pd, thread, shared)?]
         };
         let qps = [ends[0].qp, ends[1].qp];
         for (at, end) in ends.iter_mut().enumerate() {
             // SAFETY: a live queue pair.
-            connect(context, end.qp, unsafe { (*qps[1 - at]).qp_num });
+            connect(place, end.qp, unsafe { (*qps[1 - at]).qp_num });
             for index in 0..end.receives.len() {
                 let wr = &raw mut end.receives[index];
                 end.post(wr);
             }
         }
-        Self(ends)
+        Ok(Self(ends))
     }
 
     #[inline(always)]
@@ -207,12 +216,11 @@ impl Theirs {
     }
 }
 
-/// Connects a queue pair with another one of port 1.
-fn connect(context: &Context, qp: *mut ibv_qp, peer: u32) {
-    let port = context.query_port(1).expect("a port");
+/// Connects a queue pair with another one of the port.
+fn connect(place: &Place, qp: *mut ibv_qp, peer: u32) {
     let mut attr = ibv_qp_attr {
-        port_num: 1,
-        path_mtu: port.active_mtu,
+        port_num: place.port,
+        path_mtu: place.attr.active_mtu,
         dest_qp_num: peer,
         qp_access_flags: IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
         max_dest_rd_atomic: 1,
@@ -223,13 +231,8 @@ fn connect(context: &Context, qp: *mut ibv_qp, peer: u32) {
         rnr_retry: 7,
         ..Default::default()
     };
-    (attr.ah_attr.dlid, attr.ah_attr.port_num) = (port.lid, 1);
-    if port.link_layer == LINK_LAYER_ETHERNET {
-        let mut gids = context.gids();
-        gids.retain(|gid| gid.port == 1);
-        // The newest kind last, of which the first is the one of the interface itself.
-        let gid = gids.iter().find(|gid| gid.kind == doorbell::GidKind::RoceV2).or(gids.first());
-        let gid = gid.expect("a GID of port 1");
+    (attr.ah_attr.dlid, attr.ah_attr.port_num) = (place.attr.lid, place.port);
+    if let Some(gid) = place.gid {
         attr.ah_attr.is_global = 1;
         attr.ah_attr.grh.dgid.raw = gid.raw;
         (attr.ah_attr.grh.sgid_index, attr.ah_attr.grh.hop_limit) = (gid.index as u8, 64);
