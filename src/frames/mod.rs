@@ -307,6 +307,12 @@ impl FrameReceiver {
         self.cq.path()
     }
 
+    /// Returns whether the CQEs of a striding queue number its WQEs modulo the size of the queue, and not up to 2^16.
+    /// doorbell reads both. `None` until the queue has gone round, for plain queues and on the verbs path.
+    pub fn has_masked_wqe_ids(&self) -> Option<bool> {
+        self.queue.has_masked_ids()
+    }
+
     /// Returns a clock that converts the [timestamps](Frame::timestamp), see
     /// [`Receiver::clock`](crate::Receiver::clock).
     ///

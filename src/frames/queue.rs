@@ -67,6 +67,14 @@ impl Queue {
         on_queue!(self, queue => unsafe { queue.recycle(count) });
     }
 
+    /// See [`FrameReceiver::has_masked_wqe_ids`](super::FrameReceiver::has_masked_wqe_ids).
+    pub(super) fn has_masked_ids(&self) -> Option<bool> {
+        match self {
+            Self::Direct(direct) => direct.ring.has_masked_ids(),
+            Self::Verbs(_) => None,
+        }
+    }
+
     /// Hands what was given back to the device.
     pub(super) fn ring_doorbell(&mut self, buffers: &Buffers) {
         match self {

@@ -22,7 +22,9 @@ pub struct Check {
 /// Requirements of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// Any device.
+    /// No message.
+    Nothing,
+    /// Messages through any device.
     Device,
     /// Rings that doorbell can drive: an mlx5 device.
     Rings,
@@ -58,7 +60,9 @@ pub struct Outcome {
 impl Outcome {
     /// Runs a check.
     pub fn of(check: &Check, lab: &mut Lab) -> Self {
-        let done = if check.needs == Needs::Rings && !lab.direct {
+        let done = if let Some(missing) = lab.missing.get(check.id) {
+            Err(Stop::Cannot(missing.clone()))
+        } else if check.needs == Needs::Rings && !lab.direct {
             let reason = lab.context.auto_path().1.map_or(String::new(), |reason| reason.to_string());
             Err(Stop::Cannot(format!("doorbell does not drive the rings of this device: {reason}")))
         } else if check.needs == Needs::Peer && lab.peer.is_none() {

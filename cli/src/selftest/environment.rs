@@ -2,17 +2,17 @@
 
 use super::check::{Check, Needs};
 use super::lab::Lab;
-use super::stop::{Stop, fail};
+use super::stop::Stop;
 use crate::info::names;
 use crate::process::Process;
 use crate::sysfs;
 
 pub const CHECKS: &[Check] = &[
-    Check { id: "A1", name: "device and firmware", needs: Needs::Device, run: device },
-    Check { id: "A2", name: "who drives it", needs: Needs::Device, run: driver },
-    Check { id: "A3", name: "limits and processors of this process", needs: Needs::Device, run: process },
-    Check { id: "A4", name: "port", needs: Needs::Device, run: port },
-    Check { id: "A5", name: "what the device offers", needs: Needs::Device, run: attributes },
+    Check { id: "A1", name: "device and firmware", needs: Needs::Nothing, run: device },
+    Check { id: "A2", name: "who drives it", needs: Needs::Nothing, run: driver },
+    Check { id: "A3", name: "limits and processors of this process", needs: Needs::Nothing, run: process },
+    Check { id: "A4", name: "port", needs: Needs::Nothing, run: port },
+    Check { id: "A5", name: "what the device offers", needs: Needs::Nothing, run: attributes },
 ];
 
 fn device(lab: &mut Lab) -> Result<String, Stop> {
@@ -70,24 +70,18 @@ fn process(lab: &mut Lab) -> Result<String, Stop> {
 }
 
 fn port(lab: &mut Lab) -> Result<String, Stop> {
-    const ACTIVE: u32 = 4;
-    let count = lab.context.attr().phys_port_cnt;
-    for number in 1..=count {
-        let attr = lab.context.query_port(number)?;
-        if attr.state == ACTIVE {
-            lab.use_port(number);
-            let gids = lab.context.gids();
-            let kinds = gids.iter().filter(|gid| gid.port == u32::from(number));
-            let kinds: Vec<_> = kinds.map(|gid| names::gid_kind(gid.kind)).collect();
-            return Ok(format!(
-                "{number} of {count}, {}, MTU code {}, GIDs: {}",
-                names::link_layer(attr.link_layer),
-                attr.active_mtu,
-                kinds.join(", ")
-            ));
-        }
-    }
-    fail("no port is active: see doorbell doctor")
+    let attr = lab.context.query_port(lab.port)?;
+    let gids = lab.context.gids();
+    let kinds = gids.iter().filter(|gid| gid.port == u32::from(lab.port));
+    let kinds: Vec<_> = kinds.map(|gid| names::gid_kind(gid.kind)).collect();
+    Ok(format!(
+        "{} of {}, {}, MTU code {}, GIDs: {}",
+        lab.port,
+        lab.context.attr().phys_port_cnt,
+        names::link_layer(attr.link_layer),
+        attr.active_mtu,
+        kinds.join(", ")
+    ))
 }
 
 fn attributes(lab: &mut Lab) -> Result<String, Stop> {

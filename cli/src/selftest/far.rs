@@ -1,6 +1,5 @@
 //! The queue pairs that send to the queue pairs of a [`Pair`](super::pair::Pair): of this process, or of the peer.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use doorbell::{
@@ -11,9 +10,8 @@ use doorbell::{
 use super::lab::Lab;
 use super::messages::{FarShape, Request, SeenCqe};
 use super::peer::RemoteFar;
-use super::rings::Tap;
+use super::rings::{SendTap, Tap};
 use super::stop::{Stop, fail};
-use super::witness::Witness;
 
 /// Queue key of datagrams.
 pub const QKEY: u32 = 0x1234_5678;
@@ -30,14 +28,13 @@ pub struct LocalFar {
     pd: ProtectionDomain,
     /// Buffers of long messages, from the first one on.
     long: Option<BufferPool>,
-    witness: Rc<RefCell<Witness>>,
 }
 
 struct Queue {
     qp: QueuePair,
     sender: Sender,
     to: Option<AddressHandle>,
-    tap: Option<Tap>,
+    tap: Option<(Tap, SendTap)>,
 }
 
 /// The configuration of queue pairs on either side.
@@ -66,11 +63,16 @@ impl LocalFar {
             // SAFETY: a live queue pair.
             let cq = unsafe { (*qp.as_raw()).send_cq };
             let watched = lab.direct && shape.watched;
-            let tap = if watched { Some(Tap::new(cq, &lab.witness)?) } else { None };
+            let tap = match watched {
+                true => Some((Tap::new(cq, &lab.witness)?, SendTap::new(qp.as_raw(), &lab.witness)?)),
+                false => None,
+            };
             queues.push(Queue { qp, sender, to: None, tap });
         }
-        let (datagrams, pd, witness) = (shape.datagrams, lab.pd.clone(), Rc::clone(&lab.witness));
-        Ok(Self { queues, _receiver: receiver, datagrams, pd, long: None, witness })
+        let mut witness = lab.witness.borrow_mut();
+        witness.made("queue pairs", shape.qps);
+        witness.made("CQs", 1 + shape.qps);
+        Ok(Self { queues, _receiver: receiver, datagrams: shape.datagrams, pd: lab.pd.clone(), long: None })
     }
 
     /// Returns the addresses of the queue pairs.
@@ -122,14 +124,15 @@ impl LocalFar {
     pub fn poll(&mut self, qp: usize) -> Option<(WcStatus, u32)> {
         let queue = self.queues.get_mut(qp)?;
         // The tap must look at a CQE before it is taken: afterwards the CQE may be overwritten.
-        if queue.tap.as_mut().is_some_and(|tap| tap.look() == 0) {
+        if queue.tap.as_mut().is_some_and(|(tap, _)| tap.look() == 0) {
             return None;
         }
         let done = match queue.sender.next()? {
             Ok(_) => (WcStatus::SUCCESS, 0),
             Err(failure) => (failure.status, failure.vendor_err),
         };
-        if let Some(tap) = &mut queue.tap {
+        if let Some((tap, wqes)) = &mut queue.tap {
+            wqes.executed(tap.oldest());
             tap.take(1);
         }
         Some(done)
@@ -138,7 +141,7 @@ impl LocalFar {
     /// Returns the CQEs of a queue pair that were seen since the last call.
     pub fn news(&mut self, qp: usize) -> Vec<SeenCqe> {
         let tap = self.queues.get_mut(qp).and_then(|queue| queue.tap.as_mut());
-        tap.map_or(Vec::new(), Tap::news)
+        tap.map_or(Vec::new(), |(tap, _)| tap.news())
     }
 }
 
@@ -161,13 +164,10 @@ fn posted<P>(done: Result<(), Refused<P, NotSent>>) -> Result<(), Stop> {
 }
 
 impl Drop for LocalFar {
-    /// Looks at CQEs that came too late for the checks. The numbers may come back.
+    /// Looks at CQEs that came too late for the checks.
     fn drop(&mut self) {
-        for Queue { qp, tap, .. } in &mut self.queues {
-            if let Some(tap) = tap {
-                tap.look();
-            }
-            self.witness.borrow_mut().forget(qp.qp_num());
+        for (tap, _) in self.queues.iter_mut().filter_map(|queue| queue.tap.as_mut()) {
+            tap.look();
         }
     }
 }
@@ -224,7 +224,7 @@ impl Far {
     /// Returns the CQEs of a queue pair, the oldest first; `None` where nothing watches them.
     pub fn cqes(&self, qp: usize) -> Option<Vec<[u8; 64]>> {
         match self {
-            Self::Here(far) => far.queues[qp].tap.as_ref().map(|tap| tap.seen.clone()),
+            Self::Here(far) => far.queues[qp].tap.as_ref().map(|(tap, _)| tap.seen.clone()),
             Self::There(far) => Some(far.seen[qp].clone()).filter(|seen| !seen.is_empty()),
         }
     }

@@ -1,6 +1,7 @@
 //! The device under test, and the other state that all checks share.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,8 +9,9 @@ use std::time::{Duration, Instant};
 use doorbell::{Context, Path, ProtectionDomain};
 
 use super::peer::Peer;
+use super::prerequisites;
 use super::stop::Stop;
-use super::witness::Witness;
+use super::witness::{Rule, Witness};
 use crate::args::SelftestArgs;
 use crate::doctor::counters::Counters;
 use crate::sysfs;
@@ -28,6 +30,10 @@ pub struct Lab {
     pub port: u8,
     /// Entry of the GID table that is used, instead of the one that doorbell takes.
     pub gid_index: Option<u8>,
+    /// Prerequisites that the machine lacks, by the check that says so. Checks that send nothing run without them.
+    pub missing: BTreeMap<&'static str, String>,
+    /// Differences from the expected values on which nothing depends, by the check that found them.
+    pub notes: BTreeMap<&'static str, String>,
     /// Fewer messages.
     pub quick: bool,
     /// So long are messages checked for memory order, instead of some seconds.
@@ -40,6 +46,8 @@ pub struct Lab {
     pub descriptors: usize,
     /// Counters of the port before anything was sent.
     pub counters: Counters,
+    /// Whether signatures of CQEs say anything, once that is known.
+    pub rule: Option<Rule>,
     /// State of the generator of random numbers.
     seed: u64,
 }
@@ -57,15 +65,22 @@ impl Lab {
             model,
             port: 1,
             gid_index: args.gid_index,
+            missing: BTreeMap::new(),
+            notes: BTreeMap::new(),
             quick: args.quick,
             soak: args.soak,
             peer: None,
             witness,
             descriptors,
             counters: Counters::default(),
+            rule: None,
             seed: 0x9e37_79b9_7f4a_7c15,
         };
-        lab.use_port(1);
+        lab.port = prerequisites::active_port(&lab.context).unwrap_or(1);
+        lab.counters = lab.read_counters();
+        let of_port = prerequisites::of_port(&lab.context, lab.port, lab.gid_index)?;
+        let missing = [("A3", prerequisites::of_memory(&lab.pd)), ("A4", of_port)];
+        lab.missing = missing.into_iter().filter_map(|(check, why)| Some((check, why?))).collect();
         Ok(lab)
     }
 
@@ -74,10 +89,9 @@ impl Lab {
         sysfs::read(&self.context.sysfs_path().join("board_id")).unwrap_or("unknown".into())
     }
 
-    /// Messages go through that port.
-    pub fn use_port(&mut self, port: u8) {
-        self.port = port;
-        self.counters = self.read_counters();
+    /// Notes a difference on which nothing depends.
+    pub fn note(&mut self, check: &'static str, what: impl Into<String>) {
+        self.notes.entry(check).and_modify(|note| *note += "; ").or_default().push_str(&what.into());
     }
 
     /// Returns the counters of the port as they are now.
@@ -126,19 +140,24 @@ impl Iterator for Rounds {
 
 /// Ends a wait in which nothing happens any more.
 ///
-/// It counts processor time of this process, which grows while it waits: on a busy machine time passes without any
-/// work.
+/// Time must pass, and this process must have worked while it waited: on a busy machine time passes without any work.
 pub struct Patience {
-    since: Duration,
+    since: Instant,
+    worked: Duration,
+    of_acknowledgements: bool,
 }
 
-/// Longest processor time without progress. It is shorter after the first stall: such a device stalls again, and the
-/// run must end.
-const LONGEST: [Duration; 2] = [Duration::from_millis(600), Duration::from_millis(150)];
+/// Longest time without progress, and the processor time in it. Both are shorter after the first stall: such a device
+/// stalls again, and the run must end.
+const LONGEST: [(Duration, Duration); 2] =
+    [(Duration::from_secs(3), Duration::from_millis(600)), (Duration::from_secs(1), Duration::from_millis(150))];
 static STALLED: AtomicBool = AtomicBool::new(false);
 /// The factor for both where another host takes part.
 const FARTHER: u32 = 5;
 static FAR_AWAY: AtomicBool = AtomicBool::new(false);
+/// Longest time for acknowledgements that never come. Firmware takes short timeouts as code 16 or 17, and may wait four
+/// times as long: a try takes 2.1 s at most.
+const TIMEOUTS: Duration = Duration::from_secs(15);
 
 /// Says that another host takes part.
 pub fn another_host() {
@@ -148,22 +167,30 @@ pub fn another_host() {
 impl Patience {
     /// Waits from now on.
     pub fn new() -> Self {
-        Self { since: processor_time() }
+        Self { since: Instant::now(), worked: processor_time(), of_acknowledgements: false }
+    }
+
+    /// Waits from now on until a sender gives up on a peer that does not answer.
+    pub fn of_acknowledgements() -> Self {
+        Self { of_acknowledgements: true, ..Self::new() }
     }
 
     /// Something has happened.
     pub fn renew(&mut self) {
-        self.since = processor_time();
+        (self.since, self.worked) = (Instant::now(), processor_time());
     }
 
     /// Lets others work; fails when nothing has happened for too long.
     pub fn wait(&self, what: impl FnOnce() -> String) -> Result<(), Stop> {
         std::thread::yield_now();
-        let mut longest = LONGEST[usize::from(STALLED.load(Ordering::Relaxed))];
+        let (mut longest, mut work) = LONGEST[usize::from(STALLED.load(Ordering::Relaxed))];
         if FAR_AWAY.load(Ordering::Relaxed) {
-            longest *= FARTHER;
+            (longest, work) = (longest * FARTHER, work * FARTHER);
         }
-        if processor_time().saturating_sub(self.since) < longest {
+        if self.of_acknowledgements {
+            longest = longest.max(TIMEOUTS);
+        }
+        if self.since.elapsed() < longest || processor_time().saturating_sub(self.worked) < work {
             return Ok(());
         }
         STALLED.store(true, Ordering::Relaxed);

@@ -10,10 +10,10 @@ pub const CHECKS: &[Check] = &[
     Check {
         id: "J51",
         name: "no descriptor and no object of the device is left",
-        needs: Needs::Device,
+        needs: Needs::Nothing,
         run: descriptors,
     },
-    Check { id: "J52", name: "counters of trouble", needs: Needs::Device, run: counters },
+    Check { id: "J52", name: "counters of trouble", needs: Needs::Nothing, run: counters },
 ];
 
 /// Open descriptors of this process.

@@ -160,6 +160,10 @@ impl Pair {
         if shape.fill {
             pair.fill()?;
         }
+        let mut witness = lab.witness.borrow_mut();
+        witness.made("queue pairs", shape.qps);
+        witness.made("CQs", 1);
+        witness.made("SRQs", shape.srq.into());
         Ok(pair)
     }
 
@@ -209,7 +213,11 @@ impl Pair {
 
     /// Waits for the completion of a send: its status and vendor syndrome.
     pub fn completed(&mut self, qp: usize) -> Result<(WcStatus, u32), Stop> {
-        let patience = Patience::new();
+        self.completed_within(qp, &Patience::new())
+    }
+
+    /// Waits so long for the completion of a send: its status and vendor syndrome.
+    pub fn completed_within(&mut self, qp: usize, patience: &Patience) -> Result<(WcStatus, u32), Stop> {
         loop {
             if let Some(done) = self.poll_send(qp)? {
                 return Ok(done);
@@ -321,8 +329,8 @@ impl Drop for Pair {
         if let Some(tap) = &mut self.tap {
             tap.look();
         }
+        // Queue pairs of a peer have no tap here.
         let mut witness = self.witness.borrow_mut();
-        let numbers = self.near.iter().map(QueuePair::qp_num).chain(self.senders.iter().copied());
-        numbers.for_each(|number| witness.forget(number));
+        self.senders.iter().for_each(|number| witness.forget(*number));
     }
 }

@@ -5,6 +5,7 @@ use doorbell::{Buffer, WcFlags};
 use super::check::{Check, Needs};
 use super::lab::Lab;
 use super::layout::counter;
+use super::messages::Request;
 use super::pair::{Pair, Shape};
 use super::rings::Wqes;
 use super::stop::{Stop, fail, same};
@@ -22,6 +23,7 @@ pub const CHECKS: &[Check] = &[
     Check { id: "C14", name: "messages over several buffers, and of no bytes", needs: Needs::Device, run: scattered },
     Check { id: "C16", name: "datagrams, their source and header", needs: Needs::Device, run: datagrams },
     Check { id: "C17", name: "immediate data", needs: Needs::Device, run: immediate },
+    Check { id: "C19", name: "an SRQ of ten queue pairs", needs: Needs::Device, run: of_many },
     Check { id: "C18", name: "recycling in order writes no WQE", needs: Needs::Rings, run: recycled },
 ];
 
@@ -92,6 +94,40 @@ fn out_of_order(lab: &mut Lab) -> Result<String, Stop> {
     }
     same("messages of each queue pair", &sent, &next)?;
     Ok(format!("{} messages on 4 queue pairs, 20 buffers held", sent.iter().sum::<u32>()))
+}
+
+fn of_many(lab: &mut Lab) -> Result<String, Stop> {
+    const QPS: usize = 10;
+    let shape = Shape { qps: QPS as u32, srq: true, receives: 127, buffers: 127, buffer: 4096, ..Shape::new(lab) };
+    let mut pair = Pair::new(lab, &shape)?;
+    let numbers: Vec<u32> = pair.near.iter().map(doorbell::QueuePair::qp_num).collect();
+    let (mut sent, mut next) = ([0u32; QPS], [0u32; QPS]);
+    for _ in lab.rounds(400) {
+        // Messages of all at once, one of them of many packets.
+        for (qp, sent) in sent.iter_mut().enumerate() {
+            pair.send(qp, &payload(*sent, 32), None)?;
+            *sent += 1;
+        }
+        let long = lab.random(QPS as u32) as usize;
+        pair.post(long, &Request::Long(4096))?;
+        pair.receive(QPS as u32 + 1, |message| {
+            let message = message?;
+            let qp = numbers.iter().position(|number| *number == message.qp_num());
+            let qp = qp.ok_or("a message of a queue pair that does not exist")?;
+            if message.len() == 4096 && qp == long {
+                return Ok(());
+            }
+            let wanted = payload(next[qp], 32);
+            same(format!("bytes of message {} of queue pair {qp}", next[qp]), &wanted, &message.to_vec())?;
+            next[qp] += 1;
+            Ok(())
+        })?;
+        for qp in 0..QPS {
+            pair.all_sent(qp)?;
+        }
+    }
+    same("messages of each queue pair", &sent, &next)?;
+    Ok(format!("{} messages, and long ones among them", next.iter().sum::<u32>()))
 }
 
 fn wraps(lab: &mut Lab) -> Result<String, Stop> {

@@ -1,7 +1,9 @@
 //! The report, and the bundle that can be replayed.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::text::CqeText;
 
 use super::check::Outcome;
@@ -32,6 +34,9 @@ pub fn text(lab: &Lab, outcomes: &[Outcome], verdict: &str) -> String {
     for outcome in outcomes {
         let _ = writeln!(text, "{outcome}");
     }
+    text += &notes(lab);
+    text += &executed(lab);
+    text += &executed_lists(lab);
     text += "\nThe first CQE of each opcode, format and operation of tag matching:\n";
     let witness = lab.witness.borrow();
     for bytes in witness.first.values() {
@@ -43,6 +48,46 @@ pub fn text(lab: &Lab, outcomes: &[Outcome], verdict: &str) -> String {
     }
     let _ = writeln!(text, "\n{verdict}");
     text
+}
+
+/// Returns the number of opcodes, sizes and objects that the run executed, in a line.
+pub fn executed(lab: &Lab) -> String {
+    let witness = lab.witness.borrow();
+    if witness.objects.is_empty() {
+        return String::new();
+    }
+    let sizes: BTreeSet<u16> = witness.sends.values().flat_map(|sizes| sizes.keys().copied()).collect();
+    let cqes: BTreeSet<u8> = witness.first.keys().map(|(opcode, _, _)| *opcode).collect();
+    format!(
+        "executed: {} opcodes of sends in WQEs of {} sizes, CQEs of {} opcodes, {} objects of {} kinds\n",
+        witness.sends.len(),
+        sizes.len(),
+        cqes.len(),
+        witness.objects.values().sum::<u32>(),
+        witness.objects.len()
+    )
+}
+
+/// Returns the lists behind [`executed`].
+fn executed_lists(lab: &Lab) -> String {
+    let witness = lab.witness.borrow();
+    let mut text = String::new();
+    for (opcode, sizes) in &witness.sends {
+        let name = WqeOpcode::new(*opcode).name().map_or(format!("opcode {opcode:#04x}"), str::to_owned);
+        let sizes: Vec<_> = sizes.iter().map(|(blocks, count)| format!("{count} of {blocks}")).collect();
+        let _ = writeln!(text, "  {name}, WQEs of so many blocks: {}", sizes.join(", "));
+    }
+    if witness.objects.is_empty() {
+        return text;
+    }
+    let objects: Vec<_> = witness.objects.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+    let _ = writeln!(text, "  {}", objects.join(", "));
+    text
+}
+
+/// Returns the notes of the checks, a line each.
+pub fn notes(lab: &Lab) -> String {
+    lab.notes.iter().map(|(check, note)| format!("{check:<4} noted  {note}\n")).collect()
 }
 
 /// The bundle: a line for each structure that the device wrote, and a digest of all lines.

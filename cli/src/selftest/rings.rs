@@ -152,6 +152,14 @@ impl Tap {
         self.next.wrapping_sub(self.taken)
     }
 
+    /// Returns the oldest CQE that was seen and not taken.
+    ///
+    /// # Panics
+    /// When [`Self::look`] found none.
+    pub fn oldest(&self) -> &[u8; 64] {
+        &self.seen[self.taken as usize]
+    }
+
     /// Returns the CQEs that were seen since the last call.
     pub fn news(&mut self) -> Vec<SeenCqe> {
         let (cqn, size, first) = (self.cqn, self.size, self.reported);
@@ -192,5 +200,59 @@ impl Tap {
     /// Notes that `count` CQEs were taken.
     pub fn take(&mut self, count: u32) {
         self.taken = self.taken.wrapping_add(count);
+    }
+
+    /// Reads the first `count` CQEs of the CQ again, none of which was taken. They are whole if the CQE after them was
+    /// seen.
+    pub fn again(&self, count: usize) -> Vec<[u8; 64]> {
+        let cqe = |index: usize| self.cqes.bytes((index + 1) * self.size - 64, 64);
+        (0..count).map(|index| *cqe(index).first_chunk().expect("64 bytes")).collect()
+    }
+}
+
+impl Drop for Tap {
+    /// The numbers of the queue pairs may come back with other user indices.
+    fn drop(&mut self) {
+        let mut witness = self.witness.borrow_mut();
+        let numbers = self.seen.iter().map(|bytes| Cqe64::from_bytes(bytes).sop_drop_qpn.get() & 0xff_ffff);
+        numbers.for_each(|number| witness.forget(number));
+    }
+}
+
+/// Reads the WQEs of a send queue that other code fills.
+pub struct SendTap {
+    wqes: Memory,
+    slots: u16,
+    next: u16,
+    witness: Rc<RefCell<Witness>>,
+}
+
+impl SendTap {
+    /// Bytes of the blocks that WQEs consist of.
+    const BLOCK: usize = 64;
+
+    /// Reads the send queue of a live QP to which nothing was posted.
+    pub fn new(qp: *mut sys::ibv_qp, witness: &Rc<RefCell<Witness>>) -> Result<Self, Stop> {
+        // SAFETY: a structure of integers and pointers.
+        let mut out: sys::mlx5dv_qp = unsafe { mem::zeroed() };
+        init_obj(sys::MLX5DV_OBJ_QP, |obj| (obj.qp.in_, obj.qp.out) = (qp, &mut out))?;
+        let wqes = Memory { start: some(out.sq.buf)?, len: out.sq.wqe_cnt as usize * Self::BLOCK };
+        Ok(Self { wqes, slots: out.sq.wqe_cnt as u16, next: 0, witness: Rc::clone(witness) })
+    }
+
+    /// Notes the WQEs up to that of `cqe`, which has not been taken.
+    pub fn executed(&mut self, cqe: &[u8; 64]) {
+        let last = Cqe64::from_bytes(cqe).wqe_counter.get();
+        // A CQE that names no WQE of the queue ends it.
+        for _ in 0..self.slots {
+            let wqe = self.wqes.bytes(usize::from(self.next % self.slots) * Self::BLOCK, 8);
+            let (opcode, blocks) = (wqe[3], u16::from(wqe[7] & 0x3f).div_ceil(4));
+            self.witness.borrow_mut().note_wqe(opcode, blocks);
+            let is_last = self.next == last;
+            self.next = self.next.wrapping_add(blocks.max(1));
+            if is_last {
+                break;
+            }
+        }
     }
 }

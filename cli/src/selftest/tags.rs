@@ -9,6 +9,7 @@ use mlx5_wire::tm::AppOp;
 
 use super::check::{Check, Needs};
 use super::lab::{Lab, Patience};
+use super::prerequisites::ETHERNET;
 use super::rings::Tap;
 use super::stop::{Stop, fail, same};
 
@@ -19,8 +20,6 @@ pub const CHECKS: &[Check] = &[
     Check { id: "H45", name: "CQEs of tag matching name the entry", needs: Needs::Rings, run: cqes },
 ];
 
-/// Link layer of a port (`IBV_LINK_LAYER_ETHERNET`).
-const ETHERNET: u8 = 2;
 const ALL: u64 = u64::MAX;
 
 /// A queue with tags, and another that sends to it.
@@ -58,17 +57,28 @@ impl Sides {
         near.connect(from, &addresses.1)?;
         far.connect(to, &addresses.0)?;
         let pool = BufferPool::new(&lab.pd, &PoolConfig::new(128, 512))?;
+        let mut witness = lab.witness.borrow_mut();
+        witness.made("queue pairs", 2);
+        witness.made("CQs", 2);
+        witness.made("SRQs with a tag list", 1);
+        witness.made("SRQs", 1);
+        drop(witness);
         let watched = lab.direct.then(|| Tap::new(near.as_raw_cq(), &lab.witness));
         Ok(Self { near, far, pool, to, tap: watched.transpose()? })
     }
 
-    /// Lets the tap read the CQEs, and then takes them.
+    /// Lets the tap read the CQEs, and takes them. Those that come in between are read at the next look.
     fn poll(&mut self) -> Option<TagEvent> {
+        self.look();
+        self.near.poll()
+    }
+
+    /// Lets the tap read the CQEs that were not read, whether they are taken or not.
+    fn look(&mut self) {
         if let Some(tap) = &mut self.tap {
             let seen = tap.look();
             tap.take(seen);
         }
-        self.near.poll()
     }
 
     fn post(&mut self, tag: u64, mask: u64) -> Result<doorbell::tags::ReceiveId, Stop> {
@@ -190,6 +200,8 @@ fn cqes(lab: &mut Lab) -> Result<String, Stop> {
     sides.received()?;
     sides.send(9, 0)?;
     sides.wait_unexpected(1)?;
+    // The poll that found the message may have taken a CQE that came after the look before it.
+    sides.look();
     let tap = sides.tap.as_ref().ok_or("nothing watches the CQ")?;
     let all: Vec<Cqe64> = tap.seen.iter().map(Cqe64::from_bytes).collect();
     let tagged = all.iter().filter(|cqe| cqe.app == APP_TAG_MATCHING);

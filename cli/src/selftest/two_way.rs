@@ -34,6 +34,9 @@ impl TwoWay {
             QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(RECEIVES)).send(&mut sender).build()?;
         let pool = BufferPool::new(&lab.pd, &PoolConfig::new(RECEIVES, 64))?;
         receiver.fill(qp.receive_queue().ok_or("no receive queue")?, &pool)?;
+        let mut witness = lab.witness.borrow_mut();
+        witness.made("queue pairs", 1);
+        witness.made("CQs", 2);
         Ok(Self { receiver, sender, qp, _pool: pool, outstanding: 0 })
     }
 

@@ -16,12 +16,8 @@ const TOLD: usize = 4;
 /// Counts of all CQEs, and examples.
 #[derive(Default)]
 pub struct Witness {
-    /// CQEs seen.
-    pub seen: u64,
-    /// CQEs with a wrong signature for their index.
-    pub wrong: u64,
-    /// The first of these, in words.
-    pub examples: Vec<String>,
+    /// Signatures of the CQEs of each kind.
+    pub signatures: BTreeMap<Kind, Signatures>,
     /// The first CQE of each opcode, format and operation of tag matching.
     pub first: BTreeMap<(u8, u8, u8), [u8; 64]>,
     /// The first compressed block of each format: its title and its arrays.
@@ -36,6 +32,68 @@ pub struct Witness {
     pub lines: Vec<String>,
     /// WQEs for a bundle.
     pub wqes: Vec<String>,
+    /// WQEs of sends that have completed: how many of each opcode, and of each number of blocks.
+    pub sends: BTreeMap<u8, BTreeMap<u16, u64>>,
+    /// Objects that were made, by their kind.
+    pub objects: BTreeMap<&'static str, u32>,
+}
+
+/// Kinds of CQEs whose signatures are judged apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Receives that have succeeded.
+    Receives,
+    /// Requests that have succeeded.
+    Requests,
+    /// Errors: no other CQEs of adapters were ever published.
+    Errors,
+    /// Tag matching.
+    Tags,
+    /// Titles of compressed blocks.
+    Titles,
+}
+
+impl Kind {
+    fn of(cqe: &Cqe64) -> Self {
+        match cqe.op_own >> 4 {
+            _ if cqe.app == APP_TAG_MATCHING => Self::Tags,
+            13 | 14 => Self::Errors,
+            0 => Self::Requests,
+            _ => Self::Receives,
+        }
+    }
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Receives => "receives",
+            Self::Requests => "requests",
+            Self::Errors => "errors",
+            Self::Tags => "tag matching",
+            Self::Titles => "titles of compressed blocks",
+        })
+    }
+}
+
+/// Whether the rule of signatures, which was seen on CQEs of errors only, holds for messages of this device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// It holds: a CQE with another signature was read in part, or at a wrong place.
+    Known,
+    /// The device signs otherwise, or not at all: signatures say nothing.
+    Another,
+}
+
+/// CQEs of a kind, and how many of them have another signature than expected.
+#[derive(Default)]
+pub struct Signatures {
+    /// All CQEs of the kind.
+    pub seen: u64,
+    /// CQEs with another signature.
+    pub wrong: u64,
+    /// The first of these, in words.
+    pub examples: Vec<String>,
 }
 
 /// The bytes, in groups of four.
@@ -58,15 +116,7 @@ impl Witness {
     pub fn note(&mut self, cqn: u32, size: usize, index: u32, bytes: &[u8; 64]) {
         let cqe = Cqe64::from_bytes(bytes);
         let opcode = cqe.op_own >> 4;
-        self.seen += 1;
-        if !is_signed(bytes, index) {
-            self.wrong += 1;
-            if self.examples.len() < TOLD {
-                let text = CqeText(bytes);
-                let what = format!("CQ {cqn:#x}, index {index:#x}: {text}: {}", hex(bytes));
-                self.examples.push(what);
-            }
-        }
+        self.check(Kind::of(&cqe), cqn, index, bytes);
         let format = CqeFormat::from_op_own(cqe.op_own);
         let tags = cqe.app == APP_TAG_MATCHING;
         let operation = if tags { cqe.app_op } else { 0 };
@@ -89,16 +139,32 @@ impl Witness {
         }
     }
 
+    fn check(&mut self, kind: Kind, cqn: u32, index: u32, bytes: &[u8; 64]) {
+        let signatures = self.signatures.entry(kind).or_default();
+        signatures.seen += 1;
+        if is_signed(bytes, index) {
+            return;
+        }
+        signatures.wrong += 1;
+        if signatures.examples.len() < TOLD {
+            let what = format!("CQ {cqn:#x}, index {index:#x}: {}: {}", CqeText(bytes), hex(bytes));
+            signatures.examples.push(what);
+        }
+    }
+
+    /// Notes a WQE of a send queue that has completed.
+    pub fn note_wqe(&mut self, opcode: u8, blocks: u16) {
+        *self.sends.entry(opcode).or_default().entry(blocks).or_default() += 1;
+    }
+
+    /// Notes objects that were made.
+    pub fn made(&mut self, kind: &'static str, count: u32) {
+        *self.objects.entry(kind).or_default() += count;
+    }
+
     /// Notes a compressed block with its title at `index` of CQ `cqn`.
     pub fn note_block(&mut self, format: &'static str, cqn: u32, index: u32, cqes: Vec<[u8; 64]>) {
-        self.seen += 1;
-        if !is_signed(&cqes[0], index) {
-            self.wrong += 1;
-            if self.examples.len() < TOLD {
-                let title = hex(&cqes[0]);
-                self.examples.push(format!("title of a block at index {index:#x}: {title}"));
-            }
-        }
+        self.check(Kind::Titles, cqn, index, &cqes[0]);
         let words: Vec<_> = cqes.iter().map(|cqe| plain(cqe)).collect();
         self.lines.push(format!("block {cqn:#x} {index:#x} {}", words.join(" ")));
         self.blocks.entry(format).or_insert(cqes);

@@ -141,6 +141,8 @@ pub struct FrameQueue {
     base: NonNull<u8>,
     buffers: NonNull<FrameBuffer>,
     mask: u32,
+    /// CQEs number WQEs modulo the size of the queue, once a CQE has told.
+    has_masked_ids: Option<bool>,
     /// The count that the doorbell record has. An empty batch may end in a forked child, which lacks the record.
     rung: u32,
     dbrec: DoorbellRecord,
@@ -191,6 +193,7 @@ impl FrameQueue {
             base: layout.buf,
             buffers: slots,
             mask: layout.wqe_cnt - 1,
+            has_masked_ids: None,
             rung: 0,
             // SAFETY: the caller keeps the record mapped, and no other code posts to the queue.
             dbrec: unsafe { DoorbellRecord::new(layout.dbrec) },
@@ -312,9 +315,15 @@ impl FrameQueue {
         let end = self.consumed + strides.strides();
         // The frame is in strides that no CQE before has named. 16 bits of each factor and of the length: no overflow.
         let is_inside = first >= self.consumed && first * size + len <= end * size;
-        let is_next = cqe.wqe_id() == wqe as u16 && self.consumed < end && end <= count;
+        // Adapters are believed to write the running index. DPDK compares only the number of the WQE in its queue.
+        let has_masked_id = cqe.wqe_id() != wqe as u16;
+        let is_wqe = !has_masked_id || u32::from(cqe.wqe_id()) == wqe & self.mask;
+        let is_next = is_wqe && self.consumed < end && end <= count;
         if !is_next || !is_inside && !strides.is_filler() {
             return Completion::Stray;
+        }
+        if wqe as u16 != (wqe & self.mask) as u16 {
+            self.has_masked_ids = Some(has_masked_id);
         }
         let base = self.buffer(wqe).start;
         // A frame after a filler is looked at here, where the caller counts what the filler says was dropped.
@@ -328,6 +337,12 @@ impl FrameQueue {
             Completion::Frame(Frame { wqe, start, len: len as usize })
         };
         if end == count { self.finish(completion) } else { completion }
+    }
+
+    /// Returns whether CQEs of a striding queue number WQEs modulo the size of the queue, and not up to 2^16. `None`
+    /// until the queue has gone round.
+    pub const fn has_masked_ids(&self) -> Option<bool> {
+        self.has_masked_ids
     }
 
     /// Completes the WQE that the device fills, by what is returned.

@@ -131,6 +131,10 @@ impl Core {
         if let Some(name) = &config.netdev {
             link.join(Interface::open(name)?);
         }
+        let defects = Defects::new(config.faults.defect);
+        if defects.is(Defect::PortDown) {
+            link.set_up(false);
+        }
         Ok(Self {
             now: 0,
             trace: Trace::open(config.trace.as_deref(), config.epoch, link.lid())?,
@@ -145,7 +149,7 @@ impl Core {
             management: VecDeque::new(),
             management_psn: 0,
             faults: OperationFaults::new(config.faults, config.seed, config.tally.clone()),
-            defects: Defects::new(config.faults.defect),
+            defects,
             counters: Hardware::default(),
             torn: Vec::new(),
             shuffler: Shuffler::new(config.faults.shuffle_completions, config.seed),
@@ -248,6 +252,8 @@ impl Core {
         self.counters.count_failure(completion);
         let event = cq.push(completion, &self.defects, &mut self.strict);
         if self.defects.is(Defect::TornCqe) {
+            // This CQE has made the one before whole.
+            self.torn.retain(|(torn, _)| *torn != cqn);
             self.torn.push((cqn, self.now + TORN_NS));
         }
         if cq.holds_back() && !self.held_back.contains(&cqn) {
@@ -277,7 +283,7 @@ impl Core {
     pub fn write_blocks(&mut self) {
         while let Some(cqn) = self.held_back.pop() {
             let cq = self.cqs.get_mut(cqn.0);
-            let event = cq.and_then(|cq| cq.write_block(&mut self.strict));
+            let event = cq.and_then(|cq| cq.write_block(&self.defects, &mut self.strict));
             self.raise(event);
         }
     }

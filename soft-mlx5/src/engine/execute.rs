@@ -1,5 +1,6 @@
 //! Execution of the send queue: WQEs are started in order and sent packet by packet.
 
+use mlx5_wire::ctrl::ControlSegment;
 use mlx5_wire::opcode::WqeOpcode;
 
 use super::core::Core;
@@ -8,6 +9,7 @@ use super::frames;
 use super::requester;
 use super::tm;
 use super::transmit;
+use crate::base::defect::Defect;
 use crate::fabric::psn;
 use crate::objects::completion::Failure;
 use crate::objects::memory::Unmapped;
@@ -103,10 +105,16 @@ fn advance(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Paus
     Ok(())
 }
 
+fn load(qp: &Qp, core: &Core, index: u16, ctrl: ControlSegment, wqe: &mut SendWqe) -> Result<(), Unmapped> {
+    qp.sq.load(index, ctrl, wqe)?;
+    core.defects.send(wqe, qp.sq.before_end(index));
+    Ok(())
+}
+
 /// Reads the WQE of a request that was started before.
 fn reload(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded, request: &Request) -> Result<(), Pause> {
     let ctrl = qp.sq.ctrl(request.index)?;
-    qp.sq.load(request.index, ctrl, &mut loaded.wqe)?;
+    load(qp, core, request.index, ctrl, &mut loaded.wqe)?;
     loaded.index = Some(request.index);
     if loaded.wqe.digest() == request.digest {
         return Ok(());
@@ -143,7 +151,8 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
     }
     let operation = Kind::of(ctrl.opcode(), qp.attr.service);
     let read_like = operation.is_some_and(|(kind, _)| kind.is_read_like());
-    if !qp.requester.may_start(flags, read_like) {
+    let heeded = if core.defects.is(Defect::Fence) { Flags(0) } else { flags };
+    if !qp.requester.may_start(heeded, read_like) {
         return Err(Pause::Waiting);
     }
     core.progress = true;
@@ -152,7 +161,7 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
         return Err(Pause::Waiting);
     }
     if core.trace.is_on() {
-        qp.sq.load(index, ctrl, &mut loaded.wqe)?;
+        load(qp, core, index, ctrl, &mut loaded.wqe)?;
         loaded.index = None;
         core.trace.send(qp.attr.service, &loaded.wqe);
     }
@@ -164,7 +173,7 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
         core.strict.violation(rule, qp.object(), index.into(), &ctrl.to_bytes());
     }
     if list_operation && fits && ctrl.qpn() == qp.number {
-        qp.sq.load(index, ctrl, &mut loaded.wqe)?;
+        load(qp, core, index, ctrl, &mut loaded.wqe)?;
         loaded.index = None;
         if tm::operation::execute(qp, core, &loaded.wqe).is_ok() {
             qp.sq.advance(len);
@@ -173,7 +182,7 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
     }
     let (kind, trailer) = operation.unwrap_or((Kind::Nop, Trailer::None));
     let measured = if fits && ctrl.qpn() == qp.number && operation.is_some() {
-        qp.sq.load(index, ctrl, &mut loaded.wqe)?;
+        load(qp, core, index, ctrl, &mut loaded.wqe)?;
         loaded.index = Some(index);
         measure(qp, core, &loaded.wqe, kind)
     } else {

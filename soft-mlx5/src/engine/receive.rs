@@ -1,16 +1,20 @@
 //! Effects of requests on the memory and the receive queue of the responder.
 
+use std::borrow::Cow;
+
 use mlx5_wire::opcode::CqeOpcode;
 
 use super::completion;
 use super::core::Core;
 use super::tm::{self, message};
+use crate::base::defect::Defect;
 use crate::fabric::LinkLayer;
 use crate::fabric::ethernet::{delivered_grh, packet_type};
 use crate::fabric::headers::NakCode;
 use crate::fabric::opcode::Operation;
 use crate::fabric::packet::Packet;
 use crate::objects::completion::{Arrival, Failure};
+use crate::objects::defects;
 use crate::objects::mkey::{REMOTE_ATOMIC, REMOTE_WRITE};
 use crate::objects::qp::Qp;
 use crate::objects::responder::Role;
@@ -120,7 +124,11 @@ pub fn write(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusa
         return Err(Refusal::NotReady);
     }
     if let Some(region) = region {
-        region.write(packet.payload).map_err(|_| Refusal::ACCESS)?;
+        let mut payload = Cow::Borrowed(packet.payload);
+        if core.defects.is(Defect::WriteBytes) {
+            defects::change_last(payload.to_mut());
+        }
+        region.write(&payload).map_err(|_| Refusal::ACCESS)?;
     }
     if packet.operation.has_immediate() {
         complete(qp, core, packet, CqeOpcode::ResponderWriteImm, length, false);
@@ -140,16 +148,18 @@ pub fn atomic(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<u64, Refu
     if !region.is_aligned() {
         return Err(Refusal::INVALID);
     }
-    let done = region.fetch_update(|old| {
+    let swaps_always = core.defects.is(Defect::Swap);
+    let after = |old: u64| {
         if packet.operation == Operation::FetchAdd {
             old.wrapping_add(request.swap_add)
-        } else if old == request.compare {
+        } else if old == request.compare || swaps_always {
             request.swap_add
         } else {
             old
         }
-    });
-    done.map_err(|_| Refusal::ACCESS)
+    };
+    let old = region.fetch_update(after).map_err(|_| Refusal::ACCESS)?;
+    Ok(if core.defects.is(Defect::Fetch) { after(old) } else { old })
 }
 
 /// Delivers a datagram. A datagram with any error is dropped without notice.

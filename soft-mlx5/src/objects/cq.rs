@@ -51,6 +51,8 @@ pub struct Cq {
     failed: bool,
     // CQEs that wait to be compressed, in a queue with compression.
     block: Option<Block>,
+    // A resize was the last thing that happened.
+    resized: bool,
     // Place of a torn CQE, and its bytes except the last word.
     torn: Option<(usize, [u8; LAST_WORD])>,
 }
@@ -106,6 +108,7 @@ impl Cq {
             spent: None,
             failed: false,
             block: attr.compression.map(Block::new),
+            resized: false,
             torn: None,
         })
     }
@@ -180,11 +183,14 @@ impl Cq {
             self.failed = true;
             return Ok(Some(Event::CqError(self.number)));
         }
+        if defects.is(Defect::LostResize) && std::mem::take(&mut self.resized) {
+            return Ok(None);
+        }
         let converted = self.attr.real_time.and_then(|epoch| in_real_time(completion, epoch));
         let completion = converted.as_ref().unwrap_or(completion);
         if let Some(block) = &mut self.block {
             if !block.takes(completion) {
-                self.end_block()?;
+                self.end_block(defects)?;
             }
         }
         match &mut self.block {
@@ -208,17 +214,18 @@ impl Cq {
     }
 
     /// Writes the CQEs that were held back.
-    pub fn write_block(&mut self, strict: &mut Strict) -> Option<Event> {
-        let written = self.end_block().map(|()| self.fire());
+    pub fn write_block(&mut self, defects: &Defects, strict: &mut Strict) -> Option<Event> {
+        let written = self.end_block(defects).map(|()| self.fire());
         self.unless_lost(written, strict)
     }
 
-    fn end_block(&mut self) -> Result<(), Unmapped> {
+    fn end_block(&mut self, defects: &Defects) -> Result<(), Unmapped> {
         let len = self.held();
-        let cqes = self.block.as_mut().map(Block::take).unwrap_or_default();
-        let Some(((_, title), arrays)) = cqes.split_last() else { return Ok(()) };
+        let mut cqes = self.block.as_mut().map(Block::take).unwrap_or_default();
+        let Some(((_, title), arrays)) = cqes.split_last_mut() else { return Ok(()) };
         for (place, array) in arrays {
             let slot = self.produced.wrapping_add(*place) & (self.attr.cqe_count - 1);
+            defects.mini_cqes(array);
             self.ring.write(slot as usize * CQE_SIZE, array)?;
         }
         self.write(&Completion { cqe: *title, front: None }, &Defects::default())?;
@@ -361,6 +368,7 @@ impl Cq {
         cqe[CQE_SIZE - 1] = op_own(CqeOpcode::ResizeCq, CqeFormat::Plain, false, 0);
         self.write(&Completion { cqe, front: None }, &Defects::default())?;
         self.ring = new;
+        self.resized = true;
         (self.attr.buf, self.attr.cqe_count) = (buf, count);
         self.consumed = self.produced.wrapping_sub(unread);
         self.implied = Some(self.consumed);

@@ -3,21 +3,25 @@
 //! Tests of programs that judge a device, such as `doorbell selftest`, need devices that must not pass. Each defect has
 //! one hook, in this module or where this module is called.
 
-use mlx5_wire::cqe::{OWNER, SOLICITED_EVENT};
-use mlx5_wire::opcode::CqeOpcode;
+use std::cell::Cell;
+
+use mlx5_wire::cqe::{Cqe64, L3_OK, L4_OK, OWNER, SOLICITED_EVENT};
+use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 use mlx5_wire::syndrome::Syndrome;
 
 use super::Event;
 use super::completion::Completion;
 use super::scatter::ScatterList;
+use super::wqe::SendWqe;
 use crate::base::defect::Defect;
 
 /// Interval of the defects that act seldom: every N-th case.
 const SELDOM: u64 = 40;
 /// Nanoseconds for which a torn CQE stays torn, unless another one is written before.
-pub const TORN_NS: u64 = 100_000;
+pub const TORN_NS: u64 = 1_000_000_000;
 
 // Places in a CQE.
+const WQE_ID: usize = 2;
 const IMMEDIATE: usize = 36;
 const BYTE_COUNT: usize = 44;
 const TIMESTAMP: usize = 48;
@@ -33,6 +37,7 @@ pub struct Defects {
     defect: Option<Defect>,
     count: u64,
     late: Option<Completion>,
+    finished: Cell<u64>,
 }
 
 impl Defects {
@@ -70,6 +75,15 @@ impl Defects {
         Some([rest, &[last ^ 0x10]].concat())
     }
 
+    /// Changes a send WQE after it was read. It stands in the ring up to `before_end`.
+    pub fn send(&self, wqe: &mut SendWqe, before_end: usize) {
+        match self.defect {
+            Some(Defect::GatherOrder) if wqe.ctrl().opcode() == WqeOpcode::SEND => wqe.reverse_segments(),
+            Some(Defect::RingEnd) => wqe.clear_from(before_end),
+            _ => {}
+        }
+    }
+
     /// Returns the CQEs that are written in the place of this one, or `None` to write it unchanged.
     pub fn completions(&mut self, completion: &Completion) -> Option<Vec<Completion>> {
         let defect = self.defect?;
@@ -96,6 +110,9 @@ impl Defects {
             Defect::LostFlush if flush && opcode == CqeOpcode::ResponderError => {
                 return Some(vec![]);
             }
+            Defect::SilentFlush if flush && opcode == CqeOpcode::RequesterError => {
+                return Some(vec![]);
+            }
             Defect::DoubleCqe if message && self.seldom(defect) => {
                 return Some(vec![changed.clone(), changed]);
             }
@@ -113,12 +130,40 @@ impl Defects {
         Some(vec![changed])
     }
 
+    /// Changes the CQE of a frame.
+    pub fn frame(&self, cqe: &mut Cqe64) {
+        match self.defect {
+            Some(Defect::Verdict) => cqe.hds_ip_ext |= L3_OK | L4_OK,
+            Some(Defect::Vlan) => cqe.vlan_info = (cqe.vlan_info.get() ^ 1).into(),
+            _ => {}
+        }
+    }
+
+    /// Changes the number of the WQE in the CQE of a striding queue of `count` WQEs.
+    pub fn stride(&self, cqe: &mut [u8; 64], count: u32) {
+        if self.is(Defect::MaskedId) {
+            let masked = u32::from(u16::from_be_bytes([cqe[WQE_ID], cqe[WQE_ID + 1]])) & (count - 1);
+            cqe[WQE_ID..][..2].copy_from_slice(&(masked as u16).to_be_bytes());
+        }
+    }
+
     /// Changes the last bytes of a CQE that a queue has finished: signature and owner.
     pub fn finish(&self, cqe: &mut [u8; 64]) {
         match self.defect {
             Some(Defect::Signature) => cqe[62] ^= 0x5a,
+            Some(Defect::FewSignatures) => {
+                self.finished.set(self.finished.get() + 1);
+                cqe[62] ^= u8::from(self.finished.get() % SELDOM == 0);
+            }
             Some(Defect::Owner) => cqe[OP_OWN] ^= OWNER,
             _ => {}
+        }
+    }
+
+    /// Changes an array of mini CQEs.
+    pub fn mini_cqes(&self, array: &mut [u8; 64]) {
+        if self.is(Defect::MiniCqes) {
+            array.chunks_exact_mut(8).for_each(|mini| mini.rotate_left(4));
         }
     }
 
@@ -130,6 +175,13 @@ impl Defects {
             Event::LastWqe(_) => self.is(Defect::LostLastWqe),
             _ => false,
         }
+    }
+}
+
+/// Changes the last byte of a packet.
+pub fn change_last(payload: &mut [u8]) {
+    if let Some(last) = payload.last_mut() {
+        *last ^= 0x10;
     }
 }
 

@@ -175,6 +175,11 @@ impl SendQueue {
         })
     }
 
+    /// Returns the bytes from the WQE at `index` to the end of the ring.
+    pub fn before_end(&self, index: u16) -> usize {
+        self.ring.len() - self.offset(index)
+    }
+
     fn offset(&self, index: u16) -> usize {
         (u32::from(index) & (self.count - 1)) as usize * SEND_WQE_BB
     }

@@ -18,6 +18,8 @@ pub const MAX_WQE: usize = 63 * UNIT;
 pub const MAX_MESSAGE: u64 = 1 << 30;
 
 const UNIT: usize = 16;
+/// Bit of the first byte of a segment that holds bytes.
+const INLINE: u8 = 0x80;
 
 /// Error in a WQE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,6 +142,21 @@ impl SendWqe {
         self.ctrl = ctrl;
         self.len = usize::from(ctrl.ds()) * UNIT;
         read(&mut self.bytes[..self.len])
+    }
+
+    /// Reverses the segments after the control segment, unless one holds bytes: a [defect](super::defects).
+    pub fn reverse_segments(&mut self) {
+        let segments = &mut self.bytes[UNIT.min(self.len)..self.len];
+        if segments.chunks(UNIT).any(|segment| segment[0] & INLINE != 0) {
+            return;
+        }
+        segments.reverse();
+        segments.chunks_mut(UNIT).for_each(<[u8]>::reverse);
+    }
+
+    /// Forgets the bytes from `at` on: a [defect](super::defects).
+    pub fn clear_from(&mut self, at: usize) {
+        self.bytes[at.min(self.len)..self.len].fill(0);
     }
 
     /// Returns the control segment.

@@ -78,10 +78,10 @@ fn the_checks_hold_over_a_link() {
     }
 }
 
-/// The vendor syndrome of a refused WRITE is written by the device of the sender.
+/// The syndrome of a refused WRITE is written by the device of the sender.
 #[test]
 fn what_the_peer_sends_is_what_is_checked() {
-    let (near, far, _report) = pair("fault", [&[], &["--fault", "vendor"]], &["--quick", "--only", "C10,E30"]);
+    let (near, far, _report) = pair("fault", [&[], &["--fault", "syndrome"]], &["--quick", "--only", "C10,E30"]);
     let (printed, code) = near.end();
     let verdict = "selftest: FAILED: E30 (1 passed, 0 could not run)";
     assert_eq!(last_line(&printed), verdict, "{printed}");

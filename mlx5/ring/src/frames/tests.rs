@@ -49,6 +49,7 @@ struct World {
     used: u32,
     expected: VecDeque<Expected>,
     owners: Vec<Owner>,
+    has_masked_ids: bool,
 }
 
 fn layout(arena: &mut Arena, slots: u32) -> (Layout, NonNull<FrameBuffer>) {
@@ -84,6 +85,7 @@ impl World {
             used: 0,
             expected: VecDeque::new(),
             owners,
+            has_masked_ids: false,
             _arena: arena,
         };
         world.look();
@@ -97,6 +99,11 @@ impl World {
             Shape::Plain(size) => Strides { count: 1, size },
             Shape::Striding(strides) => strides,
         }
+    }
+
+    /// The number of the WQE that the device fills, in one of two forms.
+    fn wqe_id(&self) -> u16 {
+        if self.has_masked_ids { (self.filled & (self.layout.wqe_cnt - 1)) as u16 } else { self.filled as u16 }
     }
 
     fn set_owner(&mut self, buffer: u32, from: Owner, to: Owner) {
@@ -141,7 +148,7 @@ impl World {
     fn write(&mut self, first: u32, byte_count: u32) {
         let spec = match self.shape {
             Shape::Plain(_) => CqeSpec::new(ResponderSend, self.filled as u16),
-            Shape::Striding(_) => CqeSpec { wqe_id: self.filled as u16, ..CqeSpec::new(ResponderSend, first as u16) },
+            Shape::Striding(_) => CqeSpec { wqe_id: self.wqe_id(), ..CqeSpec::new(ResponderSend, first as u16) },
         };
         self.producer.write(&CqeSpec { byte_count, ..spec });
     }
@@ -301,9 +308,10 @@ fn random_frames() {
 /// Past the end of the 16 bits of a WQE's index.
 #[test]
 fn the_index_of_a_wqe_wraps() {
-    for shape in [Shape::Plain(128), Shape::Striding(Strides { count: 2, size: 64 })] {
+    let striding = Shape::Striding(Strides { count: 2, size: 64 });
+    for (shape, has_masked_ids) in [(Shape::Plain(128), false), (striding, false), (striding, true)] {
         let random = &mut Random::new(seed());
-        let mut world = World::new(4, shape);
+        let mut world = World { has_masked_ids, ..World::new(4, shape) };
         for round in 0..70_000 {
             world.frame(60 + random.below(69));
             while world.next() {}
@@ -311,6 +319,7 @@ fn the_index_of_a_wqe_wraps() {
             world.end();
         }
         assert!(world.ring.completed() > 65_536);
+        assert_eq!(world.ring.has_masked_ids(), (shape == striding).then_some(has_masked_ids));
     }
 }
 

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use self::wq::{Arrival, Stop};
 use super::Nic;
 use super::core::Core;
+use crate::base::defect::Defect;
 use crate::fabric::LinkLayer;
 use crate::fabric::frame_header::Headers;
 use crate::fabric::packet::Frame;
@@ -89,7 +90,9 @@ impl Nic {
                 continue;
             }
             let hash = tir.hash.map_or_else(Hash::default, |hash| hash.of(&headers));
-            let Some(wqn) = tir.queues.get(hash.result as usize & (tir.queues.len() - 1)) else {
+            let hashed = self.core.defects.is(Defect::Hash);
+            let place = if hashed { self.core.now as usize } else { hash.result as usize };
+            let Some(wqn) = tir.queues.get(place & (tir.queues.len() - 1)) else {
                 continue;
             };
             let now = self.core.now;
@@ -105,6 +108,9 @@ impl Nic {
         let mut out = Vec::new();
         let delivered = wq.deliver(arrival, core, &mut out);
         let cq = wq.attr.cq;
+        if wq.attr.striding.is_some() {
+            out.iter_mut().for_each(|completion| core.defects.stride(&mut completion.cqe, wq.attr.ring.count));
+        }
         out.iter().for_each(|completion| core.complete_frame(cq, completion));
         match delivered {
             Ok(()) => {}

@@ -4,11 +4,13 @@ use mlx5_wire::cqe::{Cqe64, CqeFormat, ErrorCqe, op_own};
 use mlx5_wire::frame::StrideCount;
 use mlx5_wire::opcode::CqeOpcode;
 
+use crate::base::defect::Defect;
 use crate::engine::core::Core;
 use crate::fabric::frame_header::{ETHERNET, Headers, TAG_AT, VLAN_TAG};
 use crate::objects;
 use crate::objects::completion::Completion;
 use crate::objects::completion::Failure;
+use crate::objects::defects;
 use crate::objects::memory::{Spaces, Span, Unmapped};
 use crate::objects::mkey::MkeyTable;
 use crate::objects::rq::ReceiveQueue;
@@ -149,7 +151,10 @@ impl Wq {
         if self.attr.offloads.scatter_fcs {
             bytes.extend(verdict::check_sequence(arrival.bytes));
         }
-        let cqe = Cqe64 {
+        if core.defects.is(Defect::Payload) {
+            defects::change_last(&mut bytes);
+        }
+        let mut cqe = Cqe64 {
             rx_hash_result: arrival.hash.result.into(),
             rx_hash_type: arrival.hash.kind,
             vlan_info: vlan.unwrap_or(0).into(),
@@ -158,6 +163,7 @@ impl Wq {
             op_own: op_own(CqeOpcode::ResponderSend, CqeFormat::Plain, false, 0),
             ..verdict::of(arrival.bytes, arrival.headers, vlan.is_some())
         };
+        core.defects.frame(&mut cqe);
         let fails = core.faults.receive_fails();
         let Core { mkeys, strict, trace, .. } = core;
         let mut parts = Parts { mkeys, strict, trace };

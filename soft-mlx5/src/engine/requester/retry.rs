@@ -1,6 +1,7 @@
 //! Sending again: after a loss that is known, a time-out, or a wait for a receive.
 
 use super::{fail, hints};
+use crate::base::defect::Defect;
 use crate::engine::core::Core;
 use crate::fabric::echo::Echo;
 use crate::objects::Service;
@@ -53,6 +54,9 @@ pub fn back_off(qp: &mut Qp, core: &mut Core, delay_ns: u64) {
     let requester = &mut qp.requester;
     // The responder has answered: the retries after a time-out start again.
     requester.retries_left = requester.retry_cnt;
+    if core.defects.is(Defect::NoRetry) {
+        return fail(qp, core, Failure::RNR_RETRIES);
+    }
     if requester.rnr_retry != INFINITE_RNR {
         if requester.rnr_left == 0 {
             return fail(qp, core, Failure::RNR_RETRIES);

@@ -1,6 +1,7 @@
 //! Answers to the peer: verdicts, and the answers to READs and atomics.
 
 use super::refuse;
+use crate::base::defect::Defect;
 use crate::engine::core::Core;
 use crate::engine::core::Turn;
 use crate::engine::transmit;
@@ -9,6 +10,7 @@ use crate::fabric::headers::{Aeth, Bth, NakCode, Syndrome};
 use crate::fabric::opcode::Operation;
 use crate::fabric::psn;
 use crate::objects::Service;
+use crate::objects::defects;
 use crate::objects::mkey::REMOTE_READ;
 use crate::objects::qp::Qp;
 use crate::objects::responder::{Ack, Answer, ReadAnswer};
@@ -99,11 +101,17 @@ fn read_packet(qp: &Qp, core: &mut Core, read: &ReadAnswer) -> bool {
     };
     let aeth = Aeth { syndrome: Syndrome::Ack, msn: qp.responder.msn };
     let bth = bth(qp, operation, psn::add(read.psn, read.next));
+    let changes = core.defects.is(Defect::ReadBytes);
     let sent = transmit::try_send(qp, core, &bth, |frame| {
         if operation.has_aeth() {
             frame.push(&aeth);
         }
-        region.map_or(Ok(()), |region| region.read(frame.payload_mut(len)))
+        let payload = frame.payload_mut(len);
+        let read = region.map_or(Ok(()), |region| region.read(payload));
+        if changes {
+            defects::change_last(payload);
+        }
+        read
     });
     sent.is_ok()
 }

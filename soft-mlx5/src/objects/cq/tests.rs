@@ -321,7 +321,7 @@ fn blocks_of_any_length_at_any_place() {
                 counter = counter.wrapping_add(1);
             }
             assert!(program.cqe(index).is_none(), "it is held back");
-            assert_eq!(cq.write_block(&mut Strict::new(false)), None);
+            assert_eq!(cq.write_block(&Defects::default(), &mut Strict::new(false)), None);
             assert_eq!(read(&program, index, format), expected);
             index += len;
             program.consume(index);
@@ -343,7 +343,7 @@ fn a_block_ends_where_a_mini_cqe_cannot_tell_the_difference() {
     push(&mut cq, &completion(11, CqeOpcode::ResponderSendImm, false));
     push(&mut cq, &completion(12, CqeOpcode::ResponderError, false));
     push(&mut cq, &send(13));
-    assert_eq!(cq.write_block(&mut Strict::new(false)), None);
+    assert_eq!(cq.write_block(&Defects::default(), &mut Strict::new(false)), None);
     let counts = |index, n: u32| assert_eq!(read(&program, index, 1).len() as u32, n, "{index}");
     [(0, 3), (3, 2), (5, 1), (6, 1), (7, 1)].into_iter().for_each(|(index, n)| counts(index, n));
     assert_eq!(cq.producer(), 8);
@@ -359,7 +359,7 @@ fn an_event_of_a_block_comes_with_it_and_an_overrun_counts_it() {
         let solicited = completion(counter, CqeOpcode::ResponderSend, true);
         assert_eq!(cq.push(&solicited, &Defects::default(), &mut strict), None);
     }
-    assert_eq!(cq.write_block(&mut Strict::new(false)), Some(Event::Completion(Cqn(0x400))));
+    assert_eq!(cq.write_block(&Defects::default(), &mut Strict::new(false)), Some(Event::Completion(Cqn(0x400))));
     assert_eq!(cq.push(&send(4), &Defects::default(), &mut strict), Some(Event::CqError(Cqn(0x400))));
     assert_eq!(read(&program, 0, 1).len(), 4);
 }
