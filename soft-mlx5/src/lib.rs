@@ -2,8 +2,9 @@
 //!
 //! The modules are rooms, one above the other; none uses what stands above it. `base` has time, memory access, faults
 //! and counters, `fabric` is the wire between devices, [`objects`] has the queues, keys and tables of an adapter,
-//! [`engine`] is the adapter that drives them, and [`commands`] is its firmware. There are two entrances: `uverbs` plays
-//! the uverbs character device and the mlx5 driver for a process, [`pci`] is a PCI function for a virtual machine.
+//! [`engine`] is the adapter that drives them, and [`commands`] is its firmware. There are two entrances: `uverbs`
+//! plays the uverbs character device and the mlx5 driver for a process, [`pci`] is a PCI function for a virtual
+//! machine.
 //! `interpose` leads the calls of a process to `uverbs`. The stock libibverbs and libmlx5 of the system open the result
 //! like a ConnectX-5 and drive it with their own code.
 //!

@@ -399,7 +399,8 @@ impl Target {
 pub struct FlowRule {
     flow: *mut sys::ibv_flow,
     context: Context,
-    // Dropped after `ibv_destroy_flow` succeeded. If it fails, the target is leaked, because the rule still leads to it.
+    // Dropped after `ibv_destroy_flow` succeeded. If it fails, the target is leaked, because the rule still leads to
+    // it.
     target: Option<Target>,
     _membership: Option<UdpSocket>,
 }

@@ -87,8 +87,8 @@ impl Layers {
         circles
     }
 
-    /// Describes each import of a room from its own floor or a higher one. Rooms are the modules of the crate's root, by
-    /// floors from the ground up; modules without a floor stand above all.
+    /// Describes each import of a room from its own floor or a higher one. Rooms are the modules of the crate's root,
+    /// by floors from the ground up; modules without a floor stand above all.
     pub fn upward(&self, floors: &[&[&str]]) -> Vec<String> {
         let floor_of = |module: &Module| {
             let room = module.first().map_or("", String::as_str);

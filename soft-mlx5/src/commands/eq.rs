@@ -125,7 +125,8 @@ fn of_queue(kind: u8, queue_type: u8, number: u32) -> Eqe {
 }
 
 impl Commands {
-    /// Returns the event queue to which commands that are posted now report. Call this before the commands are executed.
+    /// Returns the event queue to which commands that are posted now report. Call this before the commands are
+    /// executed.
     pub fn command_events(&self) -> Option<CommandEvents> {
         let takes = |queue: &EventQueue| queue.mask >> event::COMMAND & 1 != 0;
         let found = self.eqs.queues.iter().find(|(_, queue)| takes(queue));

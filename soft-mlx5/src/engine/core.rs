@@ -40,9 +40,9 @@ const TURN: u32 = 32;
 /// Hints that were printed.
 #[derive(Debug, Default)]
 pub struct Hints {
-    /// Of retries that were in vain.
+    /// The hint at retries that were in vain was printed.
     pub retries_exceeded: bool,
-    /// Of a peer that does not get the processor.
+    /// The hint at a peer that does not get the processor was printed.
     pub peer_behind: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a CQE reports: a message that arrived, the cause of an error.
+//! Contents of CQEs: messages that arrived, causes of errors.
 
 use mlx5_wire::cqe::{Cqe64, SOLICITED_EVENT};
 use mlx5_wire::opcode::CqeOpcode;

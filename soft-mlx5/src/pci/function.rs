@@ -74,7 +74,8 @@ impl Function {
         self.deliver_events();
     }
 
-    /// Returns the memory file of BAR 0, of [`Commands::BAR_PAGES`] pages: page `n` is UAR page `n`. The device polls it.
+    /// Returns the memory file of BAR 0, of [`Commands::BAR_PAGES`] pages: page `n` is UAR page `n`. The device polls
+    /// it.
     pub fn bar(&self) -> RawFd {
         self.nic.uar_file()
     }

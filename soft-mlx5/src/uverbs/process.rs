@@ -1,4 +1,5 @@
-//! The devices of a process: where libibverbs looks for them, and the device that `soft-mlx5 run` gives to each process.
+//! The devices of a process: where libibverbs looks for them, and the device that `soft-mlx5 run` gives to each
+//! process.
 
 use std::io;
 use std::path::{Path, PathBuf};

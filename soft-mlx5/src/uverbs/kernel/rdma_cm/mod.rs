@@ -1,8 +1,8 @@
 //! The file of the connection manager, `/dev/infiniband/rdma_cm`: what the kernel's `rdma_ucm` and `rdma_cm` do.
 //!
 //! [`commands`] reads what a program writes, [`identifier`] is what the program gives names to, [`address`] says which
-//! addresses lead where. The protocol itself is in [`crate::uverbs::cm`]; [`deliver`] turns its events into events of the
-//! program.
+//! addresses lead where. The protocol itself is in [`crate::uverbs::cm`]; [`deliver`] turns its events into events of
+//! the program.
 
 mod accept;
 mod address;
