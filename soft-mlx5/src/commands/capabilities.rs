@@ -1,5 +1,5 @@
-//! The capabilities of the device, which drivers of both sides read: [`kernel`](crate::uverbs::kernel) derives the limits of
-//! verbs from them, [`firmware`](crate::commands) returns them to drivers.
+//! The capabilities of the device, which drivers of both sides read: [`kernel`](crate::uverbs::kernel) derives the
+//! limits of verbs from them, [`firmware`](crate::commands) returns them to drivers.
 
 use mlx5_wire::firmware::capabilities::{Atomic, Ethernet, FlowTable, FlowTables, General, Roce};
 
