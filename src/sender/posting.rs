@@ -195,8 +195,9 @@ impl Posting<'_> {
     /// With `checksums` the device writes the checksums of the IPv4 header and of UDP or TCP, over IPv4 or IPv6, and
     /// ignores what the frame holds there. A fragment of a datagram has none of UDP or TCP of its own: send it without
     /// `checksums`. The wire needs at least 60 bytes: pad shorter frames. Keep frames within the MTU of the network
-    /// interface: a frame longer than the port takes completes with [`WcStatus::LOC_LEN_ERR`](crate::WcStatus::LOC_LEN_ERR), and the
-    /// send queue has failed. Then create another [`FrameReceiver`](crate::frames::FrameReceiver).
+    /// interface: a frame longer than the port takes completes with
+    /// [`WcStatus::LOC_LEN_ERR`](crate::WcStatus::LOC_LEN_ERR), and the send queue has failed. Then create another
+    /// [`FrameReceiver`](crate::frames::FrameReceiver).
     ///
     /// # Errors
     /// [`Refused`], which returns the payload; [`NotSent::Runt`] for a frame of fewer than 19 bytes.
