@@ -78,11 +78,11 @@ impl Run {
     }
 }
 
-/// What a CQE says that has no error.
+/// Requests that a CQE without an error has completed.
 enum Success {
-    /// The oldest request of a queue succeeded, which has at most one buffer.
+    /// The oldest request of a queue, which has at most one buffer.
     One(SqId, WorkRequest, u64),
-    /// The run of the sender did, which is over if none of its requests is returned.
+    /// The run of the sender, which is over if none of its requests is returned.
     Run,
 }
 
@@ -304,8 +304,8 @@ impl Sender {
     }
 
     /// Takes the next CQE if it says that requests of a queue that is driven directly succeeded. A single request, and
-    /// requests of which none is returned, are freed at once. The CQ has room for as many CQEs as there are free blocks,
-    /// so the consumer index is published with them.
+    /// requests of which none is returned, are freed at once. The consumer index is published with them: the CQ must
+    /// have room for a CQE of each free block.
     #[inline(always)]
     fn next_success(&mut self) -> Option<Success> {
         let Poller::Direct(direct) = &mut self.cq.poller else { return None };

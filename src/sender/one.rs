@@ -49,7 +49,7 @@ impl Sender {
     /// pair is not connected, or has failed.
     #[inline(always)]
     pub fn post(&mut self, queue: impl Into<SqId>) -> Result<Request<'_>, NotSent> {
-        Ok(Request(self.posting(queue.into(), true)?))
+        Ok(Request { posting: self.posting(queue.into(), true)? })
     }
 }
 
@@ -68,7 +68,9 @@ impl Sender {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "a request is posted by one of its methods"]
-pub struct Request<'a>(Posting<'a>);
+pub struct Request<'a> {
+    posting: Posting<'a>,
+}
 
 /// Declares methods that call those of [`Posting`] of the same name.
 macro_rules! requests {
@@ -83,7 +85,7 @@ macro_rules! requests {
             $payload: $type,
             $($argument: $of),*
         ) -> Result<(), Refused<$type, NotSent>> {
-            self.0.$name($payload, $($argument),*)
+            self.posting.$name($payload, $($argument),*)
         }
     )*};
 }
@@ -92,21 +94,21 @@ impl Request<'_> {
     /// Sets the number that the completion returns.
     #[inline(always)]
     pub fn token(mut self, token: u64) -> Self {
-        self.0.token(token);
+        self.posting.token(token);
         self
     }
 
     /// Makes the request solicited at the peer, see [`Posting::solicited`].
     #[inline(always)]
     pub fn solicited(mut self) -> Self {
-        self.0.solicited();
+        self.posting.solicited();
         self
     }
 
     /// Makes the request wait for all READs and atomics posted before.
     #[inline(always)]
     pub fn fence(mut self) -> Self {
-        self.0.fence();
+        self.posting.fence();
         self
     }
 
@@ -137,7 +139,7 @@ impl Request<'_> {
     /// [`SendFailure`]: crate::SendFailure
     #[inline(always)]
     pub fn unsignaled(mut self) -> Self {
-        self.0.unsignaled();
+        self.posting.unsignaled();
         self
     }
 
@@ -152,7 +154,7 @@ impl Request<'_> {
         payload: P,
         imm: impl Into<Option<u32>>,
     ) -> Result<(), Refused<P, NotSent>> {
-        self.0.send_to(to, payload, imm)
+        self.posting.send_to(to, payload, imm)
     }
 
     requests! {

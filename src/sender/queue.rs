@@ -67,7 +67,7 @@ impl Limits {
     }
 }
 
-/// Basic blocks that hold nothing but unsignaled requests without buffers, posted one after the other: by running index,
+/// Basic blocks that hold nothing but unsignaled requests without buffers, posted one after the other. Running indices,
 /// up to the last such request of the queue.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Silent {

@@ -65,6 +65,16 @@ macro_rules! both {
     };
 }
 
+/// Makes the queue pairs of both libraries, without an SRQ and with one.
+fn sides(place: &Place) -> Result<[(Ours, Theirs); 2], String> {
+    let sides = |shared| -> Result<_, String> {
+        let ours = Ours::new(place, shared).map_err(|error| error.to_string())?;
+        let theirs = Theirs::new(place, shared).map_err(|error| format!("libmlx5: {error}"))?;
+        Ok((ours, theirs))
+    };
+    Ok([sides(false)?, sides(true)?])
+}
+
 /// Queue pairs of both libraries.
 type Sides = (Shared<Ours>, Shared<Theirs>);
 
@@ -133,7 +143,7 @@ const VERBS: &str = "the verbs path (libmlx5)";
 fn main() {
     let began = Instant::now();
     let not_taken = env::var(NOT_TAKEN).ok();
-    let (place, sides) = match (Place::find(), &not_taken) {
+    let (place, sides) = match (Place::find(sides), &not_taken) {
         (Ok(found), _) => found,
         (Err(reasons), None) => {
             println!("{reasons}\ndevice: this runs on soft-mlx5, which has no timing of its own");

@@ -6,9 +6,6 @@ use std::net::Ipv6Addr;
 use doorbell::raw::rdma_core_sys::{IBV_PORT_ACTIVE, ibv_port_attr};
 use doorbell::{Context, Device, Gid, GidKind, QpConfig};
 
-use crate::ours::Ours;
-use crate::theirs::Theirs;
-
 /// `IBV_LINK_LAYER_ETHERNET`, which the header keeps in an enumeration without a name.
 const LINK_LAYER_ETHERNET: u8 = 2;
 
@@ -22,26 +19,18 @@ pub struct Place {
 }
 
 impl Place {
-    /// Finds the first device that can be measured, and makes the queue pairs of both libraries there, without an SRQ and
-    /// with one. Or returns why each device cannot: a line for each.
-    pub fn find() -> Result<(Self, [(Ours, Theirs); 2]), String> {
+    /// Finds the first device that can be measured, where `make` makes what measures it. Or returns why each device
+    /// cannot: a line for each.
+    pub fn find<T>(make: impl Fn(&Self) -> Result<T, String>) -> Result<(Self, T), String> {
         let devices = doorbell::devices().map_err(|error| format!("device: not taken: {error}"))?;
         let mut reasons = Vec::new();
         for device in &devices {
-            let made = Self::on(device).and_then(|place| Ok(([place.sides(false)?, place.sides(true)?], place)));
-            match made {
-                Ok((sides, place)) => return Ok((place, sides)),
+            match Self::on(device).and_then(|place| Ok((make(&place)?, place))) {
+                Ok((made, place)) => return Ok((place, made)),
                 Err(reason) => reasons.push(format!("device: {} not taken: {reason}", device.name())),
             }
         }
         Err(reasons.join("\n"))
-    }
-
-    /// Makes the queue pairs of both libraries.
-    fn sides(&self, shared: bool) -> Result<(Ours, Theirs), String> {
-        let ours = Ours::new(self, shared).map_err(|error| error.to_string())?;
-        let theirs = Theirs::new(self, shared).map_err(|error| format!("libmlx5: {error}"))?;
-        Ok((ours, theirs))
     }
 
     /// Takes a device if doorbell drives its queues, and a port is up.

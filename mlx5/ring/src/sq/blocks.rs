@@ -201,7 +201,7 @@ impl BasicBlocks {
     /// As [`ring_with`](Self::ring_with), with the whole of the only WQE that no doorbell has covered.
     ///
     /// # Safety
-    /// That WQE is at `first` and has the blocks from running index `start` to `end`. A half of the register has room
+    /// The WQE is at `first` and has the blocks from running index `start` to `end`. A half of the register has room
     /// for it, and the register is as *register* says, see [the module](super).
     #[inline(always)]
     pub(super) unsafe fn ring_blue_flame(&mut self, first: NonNull<u8>, start: u32, end: u32) {
