@@ -121,7 +121,7 @@ unsafe fn start_of_libmlx5(cq: *mut ibv_cq_ex, record: &Cq, attr: *mut ibv_poll_
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    /// What is not a message, and what a CQ without a place brings.
+    /// Polls a CQ without a place, and takes completions that are no messages.
     #[cold]
     unsafe extern "C" fn other(cq: *mut ibv_cq_ex) -> c_int {
         // SAFETY: [verbs] `start_poll` has returned 0, so this thread holds the lock.

@@ -154,7 +154,7 @@ pub(crate) struct Sends {
     pub(crate) retired: AtomicU32,
 }
 
-/// What posts to a send queue.
+/// The side of a send queue that posts.
 pub(crate) struct SendSide {
     pub(crate) queue: SendQueue<Request>,
     pub(crate) limits: SendLimits,

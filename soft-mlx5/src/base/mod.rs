@@ -1,4 +1,4 @@
-//! What every part of the device uses: time, memory access, faults, counters.
+//! Tools that every part of the device uses: time, memory access, faults, counters.
 
 pub(crate) mod clock;
 pub mod counters;

@@ -45,7 +45,7 @@ use crate::engine::{Nic, PortAddress};
 use crate::fabric::LinkLayer;
 use crate::objects::{Cqn, Mkey, Pdn, Qpn, Srqn, Tirn, Wqn};
 
-/// What the firmware knows: objects, and the state that the driver sets.
+/// State of the firmware: objects, and the settings of the driver.
 #[derive(Debug)]
 pub struct Commands {
     layer: LinkLayer,

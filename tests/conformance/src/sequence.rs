@@ -1,4 +1,4 @@
-//! What the plans of all kinds of sessions have.
+//! Constants of the plans of all kinds of sessions.
 
 /// Operations of a session.
 pub const OPERATIONS: usize = 250;

@@ -29,8 +29,7 @@ const TIMES: [(&str, &str, f64); 3] = [
 /// libmlx5 keeps no buffers.
 const DEARER: [&str; 1] = ["one message: completion, unsignaled send"];
 
-/// What an operation of the drop-in may cost, as a multiple of what libmlx5 costs: programs pay for it that nobody
-/// wrote for doorbell.
+/// Highest ratio to libmlx5 of an operation of the drop-in. Programs that were not written for doorbell pay it.
 const DROP_IN: f64 = 1.1;
 
 /// The cost of one message.

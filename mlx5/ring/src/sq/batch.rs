@@ -26,8 +26,9 @@ pub struct Batch {
     last: u32,
     /// Running index of the block after the last WQE, where the request that was begun has its own.
     end: u32,
-    /// That block, and the first word of its WQE, which counts the units up to the payload.
+    /// Block at `end`.
     wqe: NonNull<u8>,
+    /// First word of the WQE at `end`. It counts the units up to the payload.
     head: u64,
     /// Running count of blocks of the queue or of the batch up to the last WQE that asks for a CQE.
     asked: u32,
@@ -37,7 +38,7 @@ pub struct Batch {
 // SAFETY: the block is the queue's, of which a batch writes none by itself.
 unsafe impl Send for Batch {}
 
-/// What a request does; its payload comes after it.
+/// The operation of a request; its payload comes after it.
 #[derive(Clone, Copy, Debug)]
 pub enum Operation {
     /// SEND of a connected QP.

@@ -16,8 +16,9 @@ use crate::inline;
 /// Bytes that an atomic brings.
 const ATOMIC_SIZE: u32 = 8;
 
-/// What a thread that posts and one that takes CQEs share, as libmlx5 has it: neither waits for the other. The blocks
-/// from `retired` to `posted`, and their records, belong to who takes CQEs, all others to who posts.
+/// The counts that a thread that posts and a thread that takes CQEs share, so that neither waits for the other, as in
+/// libmlx5. The thread that takes CQEs owns the blocks from `retired` to `posted` and their records; the thread that
+/// posts owns all others.
 ///
 /// It takes the place of [`SendQueue::complete`].
 #[derive(Debug)]
