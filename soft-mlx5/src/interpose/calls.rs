@@ -250,6 +250,7 @@ pub fn find_libc() {
         if !libc.is_null() {
             for (function, name) in [
                 (&mapping::LIBC_MMAP, c"mmap"),
+                (&mapping::LIBC_MADVISE, c"madvise"),
                 (&LIBC_READ, c"read"),
                 (&LIBC_SENDTO, c"sendto"),
                 (&LIBC_SENDMSG, c"sendmsg"),

@@ -13,9 +13,12 @@ use crate::uverbs::kernel::{MapRequest, mappings};
 pub const ANCHOR: *const c_void = mmap as *const c_void;
 
 type Map = unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
+type Advise = unsafe extern "C" fn(*mut c_void, size_t, c_int) -> c_int;
 
 /// libc's mmap, which may hold hooks of other libraries; null before main.
 pub static LIBC_MMAP: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+/// libc's madvise, likewise.
+pub static LIBC_MADVISE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// Maps a page of a device; returns `None` if the descriptor is not a device's.
 fn map_device(
@@ -104,5 +107,10 @@ pub unsafe extern "C" fn madvise(addr: *mut c_void, length: size_t, advice: c_in
     if advice == libc::MADV_DONTFORK && mappings::are_limited() && mappings::are_used_up() {
         return raw::fail(libc::ENOMEM);
     }
-    raw::madvise(addr, length, advice)
+    let libc_madvise = LIBC_MADVISE.load(Ordering::Acquire);
+    if libc_madvise.is_null() {
+        return raw::madvise(addr, length, advice);
+    }
+    // SAFETY: libc's function of this name has this type; the arguments are the program's.
+    unsafe { mem::transmute::<*mut c_void, Advise>(libc_madvise)(addr, length, advice) }
 }

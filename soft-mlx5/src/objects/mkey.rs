@@ -21,7 +21,9 @@ pub const DUMP_FILL_MKEY: Mkey = Mkey(0x300);
 
 // Index 1 is taken by the invalid lkey (0x100), index 3 by the key above.
 const LOWEST_INDEX: u32 = 0x10;
-const INDICES: u32 = 1 << 24;
+// The first keys are below 1 << 28. libmlx5 reads the GRH bits of `flags_rqpn` (28 and 29) also in a CQE of 64 bytes
+// into which a rendezvous header was scattered, and its RKEY lies there.
+const FIRST_INDICES: u32 = 1 << 19;
 const MAX_KEYS: u32 = 1 << 22;
 const STREAM: u64 = 0x4d4b_4559;
 
@@ -103,7 +105,7 @@ impl MkeyTable {
     /// Makes a table without keys; the first keys follow from `seed`.
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ STREAM);
-        let first = LOWEST_INDEX + rng.below((INDICES - MAX_KEYS - LOWEST_INDEX).into()) as u32;
+        let first = LOWEST_INDEX + rng.below(FIRST_INDICES.into()) as u32;
         Self { table: Table::new(first, MAX_KEYS), first, rng, variants: Vec::new() }
     }
 
