@@ -11,6 +11,8 @@ use crate::srq::{self, SharedReceiveQueue};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Srq,
+    /// An SRQ in which no slot waits for another.
+    HastySrq,
     Rq,
 }
 
@@ -40,15 +42,16 @@ pub struct Queue {
 
 impl Queue {
     pub fn new(arena: &mut Arena, kind: Kind, slots: u32, stride: usize) -> Self {
-        let device = Device::new(arena, slots, stride, kind == Kind::Srq);
+        let device = Device::new(arena, slots, stride, kind != Kind::Rq);
         let memory: NonNull<Slot<u32>> = arena.cut(slots as usize * size_of::<Slot<u32>>());
         let (buf, dbrec, stride) = (device.wqes, device.dbrec, stride as u32);
         // SAFETY: memory of the arena, which the caller keeps as long as the queue.
         let ring = unsafe {
             match kind {
-                Kind::Srq => {
+                Kind::Srq | Kind::HastySrq => {
                     let layout = srq::Layout { buf, dbrec, stride, head: 0, tail: slots - 1 };
-                    Ring::Srq(SharedReceiveQueue::new(layout, memory).unwrap())
+                    let patience = if kind == Kind::Srq { u32::MAX } else { 0 };
+                    Ring::Srq(SharedReceiveQueue::new(layout, memory).unwrap().with_patience(patience))
                 }
                 Kind::Rq => {
                     let layout = rq::Layout { buf, dbrec, stride, wqe_cnt: slots };
