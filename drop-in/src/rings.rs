@@ -104,9 +104,7 @@ pub(crate) unsafe fn srq(context: &Context, srq: *mut ibv_srq) -> Result<SrqSide
     let mut slots = memory(layout.slots(), || Slot::FREE)?;
     // SAFETY: all posts come to this library. There is a slot for each WQE, and they stay.
     let queue = unsafe { SharedReceiveQueue::new(layout, NonNull::from(&mut *slots).cast()) };
-    // Programs count on every receive that they post.
-    let queue = queue.map_err(|_| NOT_RINGS)?.with_patience(0);
-    Ok(SrqSide { queue, is_ready: true, _slots: slots })
+    Ok(SrqSide { queue: queue.map_err(|_| NOT_RINGS)?, is_ready: true, _slots: slots })
 }
 
 /// The rings of a queue pair.

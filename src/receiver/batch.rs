@@ -16,9 +16,6 @@ use crate::status::WcStatus;
 /// Completions that one batch takes at most, unless asked otherwise.
 const BUDGET: u32 = 64;
 
-/// Polls in a row that find nothing, after which no receive waits for an older one.
-const IDLE_POLLS: u32 = 4096;
-
 impl Receiver {
     /// Returns the next message or the next failed receive, or `None` if nothing has arrived. A message that is not
     /// taken is recycled.
@@ -40,7 +37,7 @@ impl Receiver {
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the receiver")]
     #[inline(always)]
     pub fn next(&mut self) -> Option<Result<Message<'_>, Failure>> {
-        let Self { cq, queues, qps, unrung, upkeep_after, idle_left, .. } = self;
+        let Self { cq, queues, qps, unrung, upkeep_after, .. } = self;
         if let Poller::Direct(direct) = &mut cq.poller {
             let unpublished = direct.cq.unpublished();
             if unpublished < *upkeep_after {
@@ -56,8 +53,6 @@ impl Receiver {
                     None => {
                         if unpublished > 0 || !unrung.is_empty() {
                             self.upkeep();
-                        } else if *idle_left > 0 {
-                            self.found_nothing();
                         }
                         return None;
                     }
@@ -142,7 +137,7 @@ impl Receiver {
 /// let mut batch = receiver.poll();
 /// while let Some(next) = batch.next() {
 ///     match next {
-///         // Posted again when the batch ends, unless it is taken.
+///         // Recycled when the batch goes on, unless it is taken.
 ///         Ok(message) if message.starts_with(b"hello") => kept = Some(message.take()?),
 ///         Ok(_) => {}
 ///         Err(failure) => println!("{failure}"),
@@ -161,6 +156,7 @@ pub struct Batch<'a> {
 
 impl Batch<'_> {
     /// Returns the next message or the next failed receive, or `None` if no completion is left or the budget is used.
+    /// The call recycles the previous message unless it was taken.
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the batch")]
     #[inline(always)]
     pub fn next(&mut self) -> Option<Result<Message<'_>, Failure>> {
@@ -177,7 +173,7 @@ impl Drop for Batch<'_> {
 }
 
 impl Receiver {
-    /// Publishes the consumer index, then posts what was given back and rings for everything that was posted meanwhile,
+    /// Publishes the consumer index, then gives back what was lent and rings for everything that was posted meanwhile,
     /// in this order: the receives that the doorbells hand over need the room on the CQ. A forgotten batch leaves all
     /// of it to the next call, and [`next`](Self::next) to a later one.
     ///
@@ -190,8 +186,6 @@ impl Receiver {
     pub(crate) fn end_batch(&mut self) {
         if self.cq.poller.has_unpublished() || !self.unrung.is_empty() {
             self.upkeep();
-        } else if self.idle_left > 0 {
-            self.found_nothing();
         }
     }
 
@@ -199,40 +193,15 @@ impl Receiver {
     #[inline(never)]
     fn upkeep(&mut self) {
         self.cq.poller.publish();
-        let mut waiting = false;
         if let [only] = &mut self.queues[..] {
-            waiting |= only.end_batch();
+            only.end_batch();
         }
         while let Some(index) = self.unrung.pop() {
-            waiting |= self.queues[index as usize].end_batch();
-        }
-        if waiting {
-            self.idle_left = IDLE_POLLS;
+            self.queues[index as usize].end_batch();
         }
     }
 
-    /// Takes note of a poll that found nothing while receives wait for older ones.
-    #[inline(never)]
-    fn found_nothing(&mut self) {
-        self.idle_left -= 1;
-        if self.idle_left == 0 {
-            self.stop_waiting();
-        }
-    }
-
-    /// Hands every receive to the device that waits for an older one.
-    pub(super) fn stop_waiting(&mut self) {
-        self.end_batch();
-        self.idle_left = 0;
-        for entry in &mut self.queues {
-            if let RecvQueue::Srq(srq) = &mut entry.queue {
-                srq.ring.stop_waiting();
-                srq.ring.ring_doorbell();
-            }
-        }
-    }
-
-    /// Takes the next completion, and lends its message.
+    /// Takes the next completion, and lends its message. The slot of the message before is given back.
     #[inline(always)]
     fn lend_next(&mut self) -> Option<Result<Message<'_>, Failure>> {
         let Receiver { cq, queues, qps, unrung, .. } = self;
@@ -300,6 +269,7 @@ impl Receiver {
             return None;
         }
         let qp_num = cqe.qpn();
+        entry.give_back();
         entry.ring_later(index, &mut self.unrung);
         // SAFETY: it is the only queue, or that of the queue pair; buffers are posted by the receiver, which owns them.
         match unsafe { entry.queue.complete(cqe) } {
@@ -323,6 +293,7 @@ impl Receiver {
         let index = wc.queue();
         let mut completed = None;
         if let Some(entry) = self.queues.get_mut(index as usize) {
+            entry.give_back();
             entry.ring_later(index, &mut self.unrung);
             if let RecvQueue::Verbs(verbs) = &mut entry.queue {
                 if status != sys::IBV_WC_SUCCESS {
@@ -370,19 +341,14 @@ impl Receiver {
     /// Gives the slot of a message that is lent back without its buffer, which is the caller's.
     #[inline(always)]
     pub(super) fn release(&mut self, queue: u32, slot: u32) {
-        // SAFETY: [lent]: the message that shows it has borrowed the receiver since it was lent.
-        unsafe { self.queues[queue as usize].queue.release_lent(slot) };
+        let entry = &mut self.queues[queue as usize];
+        entry.lent = None;
+        // SAFETY: [lent-held].
+        unsafe { entry.queue.release(slot) };
     }
 }
 
 impl QueueEntry {
-    /// Posts what was given back, and rings the doorbell. Returns `true` if receives may wait for an older one.
-    #[inline(always)]
-    fn end_batch(&mut self) -> bool {
-        self.unrung = false;
-        self.queue.end_batch()
-    }
-
     /// Notes that the queue, whose index this is, needs a doorbell when the batch ends.
     #[inline(always)]
     pub(super) fn ring_later(&mut self, index: u32, unrung: &mut Vec<u32>) {
@@ -392,8 +358,24 @@ impl QueueEntry {
         }
     }
 
-    /// Lends the message of `len` bytes in a slot, which is held: its buffer is posted again, unless it is taken
-    /// before.
+    /// Gives back the slot of the message that was lent last, and rings the doorbell.
+    #[inline(always)]
+    fn end_batch(&mut self) {
+        self.unrung = false;
+        // SAFETY: [lent-held], and no code uses its buffer: what showed it borrowed the batch.
+        unsafe { self.queue.end_batch(self.lent.take()) };
+    }
+
+    /// Gives back the slot of the message that was lent before: its buffer is posted again.
+    #[inline(always)]
+    fn give_back(&mut self) {
+        if let Some(slot) = self.lent.take() {
+            // SAFETY: [lent-held], and no code uses its buffer: what showed it borrowed the batch.
+            unsafe { self.queue.recycle(slot) };
+        }
+    }
+
+    /// Lends the message of `len` bytes in a slot, which is held.
     #[inline(always)]
     fn lend(&mut self, index: u32, slot: u32, qp_num: u32, len: u32) -> Result<Lent, Failure> {
         // SAFETY: the slot is held.
@@ -404,9 +386,7 @@ impl QueueEntry {
             unsafe { self.queue.release(slot) };
             return Err(Failure::of(qp_num, Cause::Raw(context.wr_id())));
         };
-        // SAFETY: the slot is held, and the message borrows the receiver, so that no code uses its buffer when the
-        // receiver posts or rings.
-        unsafe { self.queue.recycle(slot) };
+        self.lent = Some(slot);
         Ok(lent)
     }
 }
@@ -417,8 +397,8 @@ pub(super) fn queue_of(queues: &[QueueEntry], qps: &QpTable, cqe: Cqe<'_>) -> Op
     if queues.len() == 1 { Some(0) } else { qps.queue_of(cqe.qpn()) }
 }
 
-/// Completes the receive of a SEND that is in one buffer, and lends it. Returns `None`, and changes nothing, when it is
-/// not what it seems to be.
+/// Gives the message before back, completes the receive of a SEND that is in one buffer, and lends it. Returns `None`,
+/// and changes nothing, when it is not what it seems to be.
 ///
 /// [`next_other`](Receiver::next_other) does the same for completions of every kind, and costs more.
 #[inline(always)]
@@ -430,23 +410,30 @@ fn lend_send(queues: &mut [QueueEntry], qps: &QpTable, unrung: &mut Vec<u32>, cq
             (index, queues.get_mut(index as usize)?, false)
         }
     };
-    let (slot, context, len) = match &mut entry.queue {
-        RecvQueue::Srq(srq) => lend_slot(&mut srq.ring, cqe)?,
-        RecvQueue::Rq(rq) => lend_slot(&mut rq.ring, cqe)?,
+    let lent = &mut entry.lent;
+    let (slot, context, len, before) = match &mut entry.queue {
+        RecvQueue::Srq(srq) => turn(&mut srq.ring, lent, cqe)?,
+        RecvQueue::Rq(rq) => turn(&mut rq.ring, lent, cqe)?,
         RecvQueue::Verbs(_) | RecvQueue::Closed => return None,
     };
-    if !is_only {
+    // [lent-held]: a queue with a slot that was lent before is among those to ring for, unless it is the only one.
+    if !is_only && before.is_none() {
         entry.ring_later(index, unrung);
     }
     // SAFETY: the receive has one buffer.
     Some(unsafe { Lent::in_one_buffer(index, slot, context, len) })
 }
 
-/// Completes the WQE of a SEND, and lends its slot. Returns the slot, what was posted there, and the length of the
-/// message. Returns `None`, and changes nothing, if the device does not have such a WQE, or if its receive has not
-/// exactly one buffer with room for the message.
+/// Gives back the slot of the message that was lent before, and completes the WQE of a SEND. Returns its slot, which is
+/// lent from now on, what was posted there, the length of the message, and the slot before. Returns `None`, and changes
+/// nothing, if the device does not have such a WQE, or if its receive has not exactly one buffer with room for the
+/// message.
 #[inline(always)]
-fn lend_slot<Q: ReceiveRing<Data = SlotContext>>(ring: &mut Q, cqe: Cqe<'_>) -> Option<(u32, SlotContext, u32)> {
+fn turn<Q: ReceiveRing<Data = SlotContext>>(
+    ring: &mut Q,
+    lent: &mut Option<u32>,
+    cqe: Cqe<'_>,
+) -> Option<(u32, SlotContext, u32, Option<u32>)> {
     let slot = ring.posted_slot(cqe.wqe_counter())?;
     // SAFETY: it is posted.
     let context = unsafe { ring.data(slot) };
@@ -455,8 +442,12 @@ fn lend_slot<Q: ReceiveRing<Data = SlotContext>>(ring: &mut Q, cqe: Cqe<'_>) -> 
     if !unsafe { context.holds(len) } {
         return None;
     }
-    // SAFETY: the slot that was returned above. The message borrows the receiver, so that no code uses the buffer when
-    // the receiver posts, lends or rings.
-    unsafe { ring.lend(slot) };
-    Some((slot, context, len))
+    // SAFETY: the slot that was returned above.
+    unsafe { ring.hold(slot) };
+    let before = lent.replace(slot);
+    if let Some(before) = before {
+        // SAFETY: [lent-held], and no code uses its buffer: what showed it borrowed the batch.
+        unsafe { ring.recycle(before) }
+    }
+    Some((slot, context, len, before))
 }

@@ -33,7 +33,7 @@ use crate::pd::ProtectionDomain;
 pub use batch::Batch;
 pub use datagram::Datagram;
 pub use failure::{Cause, Failure};
-pub use maintain::{SharedPoster, SrqStatistics, Statistics};
+pub use maintain::{SharedPoster, Statistics};
 pub use message::Message;
 pub use post_error::PostError;
 pub use raw::DirectQueues;
@@ -94,8 +94,6 @@ pub struct Receiver {
     /// CQEs that [`next`](Self::next) takes before it publishes the consumer index, see
     /// [`plan_upkeep`](Self::plan_upkeep).
     upkeep_after: u32,
-    /// Polls that may find nothing until no receive waits for an older one, or 0 if none waits.
-    idle_left: u32,
     qps: QpTable,
     pd: ProtectionDomain,
     id: u32,
@@ -113,6 +111,9 @@ struct QueueEntry {
     queue: RecvQueue,
     /// Number that no other queue with the same index has had.
     number: u32,
+    /// The slot of the message that was lent last, until it is given back. `[lent-held]`: it is held, and the queue is
+    /// among those to ring for, or the only one while its CQE is not published.
+    lent: Option<u32>,
     /// It is among those to ring for.
     unrung: bool,
     /// A queue pair for datagrams receives from it.
@@ -146,7 +147,6 @@ impl Receiver {
             queues: Vec::new(),
             unrung: Vec::new(),
             upkeep_after: 0,
-            idle_left: 0,
             qps: QpTable::default(),
             pd: pd.clone(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -233,7 +233,7 @@ impl Receiver {
     }
 
     fn arm_for(&mut self, solicited_only: bool) -> Result<bool> {
-        self.stop_waiting();
+        self.end_batch();
         if self.cq_failed {
             return if self.cq.poller.has_arrived() { Ok(true) } else { Err(Error::CqFailed) };
         }
@@ -245,7 +245,7 @@ impl Receiver {
     /// Arms the CQ, of which `events` were taken from the channel that it shares. Returns `true` if something has
     /// arrived already.
     pub(crate) fn arm_after(&mut self, events: u32) -> Result<bool> {
-        self.stop_waiting();
+        self.end_batch();
         self.park_until_quiet();
         self.cq.arm_after(events, false)?;
         Ok(self.cq.poller.has_arrived())

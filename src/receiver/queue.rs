@@ -16,7 +16,7 @@ use crate::mlx5::{self, Storage};
 use crate::path::NotDirect;
 use crate::post_failure::PostFailure;
 use crate::qp::Qp;
-use crate::srq::{Srq, SrqConfig};
+use crate::srq::Srq;
 
 /// A queue that receives are posted to.
 // The enum has a tag of its own, and none inside a field: each message reads it twice.
@@ -47,10 +47,10 @@ impl DirectSrq {
     ///
     /// # Safety
     /// Nothing was posted to the SRQ, and no other code posts to it.
-    pub(crate) unsafe fn new(mlx5dv: &Mlx5dv, object: Arc<Srq>, patience: u32) -> Result<Self, NotDirect> {
+    pub(crate) unsafe fn new(mlx5dv: &Mlx5dv, object: Arc<Srq>) -> Result<Self, NotDirect> {
         // SAFETY: no other code posts to the caller's SRQ, which the value keeps.
         let (ring, _slots) = unsafe { mlx5::shared_receive_queue(mlx5dv, object.as_raw()) }?;
-        Ok(Self { ring: ring.with_patience(patience), object, keeps_spare: false, _slots })
+        Ok(Self { ring, object, keeps_spare: false, _slots })
     }
 }
 
@@ -82,19 +82,20 @@ impl RecvQueue {
         mlx5dv: Option<&Mlx5dv>,
         object: QueueObject,
         index: u32,
-        size: &SrqConfig,
+        max_wr: u32,
+        max_sge: u32,
     ) -> Result<Self, NotDirect> {
         match (mlx5dv, object) {
             (Some(mlx5dv), QueueObject::Srq(srq)) => {
                 // SAFETY: nothing was posted to the caller's SRQ, and no other code posts to it.
-                unsafe { DirectSrq::new(mlx5dv, srq, size.patience) }.map(Self::Srq)
+                unsafe { DirectSrq::new(mlx5dv, srq) }.map(Self::Srq)
             }
             (Some(mlx5dv), QueueObject::Rq(object)) => {
                 // SAFETY: nothing was posted to the caller's receive queue, and no other code posts to it.
                 let (ring, _slots) = unsafe { mlx5::receive_queue(mlx5dv, object.as_raw()) }?;
                 Ok(Self::Rq(DirectRq { ring, object, _slots }))
             }
-            (None, object) => Ok(Self::Verbs(VerbsQueue::new(object, index, size.max_wr, size.max_sge))),
+            (None, object) => Ok(Self::Verbs(VerbsQueue::new(object, index, max_wr, max_sge))),
         }
     }
 
@@ -180,24 +181,14 @@ impl RecvQueue {
         on_queue!(self, ring => unsafe { ring.data(slot) }, verbs => verbs.context(slot), nothing)
     }
 
-    /// Gives a slot back with its buffer, which [`release_lent`](Self::release_lent) takes out again.
+    /// Gives a slot back with its buffer.
     ///
     /// # Safety
-    /// `slot` is held, and no code uses its buffer when something is posted or rung.
+    /// `slot` is held, and no code uses its buffer.
     #[inline(always)]
     pub(super) unsafe fn recycle(&mut self, slot: u32) {
-        // SAFETY: the caller's `slot` is held, and no code uses its buffer when something is posted or rung.
+        // SAFETY: the caller's `slot` is held, and no code uses its buffer.
         on_queue!(self, ring => unsafe { ring.recycle(slot) }, verbs => verbs.recycle(slot), ());
-    }
-
-    /// Takes the buffer out of a slot that was given back.
-    ///
-    /// # Safety
-    /// `slot` was given back or lent, and nothing was posted, lent or rung since.
-    #[inline(always)]
-    pub(super) unsafe fn release_lent(&mut self, slot: u32) {
-        // SAFETY: the caller's `slot` was given back, and nothing was posted, lent or rung since.
-        on_queue!(self, ring => unsafe { ring.release_lent(slot) }, verbs => verbs.release_lent(slot), ());
     }
 
     /// Gives a slot back without its buffer.
@@ -213,12 +204,12 @@ impl RecvQueue {
     /// Describes another buffer in a slot.
     ///
     /// # Safety
-    /// `slot` is held or lent, and the buffer is the queue's from now on.
+    /// `slot` is held, and the buffer is the queue's from now on.
     #[inline(always)]
     pub(super) unsafe fn rewrite(&mut self, slot: u32, context: SlotContext, segment: DataSegment) {
         on_queue!(
             self,
-            // SAFETY: the caller's `slot` is held or lent, and the buffer is the queue's from now on.
+            // SAFETY: the caller's `slot` is held, and the buffer is the queue's from now on.
             ring => unsafe { ring.rewrite(slot, context, segment) },
             verbs => verbs.rewrite(slot, context),
             ()
@@ -242,25 +233,25 @@ impl RecvQueue {
         posted.map_err(|_| PostFailure::Full)
     }
 
-    /// Hands everything that was posted and given back to the device. Returns `true` if receives may wait for an older
-    /// one. Buffers that a failed queue pair does not take go back to their pools, as they do when it is destroyed.
+    /// Gives back the slot of the message that was lent last, and hands everything that was posted to the device.
+    /// Buffers that a failed queue pair does not take go back to their pools, as they do when it is destroyed.
+    ///
+    /// # Safety
+    /// `lent` is held, and no code uses its buffer.
     #[inline(always)]
-    pub(super) fn end_batch(&mut self) -> bool {
-        match self {
-            Self::Srq(srq) => {
-                srq.ring.ring_doorbell();
-                return srq.ring.may_be_waiting();
-            }
-            Self::Rq(rq) => rq.ring.ring_doorbell(),
-            Self::Verbs(verbs) => verbs.end_batch(),
-            Self::Closed => {}
-        }
-        false
-    }
-
-    /// Returns the number of receives that wait for an older one to come back before they go to the device.
-    pub(crate) fn waiting(&self) -> u32 {
-        if let Self::Srq(srq) = self { srq.ring.waiting() } else { 0 }
+    pub(super) unsafe fn end_batch(&mut self, lent: Option<u32>) {
+        on_queue!(
+            self,
+            ring => {
+                if let Some(slot) = lent {
+                    // SAFETY: the caller's slot is held, and no code uses its buffer.
+                    unsafe { ring.recycle(slot) };
+                }
+                ring.ring_doorbell();
+            },
+            verbs => verbs.end_batch(lent),
+            ()
+        );
     }
 
     /// Hands everything that was posted to the device. On the verbs path, what the driver does not take goes to

@@ -40,19 +40,19 @@ impl Receiver {
         config.check(self.pd.context().attr())?;
         let (srq, max_wr) = Srq::create(&self.pd, config)?;
         // SAFETY: a fresh SRQ that no other code knows.
-        unsafe { self.add_srq(Arc::new(srq), &SrqConfig { max_wr, ..config.clone() }) }
+        unsafe { self.add_srq(Arc::new(srq), max_wr, config.max_sge) }
     }
 
     /// # Safety
     /// Nothing was posted to the SRQ, and no other code posts to it.
-    pub(super) unsafe fn add_srq(&mut self, srq: Arc<Srq>, size: &SrqConfig) -> Result<SrqId> {
+    pub(super) unsafe fn add_srq(&mut self, srq: Arc<Srq>, max_wr: u32, max_sge: u32) -> Result<SrqId> {
         // SAFETY: nothing was posted to the caller's SRQ, and no other code posts to it.
-        let id = unsafe { self.add(QueueObject::Srq(srq), size) }?;
+        let id = unsafe { self.add(QueueObject::Srq(srq), max_wr, max_sge) }?;
         trace_event!(
             device = self.pd.context().name(),
-            max_wr = size.max_wr,
+            max_wr,
             capacity = self.capacity(id),
-            max_sge = size.max_sge,
+            max_sge,
             "shared receive queue created"
         );
         Ok(SrqId(id))
@@ -125,7 +125,7 @@ impl Receiver {
     /// Nothing was posted to the receive queue, and no other code posts to it.
     unsafe fn add_rq(&mut self, qp: Arc<Qp>, max_wr: u32, max_sge: u32) -> Result<RqId> {
         // SAFETY: nothing was posted to the caller's receive queue, and no other code posts to it.
-        let id = unsafe { self.add(QueueObject::Rq(qp), &SrqConfig::new(max_wr).max_sge(max_sge)) }?;
+        let id = unsafe { self.add(QueueObject::Rq(qp), max_wr, max_sge) }?;
         trace_event!(
             qp_num = self.qp_of(id).map_or(0, |qp| qp.qp_num()),
             max_wr,
@@ -140,20 +140,21 @@ impl Receiver {
     ///
     /// # Safety
     /// Nothing was posted to the queue, and no other code posts to it.
-    unsafe fn add(&mut self, object: QueueObject, size: &SrqConfig) -> Result<QueueId> {
+    unsafe fn add(&mut self, object: QueueObject, max_wr: u32, max_sge: u32) -> Result<QueueId> {
         // A queue that is the only one so far is not noted where it needs a doorbell.
         self.end_batch();
         let closed = self.queues.iter().position(|entry| entry.queue.is_closed());
         let index = closed.unwrap_or(self.queues.len()) as u32;
         // SAFETY: nothing was posted to the caller's queue, and no other code posts to it.
-        let queue = unsafe { RecvQueue::new(self.mlx5dv(), object, index, size) };
+        let queue = unsafe { RecvQueue::new(self.mlx5dv(), object, index, max_wr, max_sge) };
         let queue = queue.map_err(|error| self.pd.context().not_direct(error))?;
         let capacity = u64::from(queue.capacity());
         self.cq.check_room(self.committed, capacity, "capacity in CqConfig::new")?;
         self.committed += capacity;
         let number = self.next_number;
         self.next_number = number.wrapping_add(1);
-        let entry = QueueEntry { queue, number, unrung: false, datagrams: false };
+        let (lent, unrung, datagrams) = (None, false, false);
+        let entry = QueueEntry { queue, number, lent, unrung, datagrams };
         match self.queues.get_mut(index as usize) {
             Some(closed) => *closed = entry,
             None => {

@@ -90,7 +90,7 @@ impl Receiver {
         // SAFETY: the caller's `srq` outlives the receiver; nothing was posted to it, and no other code posts to it.
         unsafe {
             let srq = Arc::new(Srq::from_raw(self.pd(), srq));
-            self.add_srq(srq, config)
+            self.add_srq(srq, config.max_wr, config.max_sge)
         }
     }
 

@@ -39,9 +39,8 @@ impl DirectTags {
     pub(super) fn new(pd: &ProtectionDomain, config: &TagMatchingConfig, mlx5dv: &'static Mlx5dv) -> Result<Self> {
         let objects = Objects::create(pd, config)?;
         let not_direct = |error| pd.context().not_direct(error);
-        // Peers count on every receive.
         // SAFETY: a fresh SRQ that no other code knows.
-        let srq = unsafe { DirectSrq::new(mlx5dv, Arc::clone(&objects.srq), 0) }.map_err(not_direct)?;
+        let srq = unsafe { DirectSrq::new(mlx5dv, Arc::clone(&objects.srq)) }.map_err(not_direct)?;
         let operations = QpConfig::rc().sends(objects.operations);
         let (cq, shared) = (Arc::clone(&objects.cq.object), Arc::clone(&objects.srq));
         let command = QueuePair::create_for_list(pd, &operations, cq, shared)?;

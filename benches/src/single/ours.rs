@@ -139,14 +139,14 @@ impl Single for Rings<'_> {
     #[inline(always)]
     fn receive(&mut self) {
         let cqe = self.cq.peek().filter(|cqe| cqe.kind() == CqeKind::Send).expect("a message");
-        let slot = self.srq.posted_slot(cqe.wqe_counter()).expect("a slot");
-        // SAFETY: the slot is posted.
+        let slot = self.srq.complete(cqe.wqe_counter()).expect("a slot");
+        // SAFETY: the slot is held.
         let data = unsafe { self.srq.data(slot) };
         black_box((data.wr_id(), cqe.byte_count()));
         step::mark();
         self.cq.advance();
-        // SAFETY: the slot was returned above, and no code uses its memory, which stays.
-        unsafe { self.srq.lend(slot) };
+        // SAFETY: the slot is held, and no code uses its memory, which stays.
+        unsafe { self.srq.recycle(slot) };
         self.cq.publish();
         self.srq.ring_doorbell();
     }

@@ -72,23 +72,23 @@ unsafe fn post<Q: ReceiveRing<Data = u64>>(queue: &mut Q, receives: impl Iterato
 }
 
 impl<Q: ReceiveRing<Data = u64>> Ring<Q> {
-    /// Takes a batch, and passes each slot on that has completed: `true` if it is posted still, and held otherwise.
+    /// Takes a batch, and passes the slot of each receive that has completed on.
     #[inline(always)]
-    fn batch(&mut self, batch: u32, sum: &mut Sum, mut give_back: impl FnMut(&mut Q, u32, bool)) {
+    fn batch(&mut self, batch: u32, sum: &mut Sum, mut give_back: impl FnMut(&mut Q, u32)) {
         let queue = &mut self.queue;
         for _ in 0..batch {
             if let Some(cqe) = self.cq.peek().filter(|cqe| cqe.kind() == CqeKind::Send) {
-                if let Some(slot) = queue.posted_slot(cqe.wqe_counter()) {
+                if let Some(slot) = queue.complete(cqe.wqe_counter()) {
                     let len = cqe.byte_count();
                     self.cq.advance();
-                    // SAFETY: the slot was returned just now.
+                    // SAFETY: the slot is held.
                     sum.add(unsafe { queue.data(slot) }, len.into());
-                    give_back(queue, slot, true);
+                    give_back(queue, slot);
                     continue;
                 }
             }
             let Some(cqe) = self.cq.next() else { break };
-            // SAFETY: all completions of the CQ belong to the queue, and its buffers stay.
+            // SAFETY: all completions of the CQ belong to the queue, its buffers stay, and the slot is held.
             let (slot, len) = match unsafe { receive::complete(queue, cqe) } {
                 Completion::Message(slot) => (slot, cqe.byte_count()),
                 Completion::Failed(slot) => (slot, 0),
@@ -96,7 +96,7 @@ impl<Q: ReceiveRing<Data = u64>> Ring<Q> {
             };
             // SAFETY: the slot is held.
             sum.add(unsafe { queue.data(slot) }, len.into());
-            give_back(queue, slot, false);
+            give_back(queue, slot);
         }
         self.cq.publish();
         self.queue.ring_doorbell();
@@ -107,10 +107,8 @@ impl<Q: ReceiveRing<Data = u64>> Subject for Ring<Q> {
     fn cycle(&mut self, count: u32, batch: u32) -> Sum {
         let mut sum = Sum::default();
         for _ in 0..count.div_ceil(batch) {
-            self.batch(batch, &mut sum, |queue, slot, is_posted| {
-                // SAFETY: the slot has completed, and no code uses its buffer, which stays.
-                unsafe { if is_posted { queue.lend(slot) } else { queue.recycle(slot) } }
-            });
+            // SAFETY: the slot is held, and no code uses its buffer, which stays.
+            self.batch(batch, &mut sum, |queue, slot| unsafe { queue.recycle(slot) });
         }
         sum
     }
@@ -118,7 +116,7 @@ impl<Q: ReceiveRing<Data = u64>> Subject for Ring<Q> {
     fn find_nothing(&mut self, count: u32, batch: u32) {
         let mut sum = Sum::default();
         for _ in 0..count {
-            self.batch(batch, &mut sum, |_, _, _| unexpected());
+            self.batch(batch, &mut sum, |_, _| unexpected());
         }
     }
 }

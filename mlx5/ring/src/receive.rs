@@ -26,9 +26,8 @@ pub enum PostError {
 /// [`SharedReceiveQueue`](crate::srq::SharedReceiveQueue).
 ///
 /// Each slot goes through the same circle: posting hands it to the device, [`complete`](Self::complete) makes it the
-/// caller's, and [`recycle`](Self::recycle) or [`release`](Self::release) give it back. The device learns of what was
-/// posted and given back by [`ring_doorbell`](Self::ring_doorbell). Cheaper than to complete and recycle is to
-/// [`lend`](Self::lend).
+/// caller's, and [`recycle`](Self::recycle) or [`release`](Self::release) give it back. All of that is in memory after
+/// each call; the device learns of it by [`ring_doorbell`](Self::ring_doorbell).
 ///
 /// # Contract of posting
 /// Every `unsafe` method that posts has this contract. Each SGE or segment names memory that its key covers and that no
@@ -140,24 +139,10 @@ pub trait ReceiveRing {
         Some(slot)
     }
 
-    /// Marks a slot as completed and given back. Its buffer is the caller's until the next call that posts, lends,
-    /// recycles or rings; [`release_lent`](Self::release_lent) takes the buffer out before.
+    /// Gives a held slot back with its buffer, which is posted again.
     ///
     /// # Safety
-    /// [`posted_slot`](Self::posted_slot) returned `slot`, and nothing was done since. The
-    /// [contract of posting](ReceiveRing#contract-of-posting) holds for its buffer from that next call on.
-    unsafe fn lend(&mut self, slot: u32);
-
-    /// Takes the buffer out of a slot that is lent: the slot is free.
-    ///
-    /// # Safety
-    /// `slot` was lent or recycled, and nothing but [`rewrite`](Self::rewrite) was done since.
-    unsafe fn release_lent(&mut self, slot: u32);
-
-    /// Gives a held slot back with its buffer, which is posted again when its turn comes.
-    ///
-    /// # Safety
-    /// `slot` is held, and the contract of [`lend`](Self::lend) holds.
+    /// `slot` is held, and the [contract of posting](ReceiveRing#contract-of-posting) holds again for its buffer.
     unsafe fn recycle(&mut self, slot: u32);
 
     /// Gives a held slot back without its buffer.
@@ -172,33 +157,43 @@ pub trait ReceiveRing {
         self.wqes().posted
     }
 
-    /// Posts what was given back and whose turn has come, and hands everything posted to the device: stores the
-    /// doorbell record if that changes it.
-    fn ring_doorbell(&mut self);
+    /// Hands everything posted to the device: stores the doorbell record if that changes it.
+    #[inline(always)]
+    fn ring_doorbell(&mut self) {
+        if self.needs_doorbell() {
+            // SAFETY: nothing is replaced.
+            unsafe { self.wqes_mut() }.ring_doorbell();
+        }
+    }
+
+    /// Returns `true` if something was posted that no doorbell has handed over.
+    #[inline(always)]
+    fn needs_doorbell(&self) -> bool {
+        // At most 65,535 receives wait for a doorbell, and the record counts modulo 65,536.
+        self.wqes().dbrec.read() != dbrec::work_queue(self.posted())
+    }
 
     /// Returns the caller's value of a slot.
     ///
     /// # Safety
-    /// `slot` is not free.
+    /// `slot` is posted or held.
     #[inline(always)]
     unsafe fn data(&self, slot: u32) -> Self::Data {
         // SAFETY: such a slot exists and has data.
         unsafe { self.slots().data(slot) }
     }
 
-    /// Describes another buffer of one segment in a slot that is held or lent.
+    /// Describes another buffer of one segment in a held slot.
     ///
     /// # Safety
-    /// `slot` is held, and [`recycle`](Self::recycle) will ask for the contract of posting; or `slot` is lent, and the
-    /// contract of [`lend`](Self::lend) holds for the other buffer.
+    /// `slot` is held; [`recycle`](Self::recycle) will ask for the contract of posting.
     #[inline(always)]
     unsafe fn rewrite(&mut self, slot: u32, data: Self::Data, segment: DataSegment) {
-        // SAFETY: a slot that is held or lent exists and is not the device's.
+        // SAFETY: a slot that is held exists and is not the device's.
         unsafe {
             let wqes = self.wqes_mut();
             sge::write_one(wqes.segments(slot), wqes.max_sge, segment);
-            let slot = wqes.slots.get_mut(slot);
-            slot.set(data, slot.state);
+            wqes.slots.get_mut(slot).set(data, SlotState::Held);
         }
     }
 }
@@ -237,15 +232,12 @@ impl<T: Copy> Wqes<T> {
         Self { segments, stride: stride as usize, max_sge, dbrec, posted: 0, slots }
     }
 
-    /// Hands everything posted to the device: stores the doorbell record if that changes it.
+    /// Hands everything posted to the device: stores the doorbell record.
     #[inline(always)]
-    pub(crate) fn ring_doorbell(&mut self) {
-        // At most 65,535 receives wait for a doorbell, and the record counts modulo 65,536.
+    pub fn ring_doorbell(&mut self) {
         let count = dbrec::work_queue(self.posted);
-        if self.dbrec.read() != count {
-            barrier::wqe_before_doorbell_record();
-            self.dbrec.write(count);
-        }
+        barrier::wqe_before_doorbell_record();
+        self.dbrec.write(count);
     }
 
     /// Tells the device of no WQE.

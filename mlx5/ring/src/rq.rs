@@ -59,20 +59,16 @@ impl Layout {
 
 /// The receive queue of a QP; `T` is what the caller gets back with each completion.
 ///
-/// Buffers that were given back wait in their slots, and a doorbell posts those whose turn has come.
-///
-/// `[waiting-blocked]`: after [`post_waiting`](Self::post_waiting) the slot at the head is posted or held while a
-/// buffer waits.
+/// `[waiting-blocked]`: while a buffer waits, the slot at the head is posted or held, so there is no room.
 #[derive(Debug)]
 pub struct ReceiveQueue<T: Copy> {
     /// The count of posted WQEs is the index of the next one.
     wqes: Wqes<T>,
     mask: u32,
-    free: u32,
-    /// Slots that are loaded.
+    /// Slots that are not free.
+    used: u32,
+    /// Slots that are loaded: their turn to be posted has not come.
     waiting: u32,
-    /// The slot that was lent last while others were free: its buffer moves to the head if that is free.
-    lent: Option<u32>,
 }
 
 impl<T: Copy> ReceiveQueue<T> {
@@ -92,16 +88,15 @@ impl<T: Copy> ReceiveQueue<T> {
             let slots = Slots::new(slots, layout.wqe_cnt);
             Wqes::new(layout.buf, layout.stride, layout.max_sge(), layout.dbrec, slots)
         };
-        Ok(Self { wqes, mask: layout.wqe_cnt - 1, free: layout.wqe_cnt, waiting: 0, lent: None })
+        Ok(Self { wqes, mask: layout.wqe_cnt - 1, used: 0, waiting: 0 })
     }
 
     /// Takes every receive back, as the device did: its QP was reset or destroyed. Calls `each` with the value of those
     /// that were posted or waited; held ones are their holders'. No doorbell may ring for a QP that was destroyed.
     pub fn reset(&mut self, each: impl FnMut(T)) {
         self.wqes.slots.clear(each);
-        self.lent = None;
         // The reset has zeroed the record.
-        (self.wqes.posted, self.free, self.waiting) = (0, self.wqes.slots.count(), 0);
+        (self.wqes.posted, self.used, self.waiting) = (0, 0, 0);
     }
 
     /// Zeroes the doorbell record of a QP in RESET: a doorbell that came after the reset may have written it.
@@ -115,7 +110,7 @@ impl<T: Copy> ReceiveQueue<T> {
         self.wqes.posted & self.mask
     }
 
-    /// Posts the WQE in the slot at the head, which is loaded.
+    /// Posts the WQE in the slot at the head, which is loaded or held.
     #[inline(always)]
     fn post_head(&mut self) {
         // SAFETY: masked.
@@ -125,7 +120,7 @@ impl<T: Copy> ReceiveQueue<T> {
     }
 
     /// Posts the buffers that wait, as far as the slot at the head is free or has one.
-    #[inline(never)]
+    #[cold]
     fn post_waiting(&mut self) {
         while self.waiting > 0 {
             let to = self.head_slot();
@@ -150,33 +145,6 @@ impl<T: Copy> ReceiveQueue<T> {
         slot
     }
 
-    /// Gives the slot back that was lent last while others were free, and posts the buffers whose turn has come.
-    #[inline(never)]
-    fn give_back(&mut self) {
-        if let Some(slot) = self.lent.take() {
-            self.waiting -= 1;
-            // SAFETY: a slot that is lent exists.
-            unsafe { self.wqes.slots.get_mut(slot).state = SlotState::Held };
-            self.post_waiting();
-            let to = self.head_slot();
-            if self.has_room() {
-                self.move_wqe(slot, to);
-                self.mark(to);
-            } else {
-                self.mark(slot);
-            }
-        }
-        self.post_waiting();
-    }
-
-    /// Takes note that the buffer of a slot waits.
-    #[inline(always)]
-    fn mark(&mut self, slot: u32) {
-        // SAFETY: the slot was completed or is free, so it exists.
-        unsafe { self.wqes.slots.get_mut(slot).state = SlotState::Loaded };
-        self.waiting += 1;
-    }
-
     /// Puts the buffer of slot `from` into slot `to`, which is free, and frees `from`.
     #[cold]
     fn move_wqe(&mut self, from: u32, to: u32) {
@@ -199,9 +167,10 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
     }
 
     fn free_slots(&self) -> u32 {
-        self.free
+        self.wqes.slots.count() - self.used
     }
 
+    // Then no buffer waits: [waiting-blocked].
     #[inline(always)]
     fn has_room(&self) -> bool {
         // SAFETY: masked.
@@ -210,9 +179,6 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
 
     #[inline(always)]
     unsafe fn post_with(&mut self, data: T, write: impl FnOnce(NonNull<DataSegment>, u32)) -> Result<u32, PostError> {
-        if self.waiting > 0 {
-            self.give_back();
-        }
         if !self.has_room() {
             return Err(PostError::Full);
         }
@@ -226,7 +192,7 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
             self.wqes.slots.get_mut(slot).post(data, index as u16);
         }
         self.wqes.posted = index.wrapping_add(1);
-        self.free -= 1;
+        self.used += 1;
         Ok(index)
     }
 
@@ -240,41 +206,32 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
     }
 
     #[inline(always)]
-    unsafe fn lend(&mut self, slot: u32) {
-        if self.free > 0 {
-            self.give_back();
-            self.lent = Some(slot);
-        }
-        self.mark(slot);
-    }
-
-    #[inline(always)]
-    unsafe fn release_lent(&mut self, slot: u32) {
-        self.lent = None;
-        self.waiting -= 1;
-        // SAFETY: the slot is given back without its buffer.
-        unsafe { self.release(slot) }
-    }
-
-    #[inline(always)]
     unsafe fn recycle(&mut self, slot: u32) {
-        // SAFETY: the slot is the caller's, and is given back.
-        unsafe { self.lend(slot) }
+        let to = self.head_slot();
+        if slot == to {
+            self.post_head();
+            if self.waiting > 0 {
+                self.post_waiting();
+            }
+        } else if self.has_room() {
+            self.move_wqe(slot, to);
+            self.post_head();
+        } else {
+            // SAFETY: a slot that is held exists.
+            unsafe { self.wqes.slots.get_mut(slot).state = SlotState::Loaded };
+            self.waiting += 1;
+            self.post_waiting();
+        }
     }
 
     #[inline(always)]
     unsafe fn release(&mut self, slot: u32) {
-        // SAFETY: a slot that is held or lent exists.
+        // SAFETY: a slot that is held exists.
         unsafe { self.wqes.slots.get_mut(slot).state = SlotState::Free };
-        self.free += 1;
-    }
-
-    #[inline(always)]
-    fn ring_doorbell(&mut self) {
+        self.used -= 1;
         if self.waiting > 0 {
-            self.give_back();
+            self.post_waiting();
         }
-        self.wqes.ring_doorbell();
     }
 }
 

@@ -9,15 +9,15 @@ use core::ptr::NonNull;
 pub enum SlotState {
     /// No owner: the slot has no buffer.
     Free,
+    /// Software: the WQE describes a buffer that waits to be posted.
+    Loaded,
     /// The device.
     Posted,
     /// The code that completed the receive, until it gives the slot back.
     Held,
-    /// Software: the WQE describes a buffer that waits to be posted.
-    Loaded,
 }
 
-/// One slot: 24 bytes for data of 16 bytes, and 16 for data of 8.
+/// One slot: 24 bytes for data of 16 bytes, so a message needs one cache line of them.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Slot<T: Copy> {
@@ -29,14 +29,11 @@ pub struct Slot<T: Copy> {
     /// it is posted.
     pub(crate) index: u16,
     pub(crate) state: SlotState,
-    /// SRQ: a word of a bitmap that has all free slots, and slots that were free. That of slot `n` is about the slots
-    /// from 32 `n` on.
-    free: u32,
 }
 
 impl<T: Copy> Slot<T> {
     /// A slot without a buffer.
-    pub const FREE: Self = Self { data: MaybeUninit::uninit(), _word: [], index: 0, state: SlotState::Free, free: 0 };
+    pub const FREE: Self = Self { data: MaybeUninit::uninit(), _word: [], index: 0, state: SlotState::Free };
 
     /// Stores the caller's value with a state.
     #[inline(always)]
@@ -45,18 +42,11 @@ impl<T: Copy> Slot<T> {
         self.state = state;
     }
 
-    /// Returns index and state as one word.
-    #[inline(always)]
-    const fn word(&self) -> u32 {
-        // SAFETY: the two fields are adjacent, and `_word` aligns them.
-        unsafe { (&raw const *self).byte_add(core::mem::offset_of!(Self, index)).cast::<u32>().read() }
-    }
-
     /// Returns `true` if the slot is posted and has this index.
     #[inline(always)]
     pub(crate) const fn is_posted_as(&self, index: u16) -> bool {
         // One comparison.
-        self.word() == word(index, SlotState::Posted)
+        word(self.index, self.state) == word(index, SlotState::Posted)
     }
 
     /// Posts the slot, which is free and whose WQE completes with `index`.
@@ -165,92 +155,15 @@ impl<T: Copy> Slots<T> {
         unsafe { self.slots.add(slot as usize).as_mut() }
     }
 
-    /// Returns `true` if `slot` has this state and the index of its neighbour in memory, `slot` + 1, which then exists.
+    /// Returns two slots, to change them.
     ///
     /// # Safety
-    /// `slot` is below [`count`](Self::count).
+    /// Both are below [`count`](Self::count), and they differ.
     #[inline(always)]
-    pub(crate) unsafe fn leads_on(&self, slot: u32, state: SlotState) -> bool {
-        // SAFETY: the caller's `slot` is below the count.
-        slot < u16::MAX.into() && unsafe { self.get(slot).word() == word(slot as u16 + 1, state) }
-    }
-
-    /// Posts the slots from `slot` on that are loaded and have the index of their neighbour in memory, as far as that
-    /// is loaded, too. Returns the first slot that stays loaded.
-    ///
-    /// # Safety
-    /// `slot` is below [`count`](Self::count) and loaded.
-    #[inline(always)]
-    pub(crate) unsafe fn post_run(&mut self, slot: u32) -> u32 {
-        const {
-            assert!(
-                SlotState::Loaded as u32 > SlotState::Posted as u32
-                    && SlotState::Loaded as u32 > SlotState::Held as u32
-            )
-        }
-        // The word of a slot that leads on. It is never that of slot 65,535, whose neighbour would be 65,536: `Loaded`
-        // is the largest state.
-        let mut leads_on = slot + 1 + ((SlotState::Loaded as u32) << 16);
-        let mut last = slot;
-        // SAFETY: [slots-mapped]; the caller's `slot` is below the count. An index is below the count, so a slot that
-        // leads on has a neighbour.
-        unsafe {
-            let mut at = self.slots.add(slot as usize);
-            if at.as_ref().word() != leads_on {
-                return slot;
-            }
-            loop {
-                let next = at.add(1);
-                leads_on += 1;
-                let word = next.as_ref().word();
-                if word >> 16 != SlotState::Loaded as u32 {
-                    return last;
-                }
-                at.as_mut().state = SlotState::Posted;
-                last += 1;
-                if word != leads_on {
-                    return last;
-                }
-                at = next;
-            }
-        }
-    }
-
-    /// Takes note in the bitmap that `slot` is free.
-    ///
-    /// # Safety
-    /// `slot` is below [`count`](Self::count).
-    #[inline(always)]
-    pub(crate) unsafe fn mark_free(&mut self, slot: u32) {
-        // SAFETY: the number of a word is not above that of its slots.
-        unsafe { self.get_mut(slot / 32).free |= 1 << (slot % 32) };
-    }
-
-    /// Returns the first free slot that the bitmap has from `from` on, and from slot 0 on after the last one.
-    ///
-    /// # Safety
-    /// `from` is below [`count`](Self::count).
-    pub(crate) unsafe fn next_free(&mut self, from: u32) -> Option<u32> {
-        let words = self.count.div_ceil(32);
-        let (mut at, mut mask) = (from / 32, u32::MAX << (from % 32));
-        // The first word is read twice: from `from` on, and up to there.
-        for _ in 0..=words {
-            // SAFETY: there are no more words than slots, and all bits are of slots.
-            unsafe {
-                let mut word = self.get(at).free & mask;
-                while word != 0 {
-                    let slot = 32 * at + word.trailing_zeros();
-                    if self.get(slot).state == SlotState::Free {
-                        return Some(slot);
-                    }
-                    // It has got a buffer.
-                    word &= word - 1;
-                    self.get_mut(at).free &= !(1 << (slot % 32));
-                }
-            }
-            (at, mask) = (if at + 1 == words { 0 } else { at + 1 }, u32::MAX);
-        }
-        None
+    pub(crate) unsafe fn pair_mut(&mut self, one: u32, other: u32) -> [&mut Slot<T>; 2] {
+        debug_assert!(one != other && one < self.count && other < self.count);
+        // SAFETY: [slots-mapped]; the caller's slots are below the count, and they differ.
+        [one, other].map(|slot| unsafe { self.slots.add(slot as usize).as_mut() })
     }
 
     /// Returns the caller's value of `slot`.
@@ -275,14 +188,5 @@ impl<T: Copy> Slots<T> {
                 each(unsafe { slot.data.assume_init() });
             }
         }
-    }
-}
-
-#[cfg(test)]
-impl<T: Copy> Slots<T> {
-    /// Returns `true` if the bitmap of free slots has `slot`.
-    pub(crate) fn is_marked(&self, slot: u32) -> bool {
-        // SAFETY: the tests ask for slots that exist.
-        unsafe { self.get(slot / 32).free & 1 << (slot % 32) != 0 }
     }
 }

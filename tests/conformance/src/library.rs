@@ -34,3 +34,10 @@ pub fn make<T>(twin: impl FnOnce() -> T) -> T {
 pub fn is_being_made() -> bool {
     std::env::var_os(PATH).is_some()
 }
+
+/// Returns `true` if libmlx5 is known to append freed slots of an SRQ to its list in the order in which they were
+/// freed, as doorbell does. Newer versions look for a run of free slots.
+pub fn appends_freed_slots() -> bool {
+    static APPENDS: OnceLock<bool> = OnceLock::new();
+    *APPENDS.get_or_init(|| library().is_some_and(|name| name.contains(".24.44.")))
+}

@@ -1,7 +1,6 @@
-//! Access of tests to the inside of an SRQ.
+//! Changes that tests make inside an SRQ.
 
 use super::SharedReceiveQueue;
-use crate::slots::SlotState;
 
 impl<T: Copy> SharedReceiveQueue<T> {
     /// Puts the running count where the next post makes it `end`; returns the distance from where they were.
@@ -9,37 +8,5 @@ impl<T: Copy> SharedReceiveQueue<T> {
         let by = end.wrapping_sub(1).wrapping_sub(self.wqes.posted);
         self.wqes.posted = self.wqes.posted.wrapping_add(by);
         by
-    }
-
-    fn count(&self, state: SlotState) -> u32 {
-        (0..self.wqes.slots.count()).filter(|slot| self.state(*slot) == state).count() as u32
-    }
-
-    /// Checks the invariants.
-    pub fn check(&self) {
-        let loaded = u32::from(self.state(self.tail) == SlotState::Loaded);
-        assert!(loaded == 1 || self.state(self.tail) == SlotState::Free, "[tail]");
-        let counts = [SlotState::Free, SlotState::Held, SlotState::Loaded].map(|state| self.count(state));
-        assert_eq!([self.free, self.held, self.ready + loaded], counts, "[counts]");
-        let is_marked = |slot| self.state(slot) != SlotState::Free || self.wqes.slots.is_marked(slot);
-        assert!((0..self.wqes.slots.count()).all(is_marked), "[free-bits]");
-    }
-
-    /// Checks that no more slots wait than may, after a doorbell.
-    pub fn check_rung(&self) {
-        let with_device = self.count(SlotState::Posted);
-        assert!(self.waiting() <= self.patience.min(with_device / 4), "[rung] {} wait", self.waiting());
-        let waits = self.next == self.tail || self.ready == 0 || self.state(self.next) == SlotState::Posted;
-        assert!(waits, "[rung] the next slot is {:?}", self.state(self.next));
-    }
-
-    /// Returns the slot that the tail waits for.
-    pub fn next(&self) -> u32 {
-        if self.next == self.tail { self.after(self.tail) } else { self.next }
-    }
-
-    /// Returns the slot that was lent last, if it matters.
-    pub const fn lent(&self) -> Option<u32> {
-        self.lent
     }
 }

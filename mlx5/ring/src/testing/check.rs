@@ -53,6 +53,7 @@ impl Rig {
         let taken = device.queue.len() + completed.count();
         assert!((0..device.slots).all(|slot| !device.has(slot) || slots.state(slot) == SlotState::Posted));
         let to_ring = posted.checked_sub(taken).expect("the device has what is not posted");
+        assert_eq!(on!(ring, ring => ring.needs_doorbell()), to_ring > 0);
         assert_eq!(device.record(), device.seen, "the record was written without a doorbell");
         let capacity = device.capacity() as usize;
         assert!(taken + to_ring <= capacity, "overcommitted");
@@ -64,17 +65,26 @@ impl Rig {
                 assert_eq!(rq.posted() as u16, device.seen.wrapping_add(to_ring as u16));
                 let mask = device.slots - 1;
                 assert!((0..to_ring as u32).all(|i| new((u32::from(device.seen) + i) & mask)));
+                let next = slots.state(rq.posted() & mask);
+                let stands = matches!(next, SlotState::Posted | SlotState::Held);
+                assert!(loaded == 0 || stands, "a buffer waits for a slot that is {next:?}");
             }
             Ring::Srq(srq) => {
                 assert_eq!(srq.posted() as u16, device.seen.wrapping_add(to_ring as u16));
-                assert_eq!((room, srq.is_loaded()), (free.saturating_sub(1), free == 0));
-                srq.check();
-                let mut next = u32::from(device.next);
-                for _ in 0..to_ring {
-                    assert!(new(next), "the list leads to slot {next}");
-                    next = device.link(next).into();
-                }
-                assert_eq!(next, srq.tail(), "the device goes on at another slot");
+                assert!(loaded + free > 0, "[last-free]");
+                assert_eq!(room, loaded + free - 1);
+                assert!(loaded == 0 || (loaded, free) == (1, 0), "[loaded-alone]");
+                assert_eq!(srq.is_loaded(), loaded == 1);
+                let list = self.list(number);
+                assert!(list[..to_ring].iter().all(|&slot| new(slot)), "links to {list:?}");
+                assert!(srq.head_slot() == list[to_ring], "the device goes on at another slot");
+                let rest = &list[to_ring..];
+                assert!(
+                    rest.iter()
+                        .all(|&slot| slots.state(slot) == if loaded > 0 { SlotState::Loaded } else { SlotState::Free })
+                );
+                let mut listed = vec![false; device.slots as usize];
+                list.iter().for_each(|&slot| assert!(!core::mem::replace(&mut listed[slot as usize], true)));
                 for slot in 0..device.slots {
                     // SAFETY: a slot of the queue.
                     let copy = unsafe { slots.get(slot).index };
@@ -82,5 +92,21 @@ impl Rig {
                 }
             }
         }
+    }
+
+    /// Returns the slots of an SRQ from the one that the device will take next to the last free one, by the links in
+    /// memory.
+    pub fn list(&self, number: usize) -> Vec<u32> {
+        let Queue { ring, device } = &self.queues[number];
+        let slots = on!(ring, ring => ring.slots());
+        let listed = |&slot: &u32| slots.state(slot) != SlotState::Held && !device.has(slot);
+        let len = (0..device.slots).filter(listed).count();
+        let mut slot = u32::from(device.next);
+        let mut list = Vec::with_capacity(len);
+        for _ in 0..len {
+            list.push(slot);
+            slot = device.link(slot).into();
+        }
+        list
     }
 }

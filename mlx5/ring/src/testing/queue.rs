@@ -11,8 +11,6 @@ use crate::srq::{self, SharedReceiveQueue};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Srq,
-    /// An SRQ in which no slot waits for another.
-    HastySrq,
     Rq,
 }
 
@@ -42,16 +40,15 @@ pub struct Queue {
 
 impl Queue {
     pub fn new(arena: &mut Arena, kind: Kind, slots: u32, stride: usize) -> Self {
-        let device = Device::new(arena, slots, stride, kind != Kind::Rq);
+        let device = Device::new(arena, slots, stride, kind == Kind::Srq);
         let memory: NonNull<Slot<u32>> = arena.cut(slots as usize * size_of::<Slot<u32>>());
         let (buf, dbrec, stride) = (device.wqes, device.dbrec, stride as u32);
         // SAFETY: memory of the arena, which the caller keeps as long as the queue.
         let ring = unsafe {
             match kind {
-                Kind::Srq | Kind::HastySrq => {
+                Kind::Srq => {
                     let layout = srq::Layout { buf, dbrec, stride, head: 0, tail: slots - 1 };
-                    let patience = if kind == Kind::Srq { u32::MAX } else { 0 };
-                    Ring::Srq(SharedReceiveQueue::new(layout, memory).unwrap().with_patience(patience))
+                    Ring::Srq(SharedReceiveQueue::new(layout, memory).unwrap())
                 }
                 Kind::Rq => {
                     let layout = rq::Layout { buf, dbrec, stride, wqe_cnt: slots };

@@ -10,7 +10,7 @@ use mlx5_wire::opcode::CqeOpcode;
 
 use super::buffers::{Buffers, Owner, Shape};
 use super::queue::{Kind, Queue, Ring, on};
-use super::{Arena, CqDevice, CqeSpec, device::Device};
+use super::{Arena, CqDevice, CqeSpec};
 use crate::cq::CompletionQueue;
 use crate::receive::{self, Completion, PostError, ReceiveRing};
 use crate::sge::Sge;
@@ -64,7 +64,7 @@ pub struct State {
     pub owners: Vec<(Owner, Shape)>,
     /// Where to look for a free buffer.
     hint: usize,
-    /// Bytes that were stored to WQEs of full queues.
+    /// Bytes that recycling in place has stored to WQEs.
     pub stored: usize,
 }
 
@@ -86,23 +86,6 @@ impl core::ops::DerefMut for Rig {
     fn deref_mut(&mut self) -> &mut State {
         &mut self.state
     }
-}
-
-/// Does something with a queue. Checks that it stores nothing to the WQEs of a queue without a free slot, but to links
-/// of an SRQ, and returns the number of bytes.
-fn full_stores(ring: &mut Ring, device: &Device, step: impl FnOnce(&mut Ring)) -> usize {
-    let is_full = match &*ring {
-        Ring::Srq(srq) => srq.is_loaded(),
-        Ring::Rq(rq) => rq.free_slots() == 0,
-    };
-    if !is_full || device.slots > 64 {
-        step(ring);
-        return 0;
-    }
-    let stores = device.stores(|| step(ring));
-    let allowed = |at: &usize| device.is_srq() && (2..4).contains(&(at % device.stride));
-    assert!(stores.iter().all(allowed), "a full queue stores to its WQEs: {stores:?}");
-    stores.len()
 }
 
 /// Number of the QP on which messages for a queue arrive.
@@ -187,10 +170,8 @@ impl Rig {
             Ring::Srq(_) => true,
             // A receive queue posts in order: the next slot may be in use while another one is free.
             Ring::Rq(rq) => {
-                let loaded = |slot: &u32| ring.slots().state(*slot) == SlotState::Loaded;
-                let ours = |slot: &u32| loaded(slot) || ring.slots().state(*slot) == SlotState::Free;
-                let from_head = (0..device.slots).map(|i| rq.posted().wrapping_add(i) & (device.slots - 1));
-                from_head.take_while(ours).count() > (0..device.slots).filter(loaded).count()
+                let next = rq.posted() & (device.slots - 1);
+                ring.slots().state(next) == SlotState::Free
             }
         });
         let ring = &mut self.state.queues[queue].ring;
@@ -199,9 +180,8 @@ impl Rig {
         let fits = sges.len() <= on!(&*ring, ring => ring.max_sge()) as usize;
         match result {
             Ok(index) => {
-                // SAFETY: the slot is not free.
-                let name = on!(&*ring, ring => unsafe { ring.data(index % ring.slots().count()) });
-                assert_eq!((name, room, fits), (id, true, true));
+                let name = on!(&*ring, ring => ring.slots().posted(index % ring.slots().count()));
+                assert_eq!((name, room, fits), (Some(id), true, true));
                 self.owners[id as usize].0 = Owner::Queue(queue);
             }
             Err(PostError::Full) => assert!(!room && fits, "full too early"),
@@ -214,7 +194,7 @@ impl Rig {
     pub fn head(&self, queue: usize) -> u32 {
         match &self.queues[queue].ring {
             Ring::Rq(rq) => rq.posted() & (self.queues[queue].device.slots - 1),
-            Ring::Srq(srq) => srq.tail(),
+            Ring::Srq(srq) => srq.head_slot(),
         }
     }
 
@@ -300,37 +280,26 @@ impl Rig {
                 }
             }
         }
-        // SAFETY: as above.
-        *stored += full_stores(ring, device, |ring| on!(ring, ring => unsafe { ring.recycle(slot) }));
-    }
-
-    /// Takes the next CQE, which is of a message, and lends its slot; the buffer goes back to the queue or is taken
-    /// out. Returns `false` if there is no such CQE.
-    pub fn lend(&mut self, takes: bool) -> bool {
-        let State { queues, cq, arrived, owners, stored, .. } = &mut self.state;
-        let Some(&Arrived { queue, completion: Completion::Message(slot), spec }) = arrived.front() else {
-            return false;
+        // In its turn, nothing is stored to a WQE but a link that changes.
+        let waits = |slot| on!(&*ring, ring => ring.slots().state(slot)) == SlotState::Loaded;
+        let expected = match &*ring {
+            Ring::Srq(srq) if srq.is_loaded() => {
+                let last = srq.head_slot();
+                let link = last as usize * device.stride + 2;
+                Some(link..link + if device.link(last) == slot as u16 { 0 } else { 2 })
+            }
+            Ring::Rq(rq) if slot == rq.posted() & (device.slots - 1) => (!(0..device.slots).any(waits)).then_some(0..0),
+            _ => None,
         };
-        if spec.format != CqeFormat::Plain {
-            return false;
+        // SAFETY: as above.
+        let mut recycle = || on!(ring, ring => unsafe { ring.recycle(slot) });
+        match expected {
+            Some(expected) if device.slots <= 64 => {
+                *stored += expected.len();
+                assert_eq!(device.stores(recycle), expected.collect::<Vec<_>>(), "stores to WQEs");
+            }
+            _ => recycle(),
         }
-        arrived.pop_front();
-        let cqe = cq.next().expect("it has arrived");
-        let Queue { ring, device } = &mut queues[queue];
-        assert_eq!(on!(&*ring, ring => ring.posted_slot(cqe.wqe_counter())), Some(slot));
-        device.polled(slot);
-        // SAFETY: the slot is posted.
-        let buffer = on!(&*ring, ring => unsafe { ring.data(slot) });
-        // SAFETY: the slot was returned above; the ledger gives its buffer to the queue, or takes it.
-        *stored += full_stores(ring, device, |ring| on!(ring, ring => unsafe { ring.lend(slot) }));
-        // SAFETY: the slot is lent.
-        assert_eq!(on!(&*ring, ring => unsafe { ring.data(slot) }), buffer, "another buffer is lent");
-        if takes {
-            // SAFETY: as above.
-            on!(ring, ring => unsafe { ring.release_lent(slot) });
-            owners[buffer as usize].0 = Owner::Test;
-        }
-        true
     }
 
     /// Gives all CQEs that were taken back to the device.
@@ -341,10 +310,8 @@ impl Rig {
 
     /// Rings the doorbell of a queue; the device looks.
     pub fn ring_doorbell(&mut self, queue: usize) {
-        let State { queues, stored, .. } = &mut self.state;
-        let Queue { ring, device } = &mut queues[queue];
-        *stored += full_stores(ring, device, |ring| on!(ring, ring => ring.ring_doorbell()));
-        on!(&*ring, ring => ring.check_rung());
+        let Queue { ring, device } = &mut self.state.queues[queue];
+        on!(ring, ring => ring.ring_doorbell());
         let new = device.look();
         let first = device.queue.len() - new;
         for i in first..device.queue.len() {
