@@ -170,8 +170,9 @@ fn more_receives_than_the_cq_holds() {
 
     // Queues may fill a CQ, and not have one receive more.
     let mut small = device::receiver(&pd, 8);
-    let half = RqConfig::new(small.cq_capacity() / 2);
-    let both = [(); 2].map(|()| QueuePair::builder(&QpConfig::rc()).receive(&mut small, half).build().unwrap());
+    let half = small.cq_capacity() / 2;
+    let both = [half, small.cq_capacity() - half]
+        .map(|count| QueuePair::builder(&QpConfig::rc()).receive(&mut small, RqConfig::new(count)).build().unwrap());
     let used: u32 = both.iter().map(|qp| small.capacity(qp.receive_queue().unwrap())).sum();
     assert_eq!(used, small.cq_capacity());
     assert_matches!(small.create_srq(&SrqConfig::new(1)).unwrap_err(), Error::CqTooSmall { new: 1, .. });
