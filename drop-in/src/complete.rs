@@ -72,7 +72,7 @@ impl Sends {
         let Some(Request { wr_id, number }) = (unsafe { self.progress.complete(cqe.wqe_counter()) }) else {
             return Outcome::Stray;
         };
-        // Who posts reads the running count of blocks after it.
+        // The thread that posts reads the running count of blocks after it.
         self.retired.store(number.wrapping_add(1), Ordering::Release);
         Outcome::Done { wr_id, status }
     }

@@ -26,9 +26,9 @@ pub struct Progress<T> {
     buf: NonNull<u8>,
     records: NonNull<Record<T>>,
     mask: u32,
-    /// Running count of blocks that were posted. Who posts stores it.
+    /// Running count of blocks that were posted. The thread that posts stores it.
     posted: AtomicU32,
-    /// Running count of blocks that are retired. Who takes CQEs stores it.
+    /// Running count of blocks that are retired. The thread that takes CQEs stores it.
     retired: AtomicU32,
 }
 
@@ -55,7 +55,7 @@ impl<T: Copy> SendQueue<T> {
     /// `progress` is that of this queue.
     #[inline(always)]
     pub unsafe fn free_retired(&mut self, progress: &Progress<T>) {
-        // Who takes CQEs has read their records before.
+        // The thread that takes CQEs has read their records before.
         self.blocks.retire(progress.retired.load(Ordering::Acquire));
     }
 }
