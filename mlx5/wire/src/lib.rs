@@ -48,4 +48,5 @@ pub mod text;
 pub mod tm;
 pub mod tmh;
 pub mod uar;
+pub mod umr;
 pub mod vendor;

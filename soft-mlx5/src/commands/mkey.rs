@@ -7,62 +7,67 @@ use super::objects::{Entry, Id, Kind};
 use super::opcodes::{Command, Result, answer, created};
 use super::refusal::Refusal;
 use crate::objects::memory::Space;
-use crate::objects::mkey::{LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
-use crate::objects::{Access, MkeyAttr, Pdn};
+use crate::objects::mkey::{ANY_QP, Form, Mode, rights};
+use crate::objects::{MkeyAttr, Pdn};
 
-/// Value of the field that names the only queue pair of a key: all of the domain may use the key.
-const ANY_QP: u32 = 0xff_ffff;
-
-fn access(context: &MkeyContext) -> Access {
-    let rights = [
-        (context.local_write, LOCAL_WRITE),
-        (context.remote_write, REMOTE_WRITE),
-        (context.remote_read, REMOTE_READ),
-        (context.atomic, REMOTE_ATOMIC),
-    ];
-    rights.iter().filter(|(given, _)| *given).map(|(_, right)| right).sum()
-}
+/// Bytes of a unit of a list.
+const OCTOWORD: usize = 16;
 
 impl Execution<'_> {
-    /// Returns the whole key with this index.
-    pub(super) fn key_of(&self, index: u32) -> u32 {
-        let entry = self.state.objects.get(Kind::Mkey, index);
-        let context = entry.and_then(|entry| MkeyContext::from_prefix(&entry.context));
-        index << 8 | context.map_or(0, |context| context.variant.into())
-    }
-
     pub(super) fn create_mkey(&mut self, command: &Command, output: &mut [u8]) -> Result {
         let create: CreateMkey = command.parse()?;
         let (context, uid) = (create.context, command.uid());
         let pd = self.state.objects.check_use(Id(Kind::Pd, context.pd), uid)?;
-        if create.pg_access || context.access_mode_high != 0 || context.qpn != ANY_QP {
+        if context.access_mode_high != 0 {
+            return Err(Refusal::ACCESS_MODE);
+        }
+        if create.pg_access || context.qpn != ANY_QP {
             return Err(Refusal::ATTRIBUTES);
         }
         let mut uses = vec![pd];
         let attr =
-            MkeyAttr { pd: Pdn(context.pd), va: 0, iova: context.start, length: context.len, access: access(&context) };
+            MkeyAttr { pd: Pdn(context.pd), va: 0, iova: context.start, length: context.len, access: rights(&context) };
+        let host = Space::Host(self.dma.clone());
+        let mut list = &[][..];
         let (attr, space) = match context.access_mode {
-            // UMR would give the key its memory.
-            _ if context.free => (MkeyAttr { length: 0, ..attr }, Space::Host(self.dma.clone())),
+            access_mode::KLM | access_mode::KSM => {
+                list = self.key_list(command, &create)?;
+                let length = if context.length64 { u64::MAX } else { attr.length };
+                (MkeyAttr { length, ..attr }, host)
+            }
+            // UMR gives the key its memory.
+            _ if context.free => (MkeyAttr { length: 0, ..attr }, host),
             access_mode::PHYSICAL => {
                 let range = if context.length64 { (0, u64::MAX) } else { (attr.iova, attr.length) };
                 let attr = MkeyAttr { va: range.0, iova: range.0, length: range.1, ..attr };
-                (attr, Space::Host(self.dma.clone()))
+                (attr, host)
             }
-            access_mode::MTT => {
+            _ => {
                 context.start.checked_add(context.len).ok_or(Refusal::KEY_RANGE)?;
                 if create.umem_valid {
                     uses.push(Id(Kind::Umem, create.umem_id));
                 }
                 self.translated(command, &create, attr)?
             }
-            _ => return Err(Refusal::ACCESS_MODE),
         };
-        let key = self.nic.create_mkey_in(attr, space, context.variant)?;
+        let mode = match context.access_mode {
+            access_mode::MTT if context.umr_en => Mode::Pages,
+            access_mode::KLM => Mode::Klm,
+            access_mode::KSM => Mode::Ksm,
+            _ => Mode::Direct,
+        };
+        let form = Form::of(&context, mode);
+        let key = self.nic.create_formed_mkey(attr, form, space, list, Some(context.variant))?;
         let index = key.0 >> 8;
         let context = context.to_bytes().to_vec();
         self.state.objects.insert(Id(Kind::Mkey, index), Entry { uid, uses, context, ..Entry::default() });
         created(output, index)
+    }
+
+    // The list of other keys that follows the command, which a free key may lack.
+    fn key_list<'a>(&self, command: &Command<'a>, create: &CreateMkey) -> Result<&'a [u8]> {
+        let len = (create.translations_actual as usize).saturating_mul(OCTOWORD);
+        command.after::<CreateMkey>().get(..len).ok_or(Refusal::PAGE_LIST)
     }
 
     // A key whose pages follow the command or are those of a UMEM.

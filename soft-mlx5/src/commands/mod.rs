@@ -43,7 +43,7 @@ use self::vport::Vport;
 use crate::base::dma::Dma;
 use crate::engine::{Nic, PortAddress};
 use crate::fabric::LinkLayer;
-use crate::objects::{Cqn, Mkey, Pdn, Qpn, Srqn, Tirn, Wqn};
+use crate::objects::{Cqn, Pdn, Qpn, Srqn, Tirn, Wqn};
 
 /// State of the firmware: objects, and the settings of the driver.
 #[derive(Debug)]
@@ -164,7 +164,7 @@ impl Execution<'_> {
     fn end(&mut self, Id(kind, number): Id) -> opcodes::Result {
         match kind {
             Kind::Pd => self.nic.dealloc_pd(Pdn(number))?,
-            Kind::Mkey => self.nic.destroy_mkey(Mkey(self.key_of(number)))?,
+            Kind::Mkey => self.nic.destroy_mkey_index(number)?,
             Kind::Cq => self.nic.destroy_cq(Cqn(number))?,
             Kind::Qp | Kind::Sq => self.nic.destroy_qp(Qpn(number))?,
             Kind::Rq => self.nic.destroy_wq(Wqn(number))?,

@@ -90,7 +90,11 @@ fn with_inline(mut cqe: Cqe64, opcode: CqeOpcode, solicited: bool, inline: Optio
 
 /// Returns the opcode of the CQE of a SEND.
 pub fn opcode(packet: &Packet) -> CqeOpcode {
-    if packet.operation.has_immediate() { CqeOpcode::ResponderSendImm } else { CqeOpcode::ResponderSend }
+    match packet.operation {
+        operation if operation.has_immediate() => CqeOpcode::ResponderSendImm,
+        operation if operation.has_ieth() => CqeOpcode::ResponderSendInv,
+        _ => CqeOpcode::ResponderSend,
+    }
 }
 
 /// Returns the properties of a message that a packet of a SEND carries.

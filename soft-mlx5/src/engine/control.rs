@@ -6,6 +6,7 @@ use super::Nic;
 use crate::fabric::address;
 use crate::objects::cq::Cq;
 use crate::objects::memory::{Space, Spaces};
+use crate::objects::mkey::Form;
 use crate::objects::qp::Qp;
 use crate::objects::srq::Srq;
 use crate::objects::{
@@ -37,9 +38,16 @@ impl Nic {
         self.core.mkeys.create(attr).ok_or(ENOMEM)
     }
 
-    /// Registers memory of a space, with the lower eight bits of the key as the driver chose them.
-    pub(crate) fn create_mkey_in(&mut self, attr: MkeyAttr, space: Space, variant: u8) -> Result<Mkey> {
-        self.core.mkeys.create_in(attr, space, Some(variant)).ok_or(ENOMEM)
+    /// Makes a key of this form, with a list of other keys or room for a list. The driver may choose the variant.
+    pub(crate) fn create_formed_mkey(
+        &mut self,
+        attr: MkeyAttr,
+        form: Form,
+        space: Space,
+        list: &[u8],
+        variant: Option<u8>,
+    ) -> Result<Mkey> {
+        self.core.mkeys.create_formed(attr, form, space, list, variant).ok_or(ENOMEM)
     }
 
     /// Changes the attributes of a key, as REREG_MR does: peers that know the key keep their access.
@@ -50,6 +58,11 @@ impl Nic {
     /// Ends a registration: the memory is not touched after this returns.
     pub fn destroy_mkey(&mut self, mkey: Mkey) -> Result<()> {
         self.core.mkeys.destroy(mkey).then_some(()).ok_or(EINVAL)
+    }
+
+    /// Ends the registration with this index, whatever its variant is now.
+    pub(crate) fn destroy_mkey_index(&mut self, index: u32) -> Result<()> {
+        self.core.mkeys.destroy_index(index).then_some(()).ok_or(EINVAL)
     }
 
     /// Creates a completion queue; the caller has filled its buffer with invalid CQEs.

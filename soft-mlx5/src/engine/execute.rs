@@ -9,6 +9,7 @@ use super::frames;
 use super::requester;
 use super::tm;
 use super::transmit;
+use super::umr;
 use crate::base::defect::Defect;
 use crate::fabric::psn;
 use crate::objects::completion::Failure;
@@ -150,6 +151,12 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
         return Err(Pause::Waiting);
     }
     let operation = Kind::of(ctrl.opcode(), qp.attr.service);
+    let kind = operation.map_or(Kind::Nop, |(kind, _)| kind);
+    // A change of a key waits for what uses keys, but not for answers: READs and atomics wait for the fence of the
+    // WQE. A lost packet that is sent again still finds its key.
+    if kind == Kind::Umr && !qp.requester.has_only_reads() {
+        return Err(Pause::Waiting);
+    }
     let read_like = operation.is_some_and(|(kind, _)| kind.is_read_like());
     let heeded = if core.defects.is(Defect::Fence) { Flags(0) } else { flags };
     if !qp.requester.may_start(heeded, read_like) {
@@ -180,15 +187,20 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
             return Ok(());
         }
     }
-    let (kind, trailer) = operation.unwrap_or((Kind::Nop, Trailer::None));
+    let trailer = operation.map_or(Trailer::None, |(_, trailer)| trailer);
+    if ctrl.opcode() == WqeOpcode::SET_PSV {
+        core.strict.violation(Rule::Signature, qp.object(), index.into(), &ctrl.to_bytes());
+    }
     let measured = if fits && ctrl.qpn() == qp.number && operation.is_some() {
         load(qp, core, index, ctrl, &mut loaded.wqe)?;
         loaded.index = Some(index);
-        measure(qp, core, &loaded.wqe, kind)
+        match kind {
+            Kind::Umr => umr::execute(qp, core, &loaded.wqe).map(|()| (0, 0)),
+            _ => measure(qp, core, &loaded.wqe, kind).map_err(failure_of),
+        }
     } else {
-        Err(WqeError::Malformed)
+        Err(Failure::LOCAL_QP_OP)
     };
-    let measured = measured.map_err(failure_of);
     let measured = if core.faults.send_fails() { measured.and(Err(Failure::LOCAL_QP_OP)) } else { measured };
     let (length, packets) = measured.unwrap_or_default();
     qp.sq.advance(if fits { len } else { ready });

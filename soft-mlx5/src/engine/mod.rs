@@ -27,6 +27,7 @@ mod timing;
 mod tm;
 mod transmit;
 mod turn;
+mod umr;
 
 #[cfg(test)]
 mod tests;

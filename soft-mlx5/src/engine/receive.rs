@@ -7,6 +7,7 @@ use mlx5_wire::opcode::CqeOpcode;
 use super::completion;
 use super::core::Core;
 use super::tm::{self, message};
+use super::umr;
 use crate::base::defect::Defect;
 use crate::fabric::LinkLayer;
 use crate::fabric::ethernet::{delivered_grh, packet_type};
@@ -63,8 +64,7 @@ pub fn send(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusal
     }
     qp.responder.receive.placed += len as u64;
     if packet.operation.has_ieth() {
-        // Only memory windows can be invalidated by a peer, and none exist.
-        return Err(Refusal::Fatal(NakCode::RemoteAccess, Some(Failure::LOCAL_PROT_RECEIVE)));
+        umr::invalidate(qp, core, packet.immediate)?;
     }
     if !packet.operation.is_followed() {
         let opcode = completion::opcode(packet);
@@ -113,7 +113,7 @@ pub fn write(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusa
         return Err(Refusal::INVALID);
     }
     let check =
-        |len: u32| core.mkeys.check(rkey, qp.attr.pd, va, len as usize, REMOTE_WRITE).map_err(|_| Refusal::ACCESS);
+        |len: u32| core.mkeys.check_for(rkey, qp.owner(), va, len as usize, REMOTE_WRITE).map_err(|_| Refusal::ACCESS);
     // Checks the whole rest at once: a message that is refused for its range writes nothing.
     let region = if remaining > 0 { Some(check(remaining)?) } else { None };
     if packet.operation.has_immediate() {
@@ -144,7 +144,7 @@ pub fn atomic(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<u64, Refu
         return Err(Refusal::INVALID);
     }
     let region =
-        core.mkeys.check(request.rkey, qp.attr.pd, request.va, 8, REMOTE_ATOMIC).map_err(|_| Refusal::ACCESS)?;
+        core.mkeys.check_for(request.rkey, qp.owner(), request.va, 8, REMOTE_ATOMIC).map_err(|_| Refusal::ACCESS)?;
     if !region.is_aligned() {
         return Err(Refusal::INVALID);
     }

@@ -185,7 +185,7 @@ fn read_answer(qp: &Qp, core: &Core, packet: &Packet) -> Result<ReadAnswer, Refu
     }
     if reth.length > 0 {
         let len = reth.length as usize;
-        core.mkeys.check(reth.rkey, qp.attr.pd, reth.va, len, REMOTE_READ).map_err(|_| Refusal::ACCESS)?;
+        core.mkeys.check_for(reth.rkey, qp.owner(), reth.va, len, REMOTE_READ).map_err(|_| Refusal::ACCESS)?;
     }
     Ok(ReadAnswer {
         psn: packet.bth.psn,

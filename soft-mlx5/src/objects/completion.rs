@@ -49,12 +49,18 @@ impl Failure {
     pub const LOCAL_PROT_RECEIVE: Self = Self::new(Syndrome::LOCAL_PROT, 0x32, [0x92, 0]);
     /// The same, of a receive queue of frames.
     pub const LOCAL_PROT_FRAME: Self = Self::new(Syndrome::LOCAL_PROT, 0x32, [0x93, 0]);
+    /// A list of a size that UMR does not have.
+    pub const UMR_SIZE: Self = Self::new(Syndrome::LOCAL_QP_OP, 0x68, [0x86, 0]);
+    /// A change of a memory key that the key does not allow.
+    pub const MW_BIND: Self = Self::new(Syndrome::MW_BIND, 0x78, [0x08, 0]);
     /// The queue pair was in error before the WQE's turn came.
     pub const FLUSH: Self = Self::new(Syndrome::WR_FLUSH, 0xf9, [0x01, 0]);
     /// An answer that does not fit the request.
     pub const BAD_RESPONSE: Self = Self::new(Syndrome::BAD_RESP, 0x83, [0, 0]);
     /// The responder found the request invalid.
     pub const REMOTE_INVALID: Self = Self::new(Syndrome::REMOTE_INVAL_REQ, 0x8a, [0, 0]);
+    /// A key that the peer cannot invalidate: seen at the responder.
+    pub const INVALIDATE_RECEIVE: Self = Self::new(Syndrome::REMOTE_INVAL_REQ, 0x32, [0, 0]);
     /// The responder refused the access.
     pub const REMOTE_ACCESS: Self = Self::new(Syndrome::REMOTE_ACCESS, 0x88, [0, 0]);
     /// The responder could not complete the operation.
@@ -72,6 +78,9 @@ impl Failure {
         Self::LOCAL_PROT,
         Self::LOCAL_PROT_RECEIVE,
         Self::LOCAL_PROT_FRAME,
+        Self::UMR_SIZE,
+        Self::MW_BIND,
+        Self::INVALIDATE_RECEIVE,
         Self::FLUSH,
         Self::BAD_RESPONSE,
         Self::REMOTE_INVALID,

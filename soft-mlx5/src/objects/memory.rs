@@ -115,7 +115,7 @@ impl PageList {
         all.saturating_sub(self.start)
     }
 
-    fn piece(&self, offset: u64, access: Access) -> Option<Piece> {
+    pub(super) fn piece(&self, offset: u64, access: Access) -> Option<Piece> {
         let at = self.start.checked_add(offset)?;
         let page = self.pages.get(usize::try_from(at >> self.log_size).ok()?)?;
         let size = 1u64 << self.log_size;
@@ -126,6 +126,16 @@ impl PageList {
 }
 
 impl Space {
+    /// Returns the space of a list of pages of the same host, or `None` for memory of this process.
+    pub fn of_pages(&self, log_size: u32, start: u64, pages: Vec<u64>) -> Option<Self> {
+        let dma = match self {
+            Self::Process => return None,
+            Self::Host(dma) => dma,
+            Self::Pages(list) => &list.dma,
+        };
+        Some(Self::Pages(Arc::new(PageList::new(dma.clone(), log_size, start, pages))))
+    }
+
     // Calls `copy` with each piece of `len` bytes at `addr`: its address in this process and its place in the range.
     fn each_piece(
         &self,

@@ -12,6 +12,7 @@ pub(crate) mod flow;
 pub(crate) mod flow_tables;
 pub(crate) mod gid_table;
 pub(crate) mod handover;
+pub(crate) mod key_list;
 pub(crate) mod memory;
 pub(crate) mod mkey;
 pub(crate) mod qp;

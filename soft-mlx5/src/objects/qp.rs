@@ -1,6 +1,7 @@
 //! A queue pair: its context, its queues, and the state of both sides.
 
 use super::memory::{Spaces, Span};
+use super::mkey::Owner;
 use super::rendezvous::Rendezvous;
 use super::requester::Requester;
 use super::responder::Responder;
@@ -55,6 +56,11 @@ pub struct Qp {
 }
 
 impl Qp {
+    /// Returns what counts where the queue pair changes or uses a key of one queue pair.
+    pub fn owner(&self) -> Owner {
+        Owner { pd: self.attr.pd, qpn: self.number }
+    }
+
     /// Makes a queue pair in state Reset.
     pub fn new(number: u32, attr: QpAttr, spaces: &Spaces) -> Result<Self> {
         if attr.dbrec % 8 != 0 || attr.sq.buf % 8 != 0 {

@@ -144,6 +144,11 @@ impl Requester {
         self.requests.is_empty()
     }
 
+    /// Returns `true` if nothing is open but READs and atomics, whose requests were sent.
+    pub fn has_only_reads(&self) -> bool {
+        self.requests.iter().all(|request| request.kind.is_read_like())
+    }
+
     /// Returns the oldest request that is not complete.
     pub fn front(&self) -> Option<&Request> {
         self.requests.front()

@@ -54,10 +54,21 @@ pub enum Rule {
     TagPhase,
     /// A WQE of a striding receive queue has one data segment, at byte 16, that holds all strides.
     StridingWqe,
+    /// The mask of a UMR WQE names only fields that exist.
+    UmrMask,
+    /// A list outside its UMR WQE begins at a multiple of 2,048 bytes, and has a multiple of 64 bytes that holds all
+    /// entries.
+    UmrList,
+    /// A memory window lies inside its region.
+    WindowRange,
+    /// The region of a memory window gives IBV_ACCESS_MW_BIND, and IBV_ACCESS_LOCAL_WRITE where peers may write.
+    WindowRights,
+    /// No WQE uses the signature offload.
+    Signature,
 }
 
 impl Rule {
-    const COUNT: usize = Self::StridingWqe as usize + 1;
+    const COUNT: usize = Self::Signature as usize + 1;
 
     fn text(self) -> &'static str {
         match self {
@@ -91,6 +102,15 @@ impl Rule {
             Self::StridingWqe => {
                 "a WQE of a striding receive queue must have one data segment after its first 16 bytes, with the length of all its strides"
             }
+            Self::UmrMask => "the mkey_mask of a UMR WQE has bits of no field",
+            Self::UmrList => {
+                "the list of a UMR WQE must begin at a multiple of 2,048 bytes, and its length be a multiple of 64 bytes that holds all entries"
+            }
+            Self::WindowRange => "a memory window reaches past its region, or the region is of another domain",
+            Self::WindowRights => {
+                "a memory window is bound to a region without IBV_ACCESS_MW_BIND, or for writing without IBV_ACCESS_LOCAL_WRITE"
+            }
+            Self::Signature => "a WQE uses the signature offload (SET_PSV, BSF), which the device does not have",
         }
     }
 }
@@ -197,6 +217,11 @@ mod tests {
             Rule::TagIndex => "engine::tests::tags::misuse::a_remove_names_an_entry",
             Rule::TagPhase => "engine::tests::tags::misuse::no_more_messages_are_handled_than_there_were",
             Rule::StridingWqe => "engine::tests::frames::striding::a_wqe_holds_all_its_strides",
+            Rule::UmrMask => "engine::tests::umr::a_mask_names_fields",
+            Rule::UmrList => "engine::tests::umr::a_list_outside_the_wqe_is_aligned",
+            Rule::WindowRange => "engine::tests::umr::a_window_outside_its_region",
+            Rule::WindowRights => "engine::tests::umr::a_bind_without_rights",
+            Rule::Signature => "engine::tests::umr::signatures_are_refused",
         }
     }
 
@@ -227,6 +252,11 @@ mod tests {
             TagIndex,
             TagPhase,
             StridingWqe,
+            UmrMask,
+            UmrList,
+            WindowRange,
+            WindowRights,
+            Signature,
         ]
     };
 

@@ -7,6 +7,7 @@ use mlx5_wire::inline::{INLINE_SEG, InlineHeader};
 use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
 use mlx5_wire::tm::TagMatchingSegment;
+use mlx5_wire::umr::UmrControl;
 
 use super::mkey::{LOCAL_READ, MkeyTable, Region};
 use super::scatter::ZERO_MEANS;
@@ -45,6 +46,8 @@ pub enum Kind {
     Read,
     /// Compare and swap, fetch and add.
     Atomic,
+    /// Change of a memory key.
+    Umr,
 }
 
 /// Trailer of the last packet of a SEND or WRITE.
@@ -74,6 +77,7 @@ impl Kind {
             WqeOpcode::RDMA_WRITE_IMM => (Self::Write, Trailer::Immediate, false, true),
             WqeOpcode::RDMA_READ => (Self::Read, Trailer::None, true, true),
             WqeOpcode::ATOMIC_CS | WqeOpcode::ATOMIC_FA => (Self::Atomic, Trailer::None, true, true),
+            WqeOpcode::UMR => (Self::Umr, Trailer::None, false, true),
             _ => return None,
         };
         let served = match service {
@@ -137,6 +141,11 @@ impl Default for SendWqe {
 }
 
 impl SendWqe {
+    /// Offset of the context in a change of a memory key.
+    pub const MKEY_CONTEXT: usize = UNIT + UmrControl::SIZE;
+    /// Offset of the list in a change of a memory key.
+    pub const TRANSLATION: usize = Self::MKEY_CONTEXT + size_of::<[u8; 64]>();
+
     /// Fills the WQE: `read` copies `ds` units of it, control segment included.
     pub fn load<E>(&mut self, ctrl: ControlSegment, read: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<(), E> {
         self.ctrl = ctrl;
@@ -193,6 +202,11 @@ impl SendWqe {
         self.segment(2 * UNIT).map(AtomicSegment::from_bytes)
     }
 
+    /// Returns the first segment of a change of a memory key.
+    pub fn umr_control(&self) -> Result<UmrControl, WqeError> {
+        self.segment(UNIT).map(UmrControl::from_bytes)
+    }
+
     /// Returns the datagram segment.
     pub fn datagram(&self) -> Result<DatagramSegment, WqeError> {
         self.segment(UNIT).map(DatagramSegment::from_bytes)
@@ -213,7 +227,7 @@ impl SendWqe {
         let datagram = if service == Service::Ud { DatagramSegment::SIZE } else { 0 };
         UNIT + datagram
             + match kind {
-                Kind::Nop | Kind::Send => 0,
+                Kind::Nop | Kind::Send | Kind::Umr => 0,
                 Kind::Write | Kind::Read => UNIT,
                 Kind::Atomic => 2 * UNIT,
             }
@@ -277,7 +291,7 @@ impl SendWqe {
             let count = length & !(INLINE_SEG as usize);
             let names_memory = || {
                 let region = keys.check(segment.lkey.get(), pd, segment.addr.get(), length, LOCAL_READ);
-                matches!(region, Ok(Region::Memory(..)))
+                matches!(region, Ok(Region::Memory(..) | Region::Pieces(_)))
             };
             let is_short = count < UNIT - InlineHeader::SIZE;
             if kind.is_read_like() || count == 0 || count > self.len - from || is_short && names_memory() {
@@ -423,6 +437,7 @@ mod tests {
             (WqeOpcode::RDMA_WRITE, &[Rc, Uc]),
             (WqeOpcode::RDMA_READ, &[Rc]),
             (WqeOpcode::SEND_INVAL, &[Rc]),
+            (WqeOpcode::UMR, &[Rc, Uc]),
             (WqeOpcode::TSO, &[]),
             (WqeOpcode::TAG_MATCHING, &[]),
         ] {

@@ -29,6 +29,8 @@ fields! {
         variant: u8 = 0x04[7:0],
         /// All 64 bits of addresses are valid.
         length64: bool = 0x0c[31],
+        /// A peer may invalidate the key.
+        remote_invalidate: bool = 0x0c[24],
         /// Protection domain.
         pd: u32 = 0x0c[23:0],
         /// First address.
@@ -37,7 +39,7 @@ fields! {
         len: u64 = 0x18,
         /// Size of the translation, in units of 16 bytes.
         translations: u32 = 0x34,
-        /// log2 of the page size.
+        /// log2 of the page size, or of the bytes of an entry of a KSM key.
         log_page_size: u8 = 0x38[5:0],
     }
 }
@@ -48,6 +50,10 @@ pub mod access_mode {
     pub const PHYSICAL: u8 = 0;
     /// Addresses are translated by a page list.
     pub const MTT: u8 = 1;
+    /// Entries name other keys, addresses and lengths.
+    pub const KLM: u8 = 2;
+    /// Entries name other keys and addresses; all have one length, a power of two.
+    pub const KSM: u8 = 3;
 }
 
 fields! {

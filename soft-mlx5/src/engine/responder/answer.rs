@@ -94,7 +94,7 @@ fn read_packet(qp: &Qp, core: &mut Core, read: &ReadAnswer) -> bool {
     let region = if len == 0 {
         None
     } else {
-        match core.mkeys.check(read.rkey, qp.attr.pd, va, len, REMOTE_READ) {
+        match core.mkeys.check_for(read.rkey, qp.owner(), va, len, REMOTE_READ) {
             Ok(region) => Some(region),
             Err(_) => return false,
         }

@@ -20,5 +20,6 @@ mod sockets;
 mod starved;
 mod tags;
 mod timing;
+mod umr;
 mod unmapped;
 mod unreliable;

@@ -5,6 +5,7 @@ use mlx5_wire::ctrl::CQ_UPDATE;
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::signature::{is_signed, signature};
+use mlx5_wire::umr::UmrControl;
 
 use super::program::*;
 use crate::objects::completion::Failure;
@@ -101,6 +102,20 @@ fn wqes_after_one_that_is_illegal_are_flushed_as_by_an_adapter() {
     assert_eq!(cqe.to_bytes(), illegal);
     let cqe = s.send.poll().unwrap();
     assert_eq!(cqe.to_bytes(), expected("C4", &cqe, 1));
+}
+
+#[test]
+fn changes_of_keys_fail_as_on_an_adapter() {
+    // The size of a list, and a key that does not exist.
+    for (units, name) in [(2, "C2"), (0, "B7")] {
+        let mut s = setup(Path::default());
+        let control = UmrControl { xlt_octowords: units.into(), ..UmrControl::zeroed() };
+        let work = Work::new(WqeOpcode::UMR).imm(0x100).bytes(&control.to_bytes()).bytes(&[0; 64]);
+        s.device.post(&mut s.a, &work);
+        s.device.settle();
+        let cqe = s.send.poll().expect("an error");
+        assert_eq!(cqe.to_bytes(), expected(name, &cqe, 0), "{name}");
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use mlx5_wire::tmh::{Rvh, Tmh, TmhOpcode};
 use super::super::core::Core;
 use super::{cancel_entry, list_of, rendezvous, report, target};
 use crate::engine::completion;
+use crate::engine::umr;
 use crate::fabric::headers::NakCode;
 use crate::fabric::packet::Packet;
 use crate::objects::completion::Failure;
@@ -120,8 +121,7 @@ pub fn place(qp: &mut Qp, core: &mut Core, packet: &Packet, entry: u16, delivery
         })?;
     }
     if packet.operation.has_ieth() {
-        // Only memory windows can be invalidated by a peer, and none exist.
-        return Err(Refusal::Fatal(NakCode::RemoteAccess, Some(Failure::LOCAL_PROT_RECEIVE)));
+        umr::invalidate(qp, core, packet.immediate)?;
     }
     let total = placed + bytes.len() as u64;
     qp.responder.receive.placed = total;

@@ -221,13 +221,19 @@ fn keys_that_are_refused() {
         (MkeyContext { log_page_size: 11, ..good }, Refusal::PAGE_SIZE),
         (MkeyContext { log_page_size: 63, ..good }, Refusal::PAGE_SIZE),
         (MkeyContext { len: u64::MAX, ..good }, Refusal::KEY_RANGE),
-        (MkeyContext { access_mode: 2, ..good }, Refusal::ACCESS_MODE),
-        (MkeyContext { access_mode_high: 1, ..good }, Refusal::ATTRIBUTES),
+        (MkeyContext { access_mode_high: 1, ..good }, Refusal::ACCESS_MODE),
         (MkeyContext { qpn: 5, ..good }, Refusal::ATTRIBUTES),
         (MkeyContext { pd: 0, ..good }, Refusal::NO_OBJECT),
     ];
     for (context, refusal) in cases {
         assert_eq!(refused(context, 1, &pages), Some(refusal), "{context:?}");
+    }
+    // The list of other keys is as long as the driver says.
+    for access_mode in [access_mode::KLM, access_mode::KSM] {
+        let list = MkeyContext { access_mode, ..good };
+        assert_eq!(refused(list, 1, &pages), None);
+        assert_eq!(refused(list, 2, &pages), Some(Refusal::PAGE_LIST));
+        assert_eq!(refused(MkeyContext { free: true, umr_en: true, ..list }, 0, &[]), None);
     }
     // Without memory, or with all memory of the bus.
     let without = MkeyContext { free: true, ..good };
