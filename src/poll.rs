@@ -13,7 +13,7 @@ pub(crate) fn is_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::
     either_is_readable(fd, None, deadline)
 }
 
-/// The same, for two descriptors.
+/// Waits until there is something to read from `fd` or from `other`, as [`is_readable`] does for one descriptor.
 pub(crate) fn either_is_readable(
     fd: BorrowedFd<'_>,
     other: Option<BorrowedFd<'_>>,

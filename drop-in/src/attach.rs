@@ -26,12 +26,12 @@ static ATTACHING: Mutex<()> = Mutex::new(());
 /// shows why.
 ///
 /// # Safety
-/// The CQ is of `ibv_create_cq`. It was neither polled nor resized, no event of it was taken, and no other thread uses
-/// it during the call; other threads may use, create and destroy other objects.
+/// `cq` points to a live CQ of `ibv_create_cq`. It was neither polled nor resized, no event of it was taken, and no
+/// other thread uses it during the call; other threads may use, create and destroy other objects.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn doorbell_attach_cq(cq: *mut ibv_cq) -> c_int {
     let _attaching = ATTACHING.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: `cq` is a CQ that no other thread uses.
+    // SAFETY: `cq` points to a live CQ of `ibv_create_cq`, and no other thread uses it during the call.
     unsafe {
         let Some(context) = context_of((*cq).context) else { return libc::EOPNOTSUPP };
         let is_fresh = record_cq(context, cq);
@@ -53,12 +53,12 @@ pub unsafe extern "C" fn doorbell_attach_cq(cq: *mut ibv_cq) -> c_int {
 /// Returns as `doorbell_attach_cq`.
 ///
 /// # Safety
-/// The SRQ is a plain one, neither of XRC nor of tag matching. Nothing was posted to it, and no other thread uses it
-/// during the call.
+/// `srq` points to a live SRQ, neither of XRC nor of tag matching. Nothing was posted to it, and no other thread uses
+/// it during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn doorbell_attach_srq(srq: *mut ibv_srq) -> c_int {
     let _attaching = ATTACHING.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: `srq` is an SRQ that no other thread uses.
+    // SAFETY: `srq` points to a live SRQ, and no other thread uses it during the call.
     unsafe {
         let Some(context) = context_of((*srq).context) else { return libc::EOPNOTSUPP };
         let is_fresh = record_srq(context, srq);
@@ -79,16 +79,16 @@ pub unsafe extern "C" fn doorbell_attach_srq(srq: *mut ibv_srq) -> c_int {
 /// Returns as `doorbell_attach_cq`. On failure the call has attached none of these objects.
 ///
 /// # Safety
-/// The queue pair is of `ibv_create_qp`, or of `ibv_create_qp_ex` without creation flags, for SEND, RDMA and atomics;
-/// not of `mlx5dv_create_qp`. Nothing was posted to it since it was in RESET, and no other thread uses it, its CQs or
-/// its SRQ during the call. For its CQs and its SRQ holds what `doorbell_attach_cq` and `doorbell_attach_srq` ask for.
-/// The program binds no memory windows with it. The processor can write to all memory that the program receives, reads
-/// or posts atomics into, at the addresses that it posts; or the queue pair was created with `MLX5_SCATTER_TO_CQE=0` in
-/// the environment, or on an attached CQ.
+/// `qp` points to a live queue pair of `ibv_create_qp`, or of `ibv_create_qp_ex` without creation flags, for SEND, RDMA
+/// and atomics; not of `mlx5dv_create_qp`. Nothing was posted to it since it was in RESET, and no other thread uses it,
+/// its CQs or its SRQ during the call. For its CQs and its SRQ holds what `doorbell_attach_cq` and
+/// `doorbell_attach_srq` ask for. The program binds no memory windows with it. The processor can write to all memory
+/// that the program receives, reads or posts atomics into, at the addresses that it posts; or the queue pair was
+/// created with `MLX5_SCATTER_TO_CQE=0` in the environment, or on an attached CQ.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn doorbell_attach_qp(qp: *mut ibv_qp) -> c_int {
     let _attaching = ATTACHING.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: `qp` is a queue pair that no other thread uses, nor its CQs and its SRQ.
+    // SAFETY: `qp` points to a live queue pair, its members to its live CQs and its SRQ; no other thread uses them.
     unsafe {
         let Some(context) = context_of((*qp).context) else { return libc::EOPNOTSUPP };
         if context.qps.get((*qp).qp_num).is_some() {
@@ -128,9 +128,9 @@ unsafe fn context_of<'a>(ibv: *mut ibv_context) -> Option<&'a Context> {
 /// Gives a CQ a record, if it has none; returns whether it had none.
 ///
 /// # Safety
-/// `cq` is a CQ of `context` that no code uses, and that is not extended.
+/// `cq` points to a live CQ of `context` that no other code uses, and that is not extended.
 unsafe fn record_cq(context: &Context, cq: *mut ibv_cq) -> bool {
-    // SAFETY: no code uses `cq`.
+    // SAFETY: `cq` points to a live CQ of `context` that no other code uses.
     unsafe {
         let is_fresh = context.cqs.get((*cq).handle).is_none();
         if is_fresh {
@@ -143,9 +143,9 @@ unsafe fn record_cq(context: &Context, cq: *mut ibv_cq) -> bool {
 /// Gives an SRQ a record, if it has none; returns whether it had none.
 ///
 /// # Safety
-/// `srq` is an SRQ of `context` that no code uses.
+/// `srq` points to a live SRQ of `context` that no other code uses.
 unsafe fn record_srq(context: &Context, srq: *mut ibv_srq) -> bool {
-    // SAFETY: no code uses `srq`.
+    // SAFETY: `srq` points to a live SRQ of `context` that no other code uses.
     unsafe {
         let is_fresh = context.srqs.get((*srq).handle).is_none();
         if is_fresh {

@@ -91,7 +91,7 @@ pub(crate) unsafe fn qp<'a>(qp: *mut ibv_qp) -> Option<&'a Qp> {
     unsafe { Qp::find(qp).or_else(|| qp_by_number(qp)) }
 }
 
-/// As [`qp`], of one that has no place.
+/// Returns the record of a queue pair by its number: the path of [`qp`] for a queue pair without a place for a record.
 ///
 /// # Safety
 /// As [`qp`].

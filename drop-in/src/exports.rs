@@ -28,7 +28,7 @@ unsafe fn covered<'a>(ibv: *mut ibv_context) -> Option<&'a Context> {
     uncovered_by_environment().is_none().then_some(context)
 }
 
-/// Returns null and sets `errno`: the function that stands behind is not there.
+/// Returns null and sets `errno`: libibverbs lacks the function that this library replaces.
 fn absent<T>() -> *mut T {
     log::warn(format_args!("the libibverbs of this context was not found"));
     // SAFETY: the place of this thread's `errno`.

@@ -36,7 +36,7 @@ pub(crate) struct VerbsQueue {
 #[derive(Clone, Copy)]
 struct Slot {
     context: Option<SlotContext>,
-    /// The device has it.
+    /// The device has the receive.
     posted: bool,
 }
 
@@ -83,20 +83,20 @@ impl VerbsQueue {
         Ok(())
     }
 
-    /// Returns the slot and what was posted for the completion of `wr_id`, which is held from now on; `None` when it
-    /// cannot be true.
+    /// Holds the slot that `wr_id` of a completion names; returns its index and its receive. Returns `None` if no
+    /// posted slot has this `wr_id`.
     pub(crate) fn complete(&mut self, wr_id: u64) -> Option<(u32, SlotContext)> {
         let slot = self.slots.get_mut(wr_id as u32 as usize)?;
         let context = slot.context?;
         std::mem::take(&mut slot.posted).then_some((wr_id as u32, context))
     }
 
-    /// Returns what was posted into a held slot.
+    /// Returns the receive of a held slot.
     pub(crate) fn context(&self, slot: u32) -> SlotContext {
         self.slots[slot as usize].context.unwrap_or(SlotContext::from_wr_id(0))
     }
 
-    /// Calls `each` with what was posted into the slots that are not free.
+    /// Calls `each` with the receive of each slot that is not free.
     pub(super) fn each(&self, each: impl FnMut(SlotContext)) {
         self.slots.iter().filter_map(|slot| slot.context).for_each(each);
     }

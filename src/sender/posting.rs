@@ -363,7 +363,7 @@ impl Posting<'_> {
                 }
                 posted.map_err(|error| limits.refusal(error, payload.bytes()))
             }
-            // SAFETY: the same.
+            // SAFETY: [memory], [ready] as above; libibverbs copies inline bytes during the call.
             SendRing::Verbs(verbs) => unsafe { verbs::post_payload(verbs, operation, &payload, flags, request()) },
         };
         match posted {

@@ -1,4 +1,4 @@
-//! The queues of a sender: taking them in, and asking for them by their names.
+//! The send queues of a sender: adding, closing and finding them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,11 +20,11 @@ use crate::qp::{QpConfig, QueuePair, SendSide};
 /// Units of the segments in front of the payload: control and datagram, or control, remote address and operands.
 const HEAD_UNITS: u32 = 4;
 
-/// Number of the queue that is made next.
+/// Generation number of the next queue: see [`SqId`].
 static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
 
 impl Sender {
-    /// Returns where a queue pair sends that is about to be made.
+    /// Returns the CQ and the register for the send queue of a queue pair that is about to be created.
     pub(crate) fn send_side(&mut self, pd: &ProtectionDomain) -> Result<SendSide> {
         if !self.pd.is_same(pd) {
             return Err(Error::Foreign { what: "the sender", domain: "protection domain" });
@@ -38,12 +38,12 @@ impl Sender {
         })
     }
 
-    /// Returns the same for a queue pair that nothing is posted to.
+    /// Returns the CQ for a queue pair whose send queue nothing is posted to.
     pub(crate) fn idle_side(&self) -> SendSide {
         SendSide::idle(Arc::clone(&self.cq.object))
     }
 
-    /// Takes the send queue of a new queue pair in.
+    /// Adds the send queue of a new queue pair.
     ///
     /// # Safety
     /// Nothing was posted to the queue, and no other code posts to it. The queue pair was made with the
@@ -105,7 +105,7 @@ impl Sender {
         Ok(id)
     }
 
-    /// Lets go of the queue pairs that were dropped and of which nothing is outstanding.
+    /// Closes the queues of queue pairs that were dropped, once they have no outstanding request.
     pub(crate) fn close_departed(&mut self) {
         self.free_returned();
         self.has_departing = false;

@@ -17,7 +17,7 @@ use crate::memory::{Buffer, OpaqueBuffer, Pool};
 #[derive(Clone, Copy, Debug)]
 pub struct WorkRequest {
     token: u64,
-    /// `[request-owns]`: the reference to its pool of a buffer that was taken apart, which is the request's; null
+    /// `[request-owns]`: the reference that the first buffer had to its pool, and that the request owns now; null
     /// without a buffer.
     pool: Option<NonNull<Pool>>,
     start: NonNull<u8>,

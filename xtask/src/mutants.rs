@@ -85,9 +85,9 @@ pub fn run(session: &Session) -> Result<Totals> {
     Ok(totals)
 }
 
-/// Tries patches one after another, and returns the names of those that no test sees.
+/// Tries patches one after another, and returns the names of those that no test detects.
 fn try_all(tree: &Tree, mutants: &[&Mutant]) -> Result<Vec<Option<String>>> {
-    // The tests by themselves: a test that fails anyway catches nothing.
+    // Each test must pass without a patch: a test that always fails detects nothing.
     for test in mutants.iter().map(|mutant| &mutant.test).collect::<BTreeSet<_>>() {
         match tree.tests(test)? {
             Tests::Pass if tree.log()?.contains("test result: ok. 0 passed") => {

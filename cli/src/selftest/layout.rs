@@ -107,7 +107,7 @@ fn wqes(lab: &mut Lab) -> Result<String, Stop> {
             }
             compared += our.len();
         }
-        // And the device finds the buffers.
+        // The device finds the buffers, too.
         for (pair, _) in &mut twins {
             pair.send(0, b"found", None)?;
             pair.receive(1, |message| {

@@ -71,7 +71,7 @@ pub enum Command<'a> {
     Stream { count: u32 },
     /// Destroys it. No reply.
     CloseTwoWay,
-    /// The last: how it ended. No reply.
+    /// Ends the session with its verdict. No reply.
     End { verdict: String },
 }
 

@@ -109,7 +109,7 @@ pub fn run(args: &SelftestArgs) -> Result<bool, Box<dyn Error>> {
     let chosen: Vec<&Check> = checks().filter(possible).collect();
     for check in chosen {
         if watched {
-            // The result goes over it.
+            // The line of the result overwrites this one.
             crate::output::write(&format!("{:<4} ...    {}\r", check.id, check.name))?;
         }
         let outcome = Outcome::of(check, &mut lab);

@@ -68,7 +68,7 @@ pub fn executed(lab: &Lab) -> String {
     )
 }
 
-/// Returns the lists behind [`executed`].
+/// Returns the opcodes, CQEs and objects that [`executed`] counts.
 fn executed_lists(lab: &Lab) -> String {
     let witness = lab.witness.borrow();
     let mut text = String::new();

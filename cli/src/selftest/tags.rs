@@ -22,7 +22,7 @@ pub const CHECKS: &[Check] = &[
 
 const ALL: u64 = u64::MAX;
 
-/// A queue with tags, and another that sends to it.
+/// A tag-matching SRQ, and another that sends to it.
 struct Sides {
     near: TagMatchingSrq,
     far: TagMatchingSrq,
@@ -67,13 +67,13 @@ impl Sides {
         Ok(Self { near, far, pool, to, tap: watched.transpose()? })
     }
 
-    /// Lets the tap read the CQEs, and takes them. Those that come in between are read at the next look.
+    /// Lets the tap read the CQEs, then polls. The next [`look`](Self::look) reads CQEs that arrive between the two.
     fn poll(&mut self) -> Option<TagEvent> {
         self.look();
         self.near.poll()
     }
 
-    /// Lets the tap read the CQEs that were not read, whether they are taken or not.
+    /// Lets the tap read all CQEs that it has not read yet, also those that a poll has taken.
     fn look(&mut self) {
         if let Some(tap) = &mut self.tap {
             let seen = tap.look();
@@ -146,7 +146,7 @@ fn oldest(lab: &mut Lab) -> Result<String, Stop> {
 fn unexpected(lab: &mut Lab) -> Result<String, Stop> {
     let mut sides = Sides::new(lab)?;
     for round in lab.rounds(100) {
-        // The lower half of the tag does not matter.
+        // The mask ignores the lower 16 bits of the tag.
         let wide = sides.post(0x12_0000, 0xffff_0000)?;
         sides.send(0x12_3456, round)?;
         let got = sides.received()?;
@@ -213,7 +213,7 @@ fn cqes(lab: &mut Lab) -> Result<String, Stop> {
     if first == second {
         return fail(format!("both appends are reported as entry {first:#x}"));
     }
-    // With the data, or before it.
+    // The CQE comes with the data, or before.
     let matched = of(AppOp::CONSUMED_MSG).chain(of(AppOp::CONSUMED)).next();
     let Some(matched) = matched else { return fail("no CQE of the message that matched") };
     same("entry of the message that matched", &first, &matched.app_info.get())?;

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_of_the_dead_are_swept_up_and_others_stay() {
+    fn directories_of_killed_processes_are_removed() {
         let living = RunDir::create(fresh_path("test")).unwrap();
         let dead = base().unwrap().join("test-dead-1-0");
         fs::create_dir_all(dead.join("class")).unwrap();

@@ -71,7 +71,7 @@ impl Header {
 /// A management datagram that arrived, and its path.
 #[derive(Debug, Clone)]
 pub struct Arrived {
-    /// Queue pair that it is for, 0 or 1.
+    /// Queue pair of the receiver, 0 or 1.
     pub qpn: u32,
     /// Queue pair that sent it.
     pub source_qpn: u32,

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::mode_t;
 
-use super::tree::Meant;
+use super::tree::ResolvedPath;
 use super::{is_active, ours, raw, rdma_cm, umad};
 
 pub const ANCHOR: *const c_void = open as *const c_void;
@@ -23,7 +23,7 @@ fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int
             }
         }
     }
-    raw::openat(dir, Meant::to_open(path).as_ptr(), flags, mode)
+    raw::openat(dir, ResolvedPath::to_open(path).as_ptr(), flags, mode)
 }
 
 // Variadic in libc: the mode is passed like any third argument, and is ignored without O_CREAT.
@@ -101,11 +101,11 @@ pub unsafe extern "C" fn __openat64_2(dir: c_int, path: *const c_char, flags: c_
 }
 
 fn stat_at(dir: c_int, path: *const c_char, buf: *mut c_void, flags: c_int) -> c_int {
-    raw::fstatat(dir, Meant::by_or_device(path).as_ptr(), buf, flags)
+    raw::fstatat(dir, ResolvedPath::with_devices(path).as_ptr(), buf, flags)
 }
 
 fn access_at(dir: c_int, path: *const c_char, mode: c_int) -> c_int {
-    raw::faccessat(dir, Meant::by_or_device(path).as_ptr(), mode)
+    raw::faccessat(dir, ResolvedPath::with_devices(path).as_ptr(), mode)
 }
 
 macro_rules! calls {
@@ -145,9 +145,9 @@ calls! {
     __fxstatat64(_version: c_int, dir: c_int, path: *const c_char, buf: *mut c_void, flags: c_int)
         => stat_at(dir, path, buf, flags);
     statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, buf: *mut c_void)
-        => raw::statx(dir, Meant::by_or_device(path).as_ptr(), flags, mask, buf);
+        => raw::statx(dir, ResolvedPath::with_devices(path).as_ptr(), flags, mask, buf);
     faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int)
-        => raw::faccessat2(dir, Meant::by_or_device(path).as_ptr(), mode, flags);
+        => raw::faccessat2(dir, ResolvedPath::with_devices(path).as_ptr(), mode, flags);
     access(path: *const c_char, mode: c_int) => access_at(HERE, path, mode);
     euidaccess(path: *const c_char, mode: c_int) => access_at(HERE, path, mode);
     eaccess(path: *const c_char, mode: c_int) => access_at(HERE, path, mode);

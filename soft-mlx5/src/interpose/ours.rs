@@ -72,12 +72,12 @@ pub fn open(device: &Arc<Shared>, stand_in: &CStr, flags: c_int) -> c_int {
 
 /// Returns the entry of a descriptor of a uverbs device.
 pub fn uverbs(fd: c_int) -> Option<Entry> {
-    fd_table::get(fd).filter(|entry| matches!(entry.kind, Kind::Uverbs | Kind::Orphan))
+    fd_table::get(fd).filter(|entry| matches!(entry.kind, Kind::Uverbs | Kind::Inherited))
 }
 
 /// Returns the device of a descriptor, or `None` in a child process and after the device was dropped.
 fn device(entry: Entry) -> Option<Arc<Shared>> {
-    if matches!(entry.kind, Kind::Orphan | Kind::Netlink) || !registry::is_ours() {
+    if matches!(entry.kind, Kind::Inherited | Kind::Netlink) || !registry::is_ours() {
         return None;
     }
     registry::lock().device(entry.slot.into())

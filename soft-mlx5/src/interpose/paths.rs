@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use libc::{size_t, ssize_t};
 
 use super::raw;
-use super::tree::{Meant, as_literal};
+use super::tree::{ResolvedPath, as_literal};
 
 pub const ANCHOR: *const c_void = fopen as *const c_void;
 
@@ -23,7 +23,7 @@ fn next(found: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     function
 }
 
-macro_rules! led {
+macro_rules! resolving {
     ($($name:ident($path:ident $(, $argument:ident: $ty:ty)*) -> $result:ty = $failed:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
@@ -38,19 +38,19 @@ macro_rules! led {
                 raw::fail(libc::ENOSYS);
                 return $failed;
             }
-            let meant = Meant::to_open($path);
+            let resolved = ResolvedPath::to_open($path);
             // SAFETY: libc's function of this name takes and returns these types; the arguments are the program's, but
             // for the path, which lives until the call has returned.
             unsafe {
                 let function: unsafe extern "C" fn(*const c_char $(, $ty)*) -> $result =
                     mem::transmute(function);
-                function(meant.as_ptr() $(, $argument)*)
+                function(resolved.as_ptr() $(, $argument)*)
             }
         }
     )*};
 }
 
-led! {
+resolving! {
     fopen(path, mode: *const c_char) -> *mut c_void = ptr::null_mut();
     fopen64(path, mode: *const c_char) -> *mut c_void = ptr::null_mut();
     opendir(path) -> *mut c_void = ptr::null_mut();
@@ -68,14 +68,14 @@ unsafe fn real_path(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
         raw::fail(libc::ENOSYS);
         return ptr::null_mut();
     }
-    let meant = Meant::by(path);
+    let given = ResolvedPath::new(path);
     // SAFETY: libc's function of this name has this type; the arguments are the program's but for the path, which lives
     // until the call has returned. The result is null or a string: the program's memory of PATH_MAX bytes, or memory to
     // be freed.
     unsafe {
         let function: RealPath = mem::transmute(function);
-        let real = function(meant.as_ptr(), resolved);
-        if !meant.is_led() || real.is_null() {
+        let real = function(given.as_ptr(), resolved);
+        if !given.is_replaced() || real.is_null() {
             return real;
         }
         let Some(literal) = as_literal(CStr::from_ptr(real)) else { return real };
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_c
 }
 
 fn read_link(dir: c_int, path: *const c_char, buf: *mut c_char, size: size_t) -> ssize_t {
-    raw::readlinkat(dir, Meant::by(path).as_ptr(), buf, size)
+    raw::readlinkat(dir, ResolvedPath::new(path).as_ptr(), buf, size)
 }
 
 /// `readlink`.
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn getxattr(
     value: *mut c_void,
     size: size_t,
 ) -> ssize_t {
-    raw::getxattr(Meant::by(path).as_ptr(), name, value, size)
+    raw::getxattr(ResolvedPath::new(path).as_ptr(), name, value, size)
 }
 
 /// `lgetxattr`.
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn lgetxattr(
     value: *mut c_void,
     size: size_t,
 ) -> ssize_t {
-    raw::lgetxattr(Meant::by(path).as_ptr(), name, value, size)
+    raw::lgetxattr(ResolvedPath::new(path).as_ptr(), name, value, size)
 }
 
 /// `chdir`.
@@ -195,5 +195,5 @@ pub unsafe extern "C" fn lgetxattr(
 /// The contract of the libc function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chdir(path: *const c_char) -> c_int {
-    raw::chdir(Meant::by(path).as_ptr())
+    raw::chdir(ResolvedPath::new(path).as_ptr())
 }

@@ -17,24 +17,24 @@ use crate::uverbs::sysfs::{CLASSES, DEVICES};
 const SYS: &str = "/sys";
 
 /// A path as the kernel gets it: the program's, or its replacement.
-pub struct Meant {
+pub struct ResolvedPath {
     path: *const c_char,
-    // Owns what `path` points to where that is in the tree.
-    led: Option<CString>,
+    // Owns the string that `path` points to, if the path was replaced by one in the tree.
+    replacement: Option<CString>,
 }
 
-impl Meant {
+impl ResolvedPath {
     /// Replaces a path of the tree.
-    pub fn by(path: *const c_char) -> Self {
-        match lead(path) {
-            Some(led) => Self { path: led.as_ptr(), led: Some(led) },
-            None => Self { path, led: None },
+    pub fn new(path: *const c_char) -> Self {
+        match replacement_of(path) {
+            Some(replacement) => Self { path: replacement.as_ptr(), replacement: Some(replacement) },
+            None => Self { path, replacement: None },
         }
     }
 
-    /// Does the same for a file that is opened: counters are shown as they are now.
+    /// Replaces a path of the tree for a call that opens it: updates the files of counters first.
     pub fn to_open(path: *const c_char) -> Self {
-        let meant = Self::by(path);
+        let resolved = Self::new(path);
         if is_active() && !path.is_null() && !real_paths::are_meant() {
             // SAFETY: a path that is not null is a string.
             let name = unsafe { CStr::from_ptr(path) }.to_bytes();
@@ -42,18 +42,18 @@ impl Meant {
                 process::show_counters();
             }
         }
-        meant
+        resolved
     }
 
     /// Replaces a path of the tree or of a device.
-    pub fn by_or_device(path: *const c_char) -> Self {
+    pub fn with_devices(path: *const c_char) -> Self {
         let find = || ours::find(path).or_else(|| umad::find(path));
         match is_active().then(find).flatten() {
-            Some((_, stand_in)) => Self { path: stand_in.as_ptr(), led: None },
+            Some((_, stand_in)) => Self { path: stand_in.as_ptr(), replacement: None },
             None if is_active() && rdma_cm::is_path(path) && rdma_cm::device().is_some() => {
-                Self { path: rdma_cm::STAND_IN.as_ptr(), led: None }
+                Self { path: rdma_cm::STAND_IN.as_ptr(), replacement: None }
             }
-            None => Self::by(path),
+            None => Self::new(path),
         }
     }
 
@@ -63,19 +63,20 @@ impl Meant {
     }
 
     /// Returns `true` if the path is a replacement in the tree.
-    pub fn is_led(&self) -> bool {
-        self.led.is_some()
+    pub fn is_replaced(&self) -> bool {
+        self.replacement.is_some()
     }
 }
 
-/// Returns the path below `/sys` for a path in the tree: the reverse of [`Meant::by`] for literal paths.
+/// Returns the path below `/sys` for a path in the tree: the reverse of [`ResolvedPath::new`] for literal paths.
 pub fn as_literal(path: &CStr) -> Option<CString> {
     let path = Path::new(OsStr::from_bytes(path.to_bytes()));
     let inside = path.strip_prefix(root(process::environment()?)?).ok()?;
     CString::new(Path::new(SYS).join(inside).as_os_str().as_bytes()).ok()
 }
 
-fn lead(path: *const c_char) -> Option<CString> {
+/// Returns the path in the tree that replaces this one.
+fn replacement_of(path: *const c_char) -> Option<CString> {
     // SAFETY: a path that is not null is a string; its first byte is looked at before the rest.
     if !is_active() || path.is_null() || unsafe { *path } as u8 != b'/' || real_paths::are_meant() {
         return None;
@@ -95,12 +96,12 @@ fn lead(path: *const c_char) -> Option<CString> {
             path.strip_prefix(roots.into_iter().flatten().find(missing)?).ok()?
         }
     };
-    let mut led = root(environment)?.join(inside).into_os_string().into_vec();
+    let mut replacement = root(environment)?.join(inside).into_os_string().into_vec();
     // A path that ends in a slash means the target of a link, also for calls that do not follow links.
     if [&b"/"[..], b"/."].iter().any(|end| path.as_os_str().as_bytes().ends_with(end)) {
-        led.push(b'/');
+        replacement.push(b'/');
     }
-    CString::new(led).ok()
+    CString::new(replacement).ok()
 }
 
 // Returns the root of the tree that this process sees, if it exists.

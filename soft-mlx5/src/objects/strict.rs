@@ -208,7 +208,7 @@ mod tests {
             Rule::SendChanged => "engine::tests::errors::a_wqe_that_changes_under_the_device_is_a_violation",
             Rule::DoorbellQpn => "engine::tests::errors::doorbells_of_others_are_violations",
             Rule::DoorbellState => "engine::tests::errors::doorbells_that_the_device_ignores_are_violations",
-            Rule::BlueFlame => "engine::tests::registers::who_copies_without_a_lock_gets_what_he_deserves",
+            Rule::BlueFlame => "engine::tests::registers::copies_that_overlap_mix_two_wqes",
             Rule::DoorbellMissing => "engine::tests::errors::a_record_without_a_doorbell_is_a_violation",
             Rule::ZeroLength => "engine::tests::errors::zero_length_segments_are_violations",
             Rule::SegmentLength => "engine::tests::errors::lengths_with_bit_31_are_violations_and_errors",

@@ -322,7 +322,7 @@ impl Uar {
         }
     }
 
-    /// Does the same, unless the register holds another ring.
+    /// Clears the bytes after the first eight, unless the register holds another ring.
     pub fn clear_unless_rung(&self, ring: &Ring) {
         if !self.is_rung(ring) {
             self.clear(ring);

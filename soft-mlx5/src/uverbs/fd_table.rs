@@ -22,8 +22,8 @@ pub enum Kind {
     RdmaCm,
     /// A file for management datagrams.
     Umad,
-    /// A file of a device that the parent of this process opened, or its file of the connection manager.
-    Orphan,
+    /// A file of a device or of the connection manager that a parent process opened: no device here belongs to it.
+    Inherited,
     /// A socket of RDMA netlink, which belongs to no device.
     Netlink,
 }
@@ -48,7 +48,7 @@ impl Entry {
         let kind = match self.kind {
             Kind::Uverbs => 1,
             Kind::Events => 2,
-            Kind::Orphan => 3,
+            Kind::Inherited => 3,
             Kind::RdmaCm => 4,
             Kind::Netlink => 5,
             Kind::Umad => 6,
@@ -60,7 +60,7 @@ impl Entry {
         let kind = match packed >> KIND_SHIFT {
             1 => Kind::Uverbs,
             2 => Kind::Events,
-            3 => Kind::Orphan,
+            3 => Kind::Inherited,
             4 => Kind::RdmaCm,
             5 => Kind::Netlink,
             6 => Kind::Umad,
@@ -90,18 +90,18 @@ pub fn clear(fd: RawFd) -> Option<Entry> {
     Entry::unpack(word(fd)?.swap(0, Ordering::AcqRel))
 }
 
-/// Turns the devices' descriptors of a parent process into descriptors of no device.
-pub fn orphan_all() {
+/// Marks the descriptors of the parent's devices as inherited, in a child after a fork.
+pub fn mark_all_inherited() {
     for word in &TABLE {
         let packed = word.load(Ordering::Relaxed);
         match Entry::unpack(packed).map(|entry| entry.kind) {
             Some(Kind::Uverbs | Kind::RdmaCm | Kind::Umad) => {
-                let orphan = Entry { kind: Kind::Orphan, slot: 0, id: 0 };
-                word.store(orphan.pack(), Ordering::Release);
+                let inherited = Entry { kind: Kind::Inherited, slot: 0, id: 0 };
+                word.store(inherited.pack(), Ordering::Release);
             }
             // A read gives the events that were left in the socket.
             Some(Kind::Events) => word.store(0, Ordering::Release),
-            Some(Kind::Orphan | Kind::Netlink) | None => {}
+            Some(Kind::Inherited | Kind::Netlink) | None => {}
         }
     }
 }

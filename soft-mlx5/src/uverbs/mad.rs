@@ -78,7 +78,7 @@ impl Surroundings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Set these counters to 0.
-    Reset(pma::Selected),
+    Reset(pma::SelectedCounters),
     /// Become a member of a group, or another kind of member.
     Join(Membership),
     /// Leave a group.

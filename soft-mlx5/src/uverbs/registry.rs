@@ -171,5 +171,5 @@ extern "C" fn forget() {
 
 fn forget_all() {
     REGISTRY.store(ptr::null_mut(), Ordering::Release);
-    fd_table::orphan_all();
+    fd_table::mark_all_inherited();
 }

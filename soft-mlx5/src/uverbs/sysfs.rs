@@ -29,7 +29,7 @@ const VERSIONS: [(&str, &str); 2] = [(CLASSES[1], "6"), (CLASSES[2], "5")];
 /// Directory of the PCI functions, below the root. The real one has none of this name.
 pub const DEVICES: &str = "devices/soft-mlx5";
 
-/// A root of our own.
+/// A tree of device files that this process made, below its root.
 #[derive(Debug)]
 pub struct Tree {
     root: PathBuf,

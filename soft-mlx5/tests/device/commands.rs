@@ -239,7 +239,7 @@ fn an_output_is_marked_and_never_longer_than_its_room() {
 }
 
 #[test]
-fn what_cannot_be_answered_is_undone() {
+fn a_command_whose_answer_cannot_be_written_is_undone() {
     with_file(|fd| {
         get_context(fd).unwrap();
         let attrs = [Attr::new(2, 8, 3), Attr::new(0, 8, 0), Attr::new(1, 4, 16)];
@@ -410,7 +410,7 @@ fn a_region_of_a_dma_buf_changes_its_domain_and_has_no_pci_function_of_its_own()
         let (mr, key) = register_dma_buf(fd, pd, 0x10_0005, Some(0)).unwrap();
         assert_ne!(key, 0);
         assert_eq!(dealloc_pd(fd, pd), Err(libc::EBUSY));
-        // The domain, and then the rights as well.
+        // First the domain changes, then the domain and the rights.
         assert_eq!(rereg(fd, mr, 2, other), Ok(()));
         assert_eq!(rereg(fd, mr, 6, other), Ok(()));
         assert_eq!(dealloc_pd(fd, pd), Ok(()));

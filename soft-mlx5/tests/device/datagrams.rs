@@ -82,12 +82,12 @@ fn answer(link: LinkLayer, index: u8) {
 }
 
 #[test]
-fn who_asked_is_answered_on_infiniband() {
+fn an_address_made_from_a_completion_leads_back_on_infiniband() {
     answer(LinkLayer::InfiniBand, 0);
 }
 
 #[test]
-fn who_asked_is_answered_on_ethernet() {
+fn an_address_made_from_a_completion_leads_back_on_ethernet() {
     for index in 0..4 {
         answer(LinkLayer::Ethernet, index);
     }

@@ -281,7 +281,7 @@ fn runs_nest() {
 }
 
 #[test]
-fn a_fabric_of_the_dead_does_not_matter() {
+fn the_lid_of_a_killed_process_is_free_again() {
     let fabric = fresh_fabric("dead");
     let options = ["--fabric", &fabric];
     let port = free_port();

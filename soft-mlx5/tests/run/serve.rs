@@ -65,7 +65,7 @@ fn each_client_finds_a_device_that_was_just_powered_up() {
     assert_eq!(answer(&mut first), REGISTER);
     ask(&mut first, 9, &REGISTER);
     assert_eq!(answer(&mut first)[16..], [0, 0, 0, 7]);
-    // The second waits until the first is gone, which dies in the middle of a message.
+    // The first client dies in the middle of a message; the second waits until the first is gone.
     let mut second = server.connect();
     ask(&mut second, 9, &REGISTER);
     first.write_all(&[0, 0, 9, 0, 32]).unwrap();

@@ -1,4 +1,4 @@
-//! Shares the sessions out among processes, and adds up their counts.
+//! Distributes the sessions among processes, and adds up their counts.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -44,7 +44,7 @@ fn memory_file(name: &std::ffi::CStr) -> io::Result<File> {
 impl Worker {
     fn start(seed: u64, sessions: u64, operations: u64, fault: Option<Fault>) -> io::Result<Self> {
         let (progress, output) = (memory_file(c"progress")?, memory_file(c"output")?);
-        // A command that starts the program, such as a loader that finds other libraries.
+        // The program may be started by a command, such as the loader of other libraries.
         let under = std::env::var("CONFORMANCE_UNDER").unwrap_or_default();
         let mut words = under.split_whitespace().map(OsString::from).collect::<Vec<_>>();
         words.push(std::env::current_exe()?.into_os_string());
@@ -80,7 +80,7 @@ impl Worker {
     }
 }
 
-/// The command that shows one session again.
+/// Returns the command that repeats one session.
 pub fn replay_command(session: u64, fault: Option<Fault>) -> String {
     let mut arguments = vec!["--replay".to_owned(), format!("{session:#x}")];
     arguments.extend(inject(fault));
@@ -89,7 +89,7 @@ pub fn replay_command(session: u64, fault: Option<Fault>) -> String {
     format!("{under}cargo run -p doorbell-conformance --bin conformance -- {arguments}")
 }
 
-/// The arguments for an error that is put in.
+/// Returns the arguments that inject a deliberate error.
 fn inject(fault: Option<Fault>) -> Vec<String> {
     fault.map_or_else(Vec::new, |fault| vec!["--inject".to_owned(), fault.name()])
 }
@@ -160,7 +160,7 @@ fn supervise(seed: u64, operations: u64, fault: Option<Fault>) -> Result<Tally, 
     Ok(tally)
 }
 
-/// Takes the counts, or the error, of a process that has ended.
+/// Adds the counts of a process that has ended, or returns its error.
 fn take(mut worker: Worker, tally: &mut Tally, fault: Option<Fault>) -> Result<(), String> {
     let status = worker.child.wait().map_err(|error| error.to_string())?;
     let output = worker.output();

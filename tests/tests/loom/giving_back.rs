@@ -143,11 +143,11 @@ fn sleeps(count: usize) -> bool {
 }
 
 #[test]
-fn one_or_two_give_to_who_falls_asleep() {
+fn buffers_returned_while_the_owner_falls_asleep_wake_it() {
     [1, 2].into_iter().for_each(|count| explore(None, move || sleeps(count)));
 }
 
-/// The owner leaves, awake or after it slept. Afterwards no other thread does anything.
+/// The owner closes, awake or after it slept. Afterwards no thread touches its queue.
 fn leaves(count: usize, capacity: usize, slept: bool) -> bool {
     let poster = Poster::new(capacity);
     let threads = givers(&poster, count);
@@ -165,7 +165,7 @@ fn leaves(count: usize, capacity: usize, slept: bool) -> bool {
 }
 
 #[test]
-fn some_give_to_who_goes() {
+fn buffers_returned_while_the_owner_closes_go_to_the_pool() {
     for (preemptions, count, capacity, slept) in [
         (None, 1, 1, false),
         (Some(2), 2, 2, false),
@@ -180,7 +180,7 @@ fn some_give_to_who_goes() {
 
 /// A buffer that the owner takes is the owner's; any other buffer goes back to the pool.
 #[test]
-fn one_that_gives_to_who_takes_and_goes() {
+fn a_buffer_returned_while_the_owner_takes_and_closes_is_in_one_place() {
     explore(None, || {
         let poster = Poster::new(1);
         let threads = givers(&poster, 1);

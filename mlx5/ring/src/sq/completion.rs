@@ -12,7 +12,7 @@ use crate::completion::Cqe;
 /// A CQE of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// QP whose send queue it is of.
+    /// Number of the QP of the send queue.
     pub qpn: u32,
     /// Index of the first block of the WQE that it names.
     pub wqe_counter: u16,

@@ -110,7 +110,7 @@ fn a_ring_of_eight_bytes_takes_the_wqe_from_the_queue() {
 }
 
 #[test]
-fn who_copies_without_a_lock_gets_what_he_deserves() {
+fn copies_that_overlap_mix_two_wqes() {
     let mut s = setup(true);
     let (a, b) = (s.post(0, b'a'), s.post(1, b'b'));
     s.copy(&a, 0..4);

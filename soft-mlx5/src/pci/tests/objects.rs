@@ -11,7 +11,7 @@ use super::{Driver, World, with_pages, world};
 use crate::commands::refusal::Refusal;
 
 #[test]
-fn what_others_use_stays() {
+fn objects_in_use_are_not_destroyed() {
     let World { mut driver, uar, pd, eq, cq } = world(0);
     let xrcd = driver.numbered(Opcode::ALLOC_XRCD, 0).unwrap();
     let context = XrcSrqContext {

@@ -102,7 +102,7 @@ pub const DRIVER: [Spec; 2] =
 /// The attributes that the program passed and the method knows.
 #[derive(Debug, Default)]
 pub struct Attrs {
-    // Each with its own address, where results go that the attribute itself carries.
+    // Each attribute with its address in the program's memory: small results are written into the attribute.
     list: Vec<(IoctlAttr, u64)>,
 }
 

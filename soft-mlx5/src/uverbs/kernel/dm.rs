@@ -211,7 +211,7 @@ pub const MAP_OPERATION: &[Spec] = &[
     Spec::needs(0x1003, room(2)),
 ];
 
-/// Refuses operations, of which the device has none.
+/// Refuses the mapping of an operation on device memory: the device offers no such operation.
 pub fn map_operation(call: &mut Call, attrs: &Attrs) -> Result<()> {
     call.get::<Dm>(attrs.handle(DRIVER_HANDLE)?)?;
     Err(EOPNOTSUPP)

@@ -252,7 +252,7 @@ impl Core {
             fd_table::Kind::Events => self.events.duplicate(entry.id),
             fd_table::Kind::RdmaCm => self.duplicate_rdma_cm(entry.id),
             fd_table::Kind::Umad => self.umad.duplicate(entry.id),
-            fd_table::Kind::Orphan | fd_table::Kind::Netlink => {}
+            fd_table::Kind::Inherited | fd_table::Kind::Netlink => {}
         }
     }
 
@@ -279,7 +279,7 @@ impl Core {
             fd_table::Kind::Events => self.events.close(entry.id),
             fd_table::Kind::RdmaCm => self.close_rdma_cm(entry.id),
             fd_table::Kind::Umad => self.umad.close(entry.id),
-            fd_table::Kind::Orphan | fd_table::Kind::Netlink => {}
+            fd_table::Kind::Inherited | fd_table::Kind::Netlink => {}
         }
         self.deliver_events();
     }

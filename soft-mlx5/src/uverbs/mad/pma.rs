@@ -14,14 +14,14 @@ const EXTENDED_WIDTH: u16 = 1 << 9;
 const PORTS: [u8; 3] = [1, 0, 0xff];
 const RESPONSE_TIME: u8 = 18;
 
-/// Counters that a datagram selects.
+/// The counters of the port that a request selects for a reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Selected {
+pub struct SelectedCounters {
     mask: u16,
     extended: bool,
 }
 
-impl Selected {
+impl SelectedCounters {
     /// Sets the selected counters of `base` to those of `now`.
     pub fn reset(self, base: &mut Port, now: &Port) {
         let mut take = |bit: u16, field: fn(&mut Port) -> &mut u64| {
@@ -77,7 +77,7 @@ pub fn answer(request: &Mad, around: &Surroundings) -> Option<(Mad, Option<Chang
     let mut counters = around.counters;
     let mut change = None;
     if header.method == SET {
-        let selected = Selected { mask, extended };
+        let selected = SelectedCounters { mask, extended };
         // The answer shows what the counters are now.
         let mut base = Port::default();
         selected.reset(&mut base, &counters);

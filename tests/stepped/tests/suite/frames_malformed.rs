@@ -125,7 +125,7 @@ fn every_kind_has_its_verdict() {
 }
 
 #[test]
-fn whatever_stands_in_a_frame_it_arrives() {
+fn frames_with_random_bytes_arrive() {
     for (config, path, _) in ALL {
         let mut world = SteppedFrames::new(&config, path);
         let _rule = world.receiver.attach(&Flow::mac(MAC)).unwrap();

@@ -101,7 +101,7 @@ fn wrong_ones_are_counted_all_and_kept_in_part() {
 
 /// A purge moves other CQEs to another index, where their signatures must be right.
 #[test]
-fn what_a_purge_has_moved_is_right_still() {
+fn cqes_that_a_purge_moved_have_right_signatures() {
     let mut world = world(true);
     let (other, mut peer) = world.connect(RqConfig::new(4));
     let pool = BufferPool::new(&world.pd, &PoolConfig::new(4, 64)).unwrap();
