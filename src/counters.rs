@@ -1,8 +1,7 @@
 //! Counters that a device keeps by itself.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use crate::context::Context;
 use crate::error::{Error, Result};

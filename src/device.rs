@@ -1,10 +1,9 @@
 //! Finding and opening devices.
 
 use std::ffi::CStr;
-use std::fmt;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use rdma_core_sys as sys;
 

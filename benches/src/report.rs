@@ -1,9 +1,8 @@
 //! The table of results, and `bench.json`.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 /// A line of the table.
 #[derive(Clone, Debug)]

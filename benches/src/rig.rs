@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 use crate::adapter::{Adapter, Complete, Form};
 use crate::name::Name;
 use crate::operation::{Operation, What};
-use crate::sends;
 use crate::subject::{self, Subject};
 use crate::sum::Sum;
-use crate::tags;
 use crate::world::{Kind, World};
+use crate::{sends, tags};
 
 /// A subject that can do an operation again and again.
 pub struct Rig {

@@ -1,14 +1,13 @@
 //! `doorbell run`: a verbs program on doorbell's data path.
 
-use std::env;
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
-use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{env, io};
 
 use crate::args::RunArgs;
 

@@ -6,13 +6,9 @@ use std::sync::{Mutex, PoisonError};
 use rdma_core_sys::{ibv_context, ibv_cq, ibv_qp, ibv_srq};
 
 use crate::context::Context;
-use crate::create;
 use crate::decide::{self, Refusal};
-use crate::exports;
-use crate::install;
-use crate::log;
 use crate::objects::Path;
-use crate::provider;
+use crate::{create, exports, install, log, provider};
 
 /// One thread attaches at a time.
 static ATTACHING: Mutex<()> = Mutex::new(());

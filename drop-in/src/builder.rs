@@ -4,10 +4,8 @@
 //! the queue, so a thread may poll meanwhile, also that of the batch.
 
 use core::ffi::{c_int, c_void};
-use core::iter;
-use core::mem;
-use core::slice;
 use core::sync::atomic::Ordering;
+use core::{iter, mem, slice};
 
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{Immediate, Operation, Pieces, PostError, Remote};

@@ -11,11 +11,10 @@ use rdma_core_sys::{
     IBV_QP_STATE, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS, ibv_mw, ibv_mw_bind, ibv_qp, ibv_qp_attr, ibv_qp_ex,
 };
 
-use crate::builder;
 use crate::context::{self, Context, real};
-use crate::log;
 use crate::objects::Qp;
 use crate::table::{Record, Table};
+use crate::{builder, log};
 
 /// Calls `ibv_modify_qp` of libibverbs.
 ///

@@ -12,13 +12,11 @@ use rdma_core_sys::{
     ibv_srq_init_attr_ex, mlx5dv_qp_init_attr,
 };
 
-use crate::builder;
 use crate::context::{self, Context, real};
 use crate::decide::{self, Refusal, may_drive, uncovered_by_environment};
-use crate::extended;
 use crate::lock::Lock;
-use crate::log;
 use crate::objects::{Cq, Srq, Status};
+use crate::{builder, extended, log};
 
 /// Gives a new CQ a record.
 ///

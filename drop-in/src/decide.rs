@@ -7,13 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rdma_core_sys::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_cq, ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex, ibv_qp_type};
 
-use crate::builder;
 use crate::context::{Context, real};
-use crate::extended;
 use crate::lock::Lock;
-use crate::log;
 use crate::objects::{Cq, Path, Qp, Srq, Status};
-use crate::rings;
+use crate::{builder, extended, log, rings};
 
 type Why = &'static str;
 

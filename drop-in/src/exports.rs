@@ -10,13 +10,9 @@ use rdma_core_sys::{
 };
 
 use crate::context::{self, Context, real};
-use crate::control;
-use crate::create;
 use crate::decide::uncovered_by_environment;
-use crate::extended;
-use crate::install;
-use crate::log;
 use crate::objects::Path;
+use crate::{control, create, extended, install, log};
 
 /// Returns the record of a context whose new objects doorbell may drive.
 ///

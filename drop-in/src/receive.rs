@@ -5,11 +5,10 @@ use core::ffi::c_int;
 use mlx5_ring::receive::{PostError, ReceiveRing};
 use rdma_core_sys::{ibv_qp, ibv_recv_wr, ibv_srq};
 
-use crate::context;
-use crate::decide;
 use crate::log::{self, DOORBELL};
 use crate::objects::{Path, ReceiveSide};
 use crate::sge::sges;
+use crate::{context, decide};
 
 pub(crate) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,

@@ -1,11 +1,10 @@
 //! `ibv_post_send`.
 
 use core::ffi::c_int;
-use core::iter;
 use core::mem::zeroed;
 use core::ptr::NonNull;
-use core::slice;
 use core::sync::atomic::Ordering;
+use core::{iter, slice};
 
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{Flags, Immediate, Payload, Pieces, PostError, Posting, Remote};

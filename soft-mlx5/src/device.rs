@@ -11,9 +11,8 @@ use crate::engine::inspect::Queues;
 use crate::engine::{NicConfig, Timing};
 use crate::fabric::{Fabric, LinkLayer, Switch, pcap};
 use crate::interpose;
-use crate::objects::Qpn;
 use crate::objects::strict::Rule;
-use crate::objects::trace;
+use crate::objects::{Qpn, trace};
 use crate::uverbs::shared::{News, Shared};
 use crate::uverbs::{process, real_paths, registry, thread};
 

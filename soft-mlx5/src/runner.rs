@@ -1,18 +1,16 @@
 //! Runs a command whose processes each have a software mlx5 device.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
+use std::{fs, io};
 
 use crate::base::run_dir::{RunDir, fresh_path};
 use crate::base::tally::OfRun;
 use crate::engine::NicConfig;
-use crate::engine::options;
-use crate::engine::options::Options;
+use crate::engine::options::{self, Options};
 use crate::fabric::playback::Playback;
 use crate::fabric::{Fabric, pcap};
 use crate::objects::trace;

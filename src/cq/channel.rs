@@ -1,9 +1,8 @@
 //! Completion channel: the descriptor that says that an armed CQ has something.
 
-use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::ptr;
 use std::time::{Duration, Instant};
+use std::{fmt, ptr};
 
 use rdma_core_sys as sys;
 

@@ -1,12 +1,10 @@
 //! A buffer of a pool.
 
-use std::fmt;
-use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::slice;
 use std::sync::Arc;
+use std::{fmt, io, slice};
 
 use mlx5_ring::sge::Sge;
 use mlx5_wire::be::Be64;

@@ -10,9 +10,8 @@ mod multicast;
 mod object;
 mod transition;
 
-use std::fmt;
-use std::ptr;
 use std::sync::Arc;
+use std::{fmt, ptr};
 
 use rdma_core_sys as sys;
 

@@ -1,8 +1,7 @@
 //! Events of the connection manager.
 
 use std::ffi::CStr;
-use std::io;
-use std::slice;
+use std::{io, slice};
 
 use rdma_core_sys as sys;
 use sys::RdmaCm;

@@ -3,25 +3,22 @@
 use std::ffi::{CStr, c_int};
 #[cfg(feature = "tokio")]
 use std::future::poll_fn;
-use std::io;
-use std::mem;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::ptr;
 use std::time::{Duration, Instant};
+use std::{io, mem, ptr};
 
 use rdma_core_sys as sys;
 use sys::RdmaCm;
 
 use super::event::Event;
 use crate::error::{Error, Result};
-use crate::node;
 use crate::owner::Owner;
-use crate::poll;
 #[cfg(feature = "tokio")]
 use crate::poll::Readiness;
 use crate::qp::QueuePair;
 use crate::qp_state::QpState;
+use crate::{node, poll};
 
 /// An identifier and the channel where its events arrive.
 pub(super) struct Id {

@@ -1,9 +1,8 @@
 //! The side that connects.
 
-use std::fmt;
 use std::net::SocketAddr;
-use std::ptr;
 use std::time::Duration;
+use std::{fmt, ptr};
 
 use rdma_core_sys as sys;
 

@@ -1,9 +1,8 @@
 //! Matching by the device, through `ibv_post_srq_ops`.
 
 use std::collections::VecDeque;
-use std::mem;
-use std::ptr;
 use std::sync::Arc;
+use std::{mem, ptr};
 
 use rdma_core_sys as sys;
 

@@ -1,10 +1,9 @@
 //! Bounds that stop only a command that makes no progress, however busy the machine is.
 
-use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use crate::Result;
 

@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::artifacts;
 use crate::isolate::{self, Totals};
 use crate::needs::Needs;
 use crate::session::{Session, built, counted, installed, skip, whole};
 use crate::suite::{EVERYTHING, on_device, options, tests};
-use crate::{Result, conformance, limits, memory, mutants, packages, soak};
+use crate::{Result, artifacts, conformance, limits, memory, mutants, packages, soak};
 
 /// When a step runs.
 #[derive(Clone, Copy, PartialEq)]

@@ -1,11 +1,10 @@
 //! The runner reports the result of a test, however it ended.
 
-use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 /// A program that answers like a test binary.
 fn fixture(name: &str, tests: &[(&str, &str)]) -> PathBuf {

@@ -4,15 +4,14 @@ use std::sync::OnceLock;
 
 use mlx5_wire::syndrome::Syndrome;
 
-use super::Kind;
 use super::call::call;
 use super::cause::{Explanation, unknown};
-use super::driver;
 use super::event::{Event, SYNDROME, add_queue, errno_field, event_of, keyed};
 use super::keys::printer;
 use super::known::{Row, find, rows};
 use super::lines::Line;
 use super::words::{Names, Word, begins, is_whole, words};
+use super::{Kind, driver};
 
 /// Lines that a message of the kernel may be wrapped into.
 const WRAPPED: usize = 3;

@@ -1,10 +1,9 @@
 //! Bytes as languages and debuggers write them: lists of numbers (Rust, Go, C, gdb) and strings with escapes (Python,
 //! gdb).
 
-use super::cqe;
 use super::hex::{Block, Context};
 use super::lines::Line;
-use super::wqe;
+use super::{cqe, wqe};
 
 /// Most bytes of a literal.
 const MOST: usize = 1 << 16;

@@ -4,9 +4,8 @@ use mlx5_wire::ctrl::{CQ_UPDATE, ControlSegment, FENCE, SMALL_FENCE, SOLICITED, 
 use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::text::WqeText;
 
-use super::fields;
 use super::hex::{Block, Context};
-use super::{Finding, Kind, KnownFields};
+use super::{Finding, Kind, KnownFields, fields};
 
 /// Lines between a CQE and the WQE that is printed with it.
 const NEAR: usize = 12;

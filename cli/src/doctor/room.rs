@@ -2,9 +2,8 @@
 //! used up, `ibv_create_qp`, `ibv_create_cq` and `ibv_reg_mr` fail with ENOMEM or EAGAIN.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use doorbell::{BufferPool, Context, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, Sender};
 

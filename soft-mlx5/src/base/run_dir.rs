@@ -4,12 +4,11 @@
 //! is dead, however it died.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{io, thread};
 
 /// Attempts to lock a file that other processes sweep up, and the time between them: a sweeping process may
 /// lose its core while it holds the lock.

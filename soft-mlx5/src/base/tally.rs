@@ -1,12 +1,11 @@
 //! Counts of injected faults, of a device and of all processes of a run.
 
 use std::fs::{File, OpenOptions};
-use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::{io, ptr};
 
 use super::counters::Injected;
 

@@ -5,11 +5,10 @@
 //! attached to the group take them, whether or not their port is a member.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::{fs, io};
 
 use super::{Fabric, scope};
 

@@ -1,9 +1,8 @@
 //! A network interface of the machine as the other end of the link: frames go to it and come from it (`packet(7)`).
 
 use std::ffi::CString;
-use std::io;
-use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::{io, mem};
 
 use super::frame_header::{Headers, TAG_AT, VLAN, fill_transport};
 use super::packet::MAX_ETHERNET;

@@ -6,9 +6,8 @@
 //! socket's queue by datagrams (`net.unix.max_dgram_qlen`), not by bytes.
 
 use std::collections::VecDeque;
-use std::io;
-use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::{io, mem};
 
 use super::address::{FIRST_LID, LAST_LID};
 use super::packet::{Frame, MAX_FRAME, frame_len};

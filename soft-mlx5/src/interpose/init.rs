@@ -9,10 +9,8 @@ use std::sync::atomic::Ordering;
 
 use super::{ACTIVE, calls, mapping, provider};
 use crate::base::run_dir::{fresh_name, fresh_path};
-use crate::engine::options;
-use crate::engine::options::Options;
-use crate::uverbs::process;
-use crate::uverbs::process::Environment;
+use crate::engine::options::{self, Options};
+use crate::uverbs::process::{self, Environment};
 
 /// Environment variable with the tree of the nearest ancestor process that has one.
 const ANCESTOR: &str = "SOFT_MLX5_TREE";

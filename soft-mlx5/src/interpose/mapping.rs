@@ -1,9 +1,8 @@
 //! Calls that map memory: a program's, and those of libmlx5, which map the pages of a device.
 
 use std::ffi::{c_int, c_void};
-use std::mem;
-use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::{mem, ptr};
 
 use libc::{off_t, size_t};
 

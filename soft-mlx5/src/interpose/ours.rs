@@ -5,13 +5,10 @@ use std::io;
 use std::sync::Arc;
 
 use super::{provider, raw};
-use crate::uverbs::fd_table;
-use crate::uverbs::fd_table::{Entry, Kind};
-use crate::uverbs::real_paths;
-use crate::uverbs::registry;
-use crate::uverbs::registry::STAND_INS;
+use crate::uverbs::fd_table::{self, Entry, Kind};
+use crate::uverbs::registry::{self, STAND_INS};
 use crate::uverbs::shared::Shared;
-use crate::uverbs::{kernel, netlink, process, thread};
+use crate::uverbs::{kernel, netlink, process, real_paths, thread};
 
 /// Beginning of the paths of uverbs devices.
 const UVERBS: &[u8] = b"/dev/infiniband/uverbs";

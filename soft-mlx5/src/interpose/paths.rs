@@ -1,9 +1,8 @@
 //! Calls that name a file and that libc does not make of one system call: streams, directories, real paths.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::mem;
-use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::{mem, ptr};
 
 use libc::{size_t, ssize_t};
 

@@ -7,10 +7,9 @@
 //! the hooks.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::mem;
 use std::ptr::{self, NonNull};
-use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::{mem, slice};
 
 use libc::size_t;
 

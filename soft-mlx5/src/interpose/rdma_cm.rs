@@ -6,8 +6,7 @@ use std::sync::Arc;
 use libc::{size_t, ssize_t};
 
 use super::{ours, provider, raw};
-use crate::uverbs::fd_table;
-use crate::uverbs::fd_table::{Entry, Kind};
+use crate::uverbs::fd_table::{self, Entry, Kind};
 use crate::uverbs::shared::Shared;
 use crate::uverbs::{process, registry, thread};
 

@@ -9,8 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use super::{is_active, ours, raw, rdma_cm, umad};
-use crate::uverbs::process;
-use crate::uverbs::process::Environment;
+use crate::uverbs::process::{self, Environment};
 use crate::uverbs::real_paths;
 use crate::uverbs::sysfs::{CLASSES, DEVICES};
 

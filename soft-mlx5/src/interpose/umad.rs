@@ -9,11 +9,9 @@ use libc::{size_t, ssize_t};
 use super::{ours, raw};
 use crate::fabric::mad::SIZE;
 use crate::uverbs::fd_table::Entry;
-use crate::uverbs::process;
-use crate::uverbs::registry;
-use crate::uverbs::registry::STAND_INS;
+use crate::uverbs::registry::{self, STAND_INS};
 use crate::uverbs::shared::Shared;
-use crate::uverbs::thread;
+use crate::uverbs::{process, thread};
 
 const UMAD: &[u8] = b"/dev/infiniband/umad";
 const ISSM: &[u8] = b"/dev/infiniband/issm";

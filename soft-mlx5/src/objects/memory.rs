@@ -19,8 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::base::dma::{Access, Dma, Piece};
-use crate::base::guard;
-use crate::base::guard::Unit;
+use crate::base::guard::{self, Unit};
 
 pub use crate::base::guard::Unmapped;
 

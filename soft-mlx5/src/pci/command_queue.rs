@@ -5,8 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::Function;
 use super::init_segment::{Commands, LOG_ENTRIES};
 use crate::base::dma::{Access, Dma};
-use crate::base::guard;
-use crate::base::guard::{Unit, Unmapped};
+use crate::base::guard::{self, Unit, Unmapped};
 
 const ENTRY: usize = 64;
 const INLINE: usize = 16;

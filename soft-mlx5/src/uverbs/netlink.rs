@@ -9,13 +9,11 @@ mod message;
 mod nldev;
 
 use std::ffi::c_int;
-use std::io;
-use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::{io, mem};
 
 use self::message::Writer;
-use super::registry;
-use super::registry::STAND_INS;
+use super::registry::{self, STAND_INS};
 use crate::objects::Errno;
 
 /// A device as the netlink interface shows it.

@@ -8,10 +8,9 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::{io, ptr};
 
-use super::fd_table;
-use super::real_paths;
 use super::shared::Shared;
 use super::sysfs::Tree;
+use super::{fd_table, real_paths};
 use crate::base::counters::Counters;
 use crate::base::run_dir::RunDir;
 

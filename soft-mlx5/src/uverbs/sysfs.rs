@@ -7,10 +7,9 @@
 mod pci;
 mod port;
 
-use std::fs;
-use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use super::netdev;
 use crate::base::counters::Counters;

@@ -1,10 +1,9 @@
 //! The thread that drives a device.
 
-use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use super::registry;
 use super::shared::{News, Shared};

@@ -1,8 +1,7 @@
 //! Counters of a device, and the files of sysfs that show them.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::ptr;
+use std::{fs, ptr};
 
 use rdma_core_sys::*;
 use soft_mlx5::faults::{ByKind, Which};

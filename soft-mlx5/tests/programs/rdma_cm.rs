@@ -1,10 +1,9 @@
 //! Programs of librdmacm, which reach each other through the connection manager: two processes on one fabric.
 
-use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use crate::common::{Outcome, Running, finish, free_port, fresh_fabric, run, start, wait_for_listener};
 use crate::{LINKS, used_doorbell};

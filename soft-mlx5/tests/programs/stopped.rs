@@ -1,8 +1,7 @@
 //! Programs whose peer gets no processor for a while.
 
-use std::fs;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use crate::common::{PATIENCE, Running, finish, free_port, fresh_fabric, run, start, wait_for_listener};
 

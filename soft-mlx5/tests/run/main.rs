@@ -5,12 +5,11 @@ mod common;
 mod serve;
 mod sysfs;
 
-use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use common::{SOFT_MLX5, finish, free_port, fresh_fabric, run, start};
 

@@ -8,20 +8,17 @@ use proptest::strategy::Strategy;
 use rdma_core_sys as sys;
 
 use crate::difference::{Result, same, same_bytes};
-use crate::fault;
-use crate::library;
 use crate::memory::{Memory, Region};
 use crate::pair::{Pair, same_completions};
 use crate::plan::{self, Entry, Give, Key, Layer, Operation, Send, SendKind, Shape};
 use crate::queue::{CompletionQueue, WorkQueue};
-use crate::reference;
 use crate::sequence::Plan;
 use crate::session::{self, Kind, Outcome, Run};
 use crate::subject::{self, Completion, Receive, Subject};
-use crate::tally;
 use crate::twin::Twin;
 use crate::twins::Twins;
 use crate::verbs::{self, fields, same_fields};
+use crate::{fault, library, reference, tally};
 
 /// Operations between two comparisons of large queues as a whole.
 const SELDOM: u64 = 64;

@@ -8,9 +8,8 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::str;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{str, thread};
 
 use doorbell::{
     AddressHandle, BufferPool, Context, GRH_SIZE, Mtu, PoolConfig, QpAddress, QpConfig, QueuePair, Receiver, RqConfig,

@@ -7,10 +7,9 @@
 use std::arch::{asm, global_asm};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::io;
 use std::marker::PhantomData;
 use std::mem::zeroed;
-use std::ptr;
+use std::{io, ptr};
 
 /// How many calls are remembered by number.
 pub const REMEMBERED: usize = 8;

@@ -6,9 +6,8 @@ mod endings;
 mod requests;
 
 use std::net::{IpAddr, SocketAddr};
-use std::ptr;
-use std::thread;
 use std::time::Duration;
+use std::{ptr, thread};
 
 use doorbell::rdmacm::{Connection, Listener, Request, Route};
 use doorbell::{

@@ -3,8 +3,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr;
-use std::slice;
+use std::{ptr, slice};
 
 use doorbell::opaque::{OpaqueBuffer, OpaqueMemory, OpaquePool, OpaqueReceiver};
 use doorbell::{

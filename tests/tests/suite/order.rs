@@ -5,9 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::{Mtu, QpConfig, Receiver};
-use doorbell_tests::message;
 use doorbell_tests::world::Shared;
-use doorbell_tests::{receiving, share};
+use doorbell_tests::{message, receiving, share};
 use fastrand::Rng;
 
 /// Messages of each test: several laps of a counter of 16 bits.

@@ -1,9 +1,8 @@
 //! Waiting for completions: no wake-up is lost, and none comes without a request.
 
-use std::hint;
 use std::sync::mpsc;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{hint, thread};
 
 use doorbell::{CompletionChannel, Completions, CqConfig, Error, Receiver};
 use doorbell_tests::by_hand::plain_cq;

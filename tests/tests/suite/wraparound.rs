@@ -1,8 +1,7 @@
 //! Running indices wrap: the 16 bits of an SRQ's count, of a receive queue's index and of a send queue's.
 
-use doorbell_tests::message;
-use doorbell_tests::receiving;
 use doorbell_tests::world::{Shared, Single, World};
+use doorbell_tests::{message, receiving};
 
 /// Two wraps of 16 bits and a bit more.
 const MESSAGES: u64 = 2 * 65_536 + 10_000;

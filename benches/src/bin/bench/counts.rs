@@ -6,14 +6,11 @@
 //! program.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::error::Error;
-use std::fs;
 use std::hint::black_box;
-use std::mem;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
+use std::{env, fs, mem, thread};
 
 use clap::ValueEnum;
 use doorbell_benches::case::{self, Case};

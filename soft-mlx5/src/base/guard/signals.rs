@@ -7,10 +7,9 @@
 //! All of this may run inside signal handlers: no lock, no allocation.
 
 use std::ffi::{c_int, c_void};
-use std::mem;
-use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::{mem, ptr};
 
 use libc::{SIG_DFL, SIG_IGN, sigaction, siginfo_t};
 

@@ -13,9 +13,8 @@ use crate::base::clock::Clock;
 use crate::base::counters::Injected;
 use crate::commands::{Commands, Interrupts};
 use crate::engine::NicConfig;
-use crate::pci::Function;
-use crate::pci::command_queue;
 use crate::pci::init_segment::InitSegment;
+use crate::pci::{Function, command_queue};
 
 const PAGE: u64 = 4096;
 const BAR: u32 = 0;

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::ptr;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::{io, ptr};
 
 use super::message::{EINVAL, Errno};
 use crate::base::dma::{Access, Dma, Piece};

@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use super::connection::MAX_RETRIES;
 use super::message::{Answered, Dreq, Message, Mra, ReqPath, padded};
 use super::*;
-use crate::fabric::LinkLayer;
-use crate::fabric::address;
+use crate::fabric::{LinkLayer, address};
 
 const SERVICE: u64 = 0x0106_1234;
 const SECOND: u64 = 1_000_000_000;

@@ -1,14 +1,13 @@
 //! GET_CONTEXT: the first command of an open file, which returns the properties of the device.
 
-use super::Call;
 use super::abi::Abi;
 use super::abi::mlx5::{AllocContext, AllocContextResp};
 use super::abi::uverbs::{GetContextResp, Respond};
 use super::attrs::{Attrs, Carries, Spec};
 use super::errno::{EINVAL, EOPNOTSUPP};
 use super::events::Carries as EventKind;
-use super::uar;
 use super::udata::{Request, Udata};
+use super::{Call, uar};
 use crate::commands::limits;
 use crate::objects::Result;
 use crate::objects::mkey::DUMP_FILL_MKEY;

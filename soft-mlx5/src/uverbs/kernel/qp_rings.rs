@@ -1,8 +1,7 @@
 //! The rings of a queue pair, in the memory that the library gave.
 
 use super::abi::Abi;
-use super::abi::mlx5;
-use super::abi::mlx5::driver_flag;
+use super::abi::mlx5::{self, driver_flag};
 use super::abi::uverbs::QpCap;
 use super::errno::EINVAL;
 use super::memlock::Pinned;

@@ -1,8 +1,7 @@
 //! QUERY_DEVICE in its two lengths.
 
-use super::abi::Abi;
-use super::abi::mlx5;
 use super::abi::uverbs::{ExQueryDevice, ExQueryDeviceResp, OdpCaps, QueryDeviceResp, Respond, RssCaps, TmCaps};
+use super::abi::{Abi, mlx5};
 use super::errno::EINVAL;
 use super::udata::Request;
 use super::{Call, clock_pages};

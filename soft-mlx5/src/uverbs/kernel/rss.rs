@@ -2,8 +2,7 @@
 
 use super::Call;
 use super::abi::Abi;
-use super::abi::mlx5;
-use super::abi::mlx5::driver_flag;
+use super::abi::mlx5::{self, driver_flag};
 use super::abi::uverbs::{ExCreateIndTable, ExCreateIndTableResp, ExDestroyIndTable};
 use super::async_event::Reported;
 use super::errno::{EINVAL, EOPNOTSUPP};

@@ -18,8 +18,7 @@ use super::events::FileId;
 use super::{Core, user};
 use crate::fabric::mad::Arrived;
 use crate::objects::Result;
-use crate::uverbs::mad;
-use crate::uverbs::mad::{Change, Surroundings, pma, smp};
+use crate::uverbs::mad::{self, Change, Surroundings, pma, smp};
 
 /// `IB_USER_MAD_*` as numbers of ioctl.
 mod request {

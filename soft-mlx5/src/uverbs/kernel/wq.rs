@@ -1,8 +1,7 @@
 //! Receive work queues (WQs).
 
-use super::abi::Abi;
-use super::abi::mlx5;
 use super::abi::uverbs::{ExCreateWq, ExCreateWqResp, ExDestroyWq, ExDestroyWqResp, ExModifyWq};
+use super::abi::{Abi, mlx5};
 use super::async_event::{AsyncTarget, Reported, event_type};
 use super::attrs::{Attrs, CONSTANT, Carries, FLAGS as FLAG_BITS, Spec, exactly, room};
 use super::cq::Cq;

@@ -1,9 +1,8 @@
 //! Files of the PCI function: a ConnectX-5 Ex in a slot of the fourth generation.
 
-use std::fs;
-use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::{fs, io};
 
 use super::write;
 

@@ -6,13 +6,12 @@ use rdma_core_sys as sys;
 
 use super::Case;
 use crate::difference::{Difference, Result, same};
-use crate::fault;
 use crate::pair::Pair;
 use crate::plan::{Entry, Key, Layer};
 use crate::queue::Wqe;
 use crate::reference::{self, Refusal};
 use crate::subject::Receive;
-use crate::tally;
+use crate::{fault, tally};
 
 impl Case<'_> {
     pub(super) fn post(&mut self, queue: usize, receives: &[Receive]) -> Result<()> {

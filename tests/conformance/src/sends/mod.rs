@@ -15,16 +15,15 @@ use proptest::strategy::Strategy;
 use rdma_core_sys as sys;
 
 use crate::difference::{Difference, Result, same};
-use crate::library;
 use crate::memory::Memory;
 use crate::pair::same_completions;
 use crate::queue::CompletionQueue;
 use crate::sequence::Plan;
 use crate::session::{self, Kind, Outcome, Run};
 use crate::subject::status;
-use crate::tally;
 use crate::twins::Twins;
 use crate::verbs::{self, fields, same_fields};
+use crate::{library, tally};
 
 use plan::{Operation, Shape};
 use queue::Queue;

@@ -12,8 +12,7 @@ use crate::plan::{Entry, Key};
 use crate::session::Case as _;
 use crate::sizes::SOURCE;
 use crate::subject::UNKNOWN_KEY;
-use crate::tally;
-use crate::verbs;
+use crate::{tally, verbs};
 
 impl Case<'_> {
     /// Brings the index of the send queues near its wrap.

@@ -13,8 +13,7 @@ use super::request::Request;
 use super::twin::Twin;
 use crate::fault::{self, Fault};
 use crate::memory::Region;
-use crate::verbs::QKEY;
-use crate::verbs::{init_obj, send_queue, some};
+use crate::verbs::{QKEY, init_obj, send_queue, some};
 
 /// A CQE as the ring reports it.
 #[derive(Debug)]

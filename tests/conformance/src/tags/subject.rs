@@ -21,9 +21,8 @@ use super::request::{Request, What};
 use super::twin::Twin;
 use crate::fault::{self, Fault};
 use crate::memory::Region;
-use crate::poison;
 use crate::subject::{Receive, sges};
-use crate::verbs;
+use crate::{poison, verbs};
 
 /// A completion as the list reports it, and the other fields of the CQE.
 #[derive(Debug)]

@@ -1,8 +1,7 @@
 //! Writes of a sender to the registers of its queue pairs: a copy of a small WQE to a dedicated register, eight bytes
 //! to a register that may be shared.
 
-use std::ptr;
-use std::thread;
+use std::{ptr, thread};
 
 use doorbell::{
     BufferPool, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, Sender, SqId,

@@ -4,8 +4,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use super::address::Address;
 use crate::objects::Service;
-use crate::uverbs::cm;
-use crate::uverbs::cm::Path;
+use crate::uverbs::cm::{self, Path};
 use crate::uverbs::kernel::abi::rdma_cm::ConnParam;
 use crate::uverbs::kernel::events::FileId;
 

@@ -29,8 +29,7 @@ use super::errno::{EBADF, EINVAL, ENOENT};
 use super::events::FileId;
 use crate::fabric::LinkLayer;
 use crate::objects::{AddressVector, Errno, Grh, Result};
-use crate::uverbs::cm;
-use crate::uverbs::cm::{Cm, Path};
+use crate::uverbs::cm::{self, Cm, Path};
 
 /// Events of `enum rdma_cm_event_type`.
 pub(super) mod event {

@@ -8,8 +8,7 @@ use super::agent::{Agent, Registration};
 use super::send::{Sent, header};
 use crate::fabric::mad::Arrived;
 use crate::objects::Result;
-use crate::uverbs::fd_table;
-use crate::uverbs::fd_table::Entry;
+use crate::uverbs::fd_table::{self, Entry};
 use crate::uverbs::kernel::errno::{EBADF, EINVAL, EMFILE, ENOMEM};
 use crate::uverbs::kernel::events::FileId;
 

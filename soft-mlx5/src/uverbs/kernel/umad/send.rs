@@ -8,10 +8,8 @@ use crate::objects::{AddressVector, Grh, Result};
 use crate::uverbs::kernel::Core;
 use crate::uverbs::kernel::errno::EINVAL;
 use crate::uverbs::kernel::events::FileId;
-use crate::uverbs::mad;
-use crate::uverbs::mad::sa;
-use crate::uverbs::mad::smp;
-use crate::uverbs::mad::smp::Way;
+use crate::uverbs::mad::smp::{self, Way};
+use crate::uverbs::mad::{self, sa};
 
 /// Bytes of the header in front of a datagram, without and with the index of a partition key.
 const HEADERS: [usize; 2] = [56, 64];
