@@ -205,7 +205,7 @@ fn client(args: &Args) -> Result<()> {
             Some(route) => route,
             None => Route::resolve(args.address, PATIENCE)?,
         };
-        let connection = way.connect(&mut qp, &args.messages.to_be_bytes(), PATIENCE)?;
+        let mut connection = way.connect(&mut qp, &args.messages.to_be_bytes(), PATIENCE)?;
         for number in 0..args.messages {
             sender.post(queue)?.send(number.to_be_bytes())?;
             // The end of a send says that the message has arrived.
@@ -214,8 +214,9 @@ fn client(args: &Args) -> Result<()> {
                 done?;
             }
         }
+        connection.disconnect(&qp)?;
         // The server must have heard of the end before this queue pair can come back.
-        if !connection.disconnect_within(&qp, PATIENCE)? {
+        if !connection.wait_disconnected(PATIENCE)? {
             return Err("the server does not disconnect".into());
         }
         // As good as new: the next connection needs no other queue pair.

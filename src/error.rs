@@ -374,7 +374,7 @@ fn refusal(reason: &i32) -> &'static str {
     match reason {
         4 => ": it no longer waits for an answer",
         8 => ": no program listens on that port",
-        10 => ": it still holds an earlier connection of this queue pair, see Connection::disconnect_within",
+        10 => ": it still holds an earlier connection of this queue pair: call disconnect and wait_disconnected before",
         28 => ": its program refused",
         _ => "",
     }

@@ -73,10 +73,10 @@ mod connection_manager {
     use super::*;
     use crate::rdmacm::{Connection, Listener, Request, Route};
 
-    assert_impl_all!(Connection: Send);
-    assert_impl_all!(Listener: Send);
-    assert_impl_all!(Request: Send);
-    assert_impl_all!(Route: Send);
+    assert_impl_all!(Connection: Send, Sync);
+    assert_impl_all!(Listener: Send, Sync);
+    assert_impl_all!(Request: Send, Sync);
+    assert_impl_all!(Route: Send, Sync);
 }
 
 /// Requirements of a multi-threaded runtime for a future that is spawned.

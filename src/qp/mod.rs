@@ -53,7 +53,7 @@ pub(crate) use object::{Qp, ReceiveSide, SendSide};
 /// call
 /// [`Receiver::reset_qp`](crate::Receiver::reset_qp), poll the sender until [`Sender::is_busy`](crate::Sender::is_busy)
 /// returns `false`, post receives to the queue pair's own receive queue, if any, and connect with new
-/// [addresses](Self::address) or over the same stream.
+/// [addresses](Self::address) or over the same stream. A queue pair without a receiver is replaced by a new one.
 ///
 /// To end a connection, poll until all sends have completed and all expected messages have arrived. Then close the
 /// writing end of the stream (`shutdown(Shutdown::Write)`), and keep the queue pair until the peer has closed its end
@@ -390,33 +390,6 @@ impl QueuePair {
     /// [`Error::Verbs`].
     pub fn to_error(&self) -> Result<()> {
         self.qp.modify_state(QpState::Error)
-    }
-
-    /// Resets a queue pair without a receiver to state INIT, so that it can be connected again. Requests that had not
-    /// completed come back flushed: poll the sender until [`Sender::is_busy`](crate::Sender::is_busy) returns `false`
-    /// before connecting. The reset changes the PSN, so exchange [addresses](Self::address) again.
-    ///
-    /// ```
-    /// # let _device = doorbell_doc::device();
-    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// use doorbell::{CqConfig, QpConfig, QueuePair, Sender};
-    ///
-    /// let mut sender = Sender::new(&pd, &CqConfig::new(256))?;
-    /// let mut qp = QueuePair::builder(&QpConfig::rc()).send(&mut sender).build()?;
-    /// qp.reset()?;
-    /// # Ok::<(), doorbell::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] with a receiver, which must take back what it posted: use
-    /// [`Receiver::reset_qp`](crate::Receiver::reset_qp). [`Error::Verbs`].
-    pub fn reset(&mut self) -> Result<()> {
-        if self.receives().is_some() {
-            let when = "of a queue pair with a receiver: use Receiver::reset_qp";
-            return Err(Error::Unsupported { operation: "QueuePair::reset", when });
-        }
-        self.modify_to_reset()?;
-        self.modify_to_init()
     }
 
     /// To RESET. Outstanding sends are over, and the sender gives their buffers back as flushed. The doorbell records

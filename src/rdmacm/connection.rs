@@ -14,7 +14,8 @@ use crate::qp::QueuePair;
 /// A connection of the connection manager. Dropping it disconnects.
 ///
 /// The queue pair does not depend on it: it sends and receives until it detects that the peer has ended. The
-/// descriptor is readable after the peer has disconnected.
+/// descriptor is readable after the peer has disconnected. Threads and tasks may share a connection to
+/// [`disconnect`](Self::disconnect); one of them waits for the peer.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -23,10 +24,11 @@ use crate::qp::QueuePair;
 /// use doorbell::{QueuePair, Receiver, Result};
 ///
 /// /// Connects once more, with the same queue pair.
-/// fn again(receiver: &mut Receiver, qp: &mut QueuePair, over: Connection) -> Result<Connection> {
+/// fn again(receiver: &mut Receiver, qp: &mut QueuePair, mut over: Connection) -> Result<Connection> {
 ///     const PATIENCE: Duration = Duration::from_secs(5);
+///     over.disconnect(qp)?;
 ///     // The peer must have heard of the end, else it refuses.
-///     over.disconnect_within(qp, PATIENCE)?;
+///     over.wait_disconnected(PATIENCE)?;
 ///     receiver.reset_qp(qp)?;
 ///     let route = Route::resolve("192.0.2.1:18515".parse().expect("an address"), PATIENCE)?;
 ///     route.connect(qp, b"hello again", PATIENCE)
@@ -48,8 +50,12 @@ impl Connection {
         &self.private_data
     }
 
-    /// Waits until the peer disconnects, at most for `timeout`; without a time-out, forever. Returns `false` if the
-    /// time is over.
+    /// Waits until the peer disconnects or drops the connection, at most for `timeout`; without a time-out, forever.
+    /// Returns `false` if the time is over.
+    ///
+    /// After [`disconnect`](Self::disconnect) it waits for the answer of the peer. After `true` the same queue pair can
+    /// connect to this peer again. Before, the connection manager of the peer refuses the number of the queue pair
+    /// (reason 10).
     ///
     /// # Errors
     /// [`Error::Verbs`], also if the device was removed.
@@ -85,32 +91,20 @@ impl Connection {
         Ok(())
     }
 
-    /// Disconnects from the peer and moves the queue pair to ERROR: its requests are flushed. To use the queue pair
-    /// again, [reset](crate::Receiver::reset_qp) it.
+    /// Disconnects from the peer and moves the queue pair to ERROR: its requests are flushed. A second call changes
+    /// nothing.
+    ///
+    /// To use the queue pair again, [wait](Self::wait_disconnected) until the peer has answered, and
+    /// [reset](crate::Receiver::reset_qp) it.
     ///
     /// # Errors
-    /// [`Error::Verbs`]; the queue pair is in ERROR even if `rdma_disconnect` failed.
-    pub fn disconnect(self, qp: &QueuePair) -> Result<()> {
+    /// [`Error::Foreign`] for a queue pair on another device; [`Error::Verbs`]: the queue pair is in ERROR even if
+    /// `rdma_disconnect` failed.
+    pub fn disconnect(&self, qp: &QueuePair) -> Result<()> {
         self.id.check_device(qp)?;
         let disconnected = self.send_disconnect();
         qp.to_error()?;
         disconnected
-    }
-
-    /// Disconnects like [`disconnect`](Self::disconnect), and waits until the peer disconnects or drops the
-    /// connection. Returns `false` if the time is over.
-    ///
-    /// After `true` the same queue pair can connect to this peer again. Before, the connection manager of the peer
-    /// refuses the number of the queue pair (reason 10).
-    ///
-    /// # Errors
-    /// The errors of [`disconnect`](Self::disconnect).
-    pub fn disconnect_within(mut self, qp: &QueuePair, timeout: Duration) -> Result<bool> {
-        self.id.check_device(qp)?;
-        let disconnected = self.send_disconnect();
-        qp.to_error()?;
-        disconnected?;
-        self.wait_disconnected(timeout)
     }
 
     fn send_disconnect(&self) -> Result<()> {

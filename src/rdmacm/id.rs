@@ -32,6 +32,9 @@ pub(super) struct Id {
 
 // SAFETY: librdmacm can be called from any thread, and no other code has the identifier or the channel.
 unsafe impl Send for Id {}
+// SAFETY: with a shared reference, methods only read the identifier and call functions that change the kernel's part
+// of it, under the kernel's locks. What changes it here, the next event, needs a unique reference.
+unsafe impl Sync for Id {}
 
 impl Id {
     /// A new identifier for a reliable connection.

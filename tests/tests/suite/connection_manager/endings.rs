@@ -29,13 +29,14 @@ fn the_end_makes_the_descriptor_of_a_connection_readable() {
 fn a_peer_that_does_not_answer_the_end_refuses_the_queue_pair_and_says_why() {
     let address = first_address!();
     let (mut near, mut far) = (Side::new(), Side::new());
-    let [(mut near_qp, client), (far_qp, server)] = connect(address, &mut near, &mut far);
-    assert!(!client.disconnect_within(&near_qp, SOON).unwrap(), "the server says nothing");
+    let [(mut near_qp, mut client), (far_qp, server)] = connect(address, &mut near, &mut far);
+    client.disconnect(&near_qp).unwrap();
+    assert!(!client.wait_disconnected(SOON).unwrap(), "the server says nothing");
     near_qp.reset(&mut near.receiver).unwrap();
     let (mut listener, to) = listen(address);
     let refused = ask(to, &mut near_qp, b"").unwrap_err();
     assert_matches!(refused, Error::Rejected { reason: 10, .. });
-    assert!(refused.to_string().contains("disconnect_within"), "{refused}");
+    assert!(refused.to_string().contains("wait_disconnected"), "{refused}");
 
     // Once the server has answered, it is welcome.
     server.disconnect(&far_qp).unwrap();
@@ -56,14 +57,15 @@ fn both_sides_may_end_it_and_meet_again_at_once() {
     let [(mut near_qp, client), (mut far_qp, server)] = connect(address, &mut near, &mut far);
     let mut ends = Some([client, server]);
     for _ in 0..5 {
-        let [client, mut server] = ends.take().unwrap();
+        let [mut client, mut server] = ends.take().unwrap();
         let end: &doorbell::QueuePair = &far_qp;
         thread::scope(|scope| {
             let answering = scope.spawn(|| {
                 assert!(server.wait_disconnected(PATIENCE).unwrap());
                 server.disconnect(end)
             });
-            assert!(client.disconnect_within(&near_qp, PATIENCE).unwrap());
+            client.disconnect(&near_qp).unwrap();
+            assert!(client.wait_disconnected(PATIENCE).unwrap());
             answering.join().unwrap().unwrap();
         });
         near_qp.reset(&mut near.receiver).unwrap();
