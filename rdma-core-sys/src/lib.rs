@@ -37,6 +37,7 @@ mod poll;
 mod post;
 mod raw_packet;
 mod rdmacm;
+mod windows;
 mod wr;
 
 pub use bindings::*;
@@ -51,4 +52,5 @@ pub use poll::*;
 pub use post::*;
 pub use raw_packet::*;
 pub use rdmacm::*;
+pub use windows::*;
 pub use wr::*;

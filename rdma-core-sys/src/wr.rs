@@ -1,7 +1,7 @@
 //! The send interface that builds work requests one call at a time, on a queue pair which was
 //! created with `send_ops_flags`.
 
-use crate::{__be32, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge};
+use crate::{__be32, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
 use core::ffi::{c_int, c_void};
 
 /// Declares a function that calls the entry of the queue pair.
@@ -45,6 +45,8 @@ of_qp! {
     ibv_wr_atomic_cmp_swp => wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64);
     /// Begins an atomic fetch-and-add.
     ibv_wr_atomic_fetch_add => wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64);
+    /// Begins the bind of a memory window of type 2.
+    ibv_wr_bind_mw => wr_bind_mw(mw: *mut ibv_mw, rkey: u32, bind_info: *const ibv_mw_bind_info);
     /// Begins the invalidation of a local key.
     ibv_wr_local_inv => wr_local_inv(invalidate_rkey: u32);
     /// Gives the current request its receiver (UD).

@@ -57,6 +57,12 @@ WRAP(int, ibv_post_send,
 WRAP(int, ibv_post_recv,
      (struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad), (qp, wr, bad))
 
+WRAP(struct ibv_mw *, ibv_alloc_mw, (struct ibv_pd *pd, enum ibv_mw_type t), (pd, t))
+WRAP(int, ibv_dealloc_mw, (struct ibv_mw *mw), (mw))
+WRAP(int, ibv_bind_mw,
+     (struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *b), (qp, mw, b))
+WRAP(uint32_t, ibv_inc_rkey, (uint32_t key), (key))
+
 /* Entries of an extended completion queue. */
 WRAP(struct ibv_cq *, ibv_cq_ex_to_cq, (struct ibv_cq_ex *cq), (cq))
 WRAP(int, ibv_start_poll, (struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *a), (cq, a))
@@ -95,6 +101,9 @@ WRAP(void, ibv_wr_atomic_cmp_swp,
      (qp, key, addr, compare, swap))
 WRAP(void, ibv_wr_atomic_fetch_add,
      (struct ibv_qp_ex *qp, uint32_t key, uint64_t addr, uint64_t add), (qp, key, addr, add))
+WRAP(void, ibv_wr_bind_mw,
+     (struct ibv_qp_ex *qp, struct ibv_mw *mw, uint32_t key, const struct ibv_mw_bind_info *i),
+     (qp, mw, key, i))
 WRAP(void, ibv_wr_local_inv, (struct ibv_qp_ex *qp, uint32_t key), (qp, key))
 WRAP(void, ibv_wr_set_ud_addr,
      (struct ibv_qp_ex *qp, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey), (qp, ah, qpn, qkey))

@@ -132,6 +132,8 @@ plain! {
         qp: *mut ibv_qp_ex, key: u32, addr: u64, compare: u64, swap: u64);
     ibv_wr_atomic_fetch_add => wr_atomic_fetch_add(
         qp: *mut ibv_qp_ex, key: u32, addr: u64, add: u64);
+    ibv_wr_bind_mw => wr_bind_mw(
+        qp: *mut ibv_qp_ex, mw: *mut ibv_mw, key: u32, info: *const ibv_mw_bind_info);
     ibv_wr_local_inv => wr_local_inv(qp: *mut ibv_qp_ex, key: u32);
     ibv_wr_set_ud_addr => wr_set_ud_addr(
         qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32);

@@ -258,3 +258,57 @@ fn timestamps_become_nanoseconds_as_in_the_header() {
     }
     assert!((10_000..90_000).contains(&before), "{before} lie before the reading");
 }
+
+#[test]
+fn windows_are_those_of_the_context() {
+    let mut world = World::new(0);
+    let context = world.context();
+    let pd = <*mut ibv_pd>::make(&mut world, 1);
+    let mw = <*mut ibv_mw>::make(&mut world, 2);
+    let qp = <*mut ibv_qp>::make(&mut world, 3);
+    let bind = world.scratch().cast::<ibv_mw_bind>();
+    let alloc = header!(ibv_alloc_mw(*mut ibv_pd, ibv_mw_type) -> *mut ibv_mw);
+    let dealloc = header!(ibv_dealloc_mw(*mut ibv_mw) -> c_int);
+    let bind_mw = header!(ibv_bind_mw(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int);
+    for has_entry in [false, true] {
+        // SAFETY: made up, and alive as long as the world.
+        unsafe {
+            let ops = &mut (*context).ops;
+            let fake = recorded!("alloc_mw", (pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw);
+            ops.alloc_mw = has_entry.then_some(fake);
+            ops.dealloc_mw = Some(recorded!("dealloc_mw", (mw: *mut ibv_mw) -> c_int));
+            let fake = recorded!("bind_mw", (qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int);
+            ops.bind_mw = Some(fake);
+        }
+        for kind in [IBV_MW_TYPE_1, IBV_MW_TYPE_2] {
+            // SAFETY: as above.
+            unsafe { (*mw).type_ = kind };
+            world.remember();
+            // SAFETY: the recorded entries take any arguments.
+            let (here, there) = unsafe {
+                let here = world.observe(|| ibv_alloc_mw(pd, kind) as u64);
+                (here, world.observe(|| alloc(pd, kind) as u64))
+            };
+            assert_eq!(here, there);
+            assert_eq!(here.calls.len(), usize::from(has_entry));
+            // SAFETY: as above.
+            let (here, there) = unsafe {
+                let here = world.observe(|| ibv_bind_mw(qp, mw, bind) as u64);
+                (here, world.observe(|| bind_mw(qp, mw, bind) as u64))
+            };
+            assert_eq!(here, there);
+            assert_eq!(here.calls.len(), usize::from(kind == IBV_MW_TYPE_1));
+            // SAFETY: as above.
+            let (here, there) = unsafe {
+                let here = world.observe(|| ibv_dealloc_mw(mw) as u64);
+                (here, world.observe(|| dealloc(mw) as u64))
+            };
+            assert_eq!(here, there);
+        }
+    }
+    let next = header!(ibv_inc_rkey(u32) -> u32);
+    for key in [0, 0xff, 0x1234_56ff, u32::MAX] {
+        // SAFETY: a function of a number.
+        assert_eq!(ibv_inc_rkey(key), unsafe { next(key) });
+    }
+}

@@ -143,6 +143,7 @@ objects! {
     ibv_qp_ex: qp_base.context;
     ibv_rwq_ind_table: context;
     ibv_wq: context;
+    ibv_mw: context;
 }
 
 /// Its context does not come first.
@@ -174,6 +175,7 @@ macro_rules! pointers {
 
 pointers! {
     *const ibv_data_buf
+    *const ibv_mw_bind_info
     *const ibv_query_device_ex_input
     *const ibv_sge
     *mut *mut ibv_ops_wr

@@ -50,6 +50,7 @@ pub const GENERAL: General = General {
     umr_modify_entity_size_disabled: true,
     atomic: true,
     cq_resize: true,
+    imaicl: true,
     // The driver of Linux makes an XRC SRQ for its own use and fails without.
     xrc: true,
     ud: true,

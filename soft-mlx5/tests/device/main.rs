@@ -28,4 +28,5 @@ mod states;
 mod tags;
 mod traps;
 mod unmapped;
+mod windows;
 mod world;

@@ -76,6 +76,11 @@ impl Pair {
     /// Lets the near QP run one request; returns its status.
     pub fn run(&self, world: &World, opcode: ibv_wr_opcode, local: Option<Place>, to: (u64, u32)) -> ibv_wc_status {
         post(self.near, opcode, local, to);
+        self.outcome(world)
+    }
+
+    /// Lets the device work; returns the status of the only request of the near QP.
+    pub fn outcome(&self, world: &World) -> ibv_wc_status {
         world.device().settle();
         let found = statuses(self.near_cq);
         assert_eq!(found.len(), 1, "{found:?}");

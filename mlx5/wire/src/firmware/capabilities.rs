@@ -80,6 +80,8 @@ fields! {
         cq_resize: bool = 0x44[30],
         /// CQ moderation.
         cq_moderation: bool = 0x44[29],
+        /// Memory windows.
+        imaicl: bool = 0x44[14],
         /// XRC.
         xrc: bool = 0x44[3],
         /// UD.

@@ -9,6 +9,7 @@ use super::dm::Dm;
 use super::errno::{EINVAL, ENOENT};
 use super::flow::Flow;
 use super::mr::Mr;
+use super::mw::Mw;
 use super::pd::Pd;
 use super::qp::Qp;
 use super::rss::{IndTable, RssQp};
@@ -74,6 +75,7 @@ objects!(
     Srq = 5,
     Ah = 6,
     Mr = 7,
+    Mw = 8,
     Flow = 9,
     IndTable = 11,
     Wq = 12,

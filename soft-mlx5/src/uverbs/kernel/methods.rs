@@ -2,7 +2,7 @@
 //! the write form or report that the device lacks the function.
 
 use super::attrs::{Attrs, Carries, DRIVER, Spec};
-use super::{Call, context, cq, dm, dmabuf, info, mr, pd, port, qp, qp_create, srq, uar_object, wq, write};
+use super::{Call, context, cq, dm, dmabuf, info, mr, mw, pd, port, qp, qp_create, srq, uar_object, wq, write};
 use crate::objects::Result;
 
 /// One method of one object type.
@@ -24,6 +24,7 @@ const QP: u16 = 4;
 const SRQ: u16 = 5;
 const AH: u16 = 6;
 const MR: u16 = 7;
+const MW: u16 = mw::TYPE;
 const WQ: u16 = wq::TYPE_ID;
 const DM: u16 = dm::TYPE;
 const ASYNC_EVENT: u16 = 16;
@@ -64,6 +65,7 @@ const CORE: &[Method] = methods! {
     MR 2 (mr::ADVISE) => mr::advise;
     MR 3 (mr::QUERY) => mr::query;
     MR 4 (dmabuf::REGISTER) => dmabuf::register;
+    MW 0 (ONE_HANDLE) => destroy::<MW>;
     WQ 0 (wq::CREATE, &DRIVER) => wq::create;
     WQ 1 (wq::DESTROY) => wq::destroy;
     DM 0 (dm::ALLOC) => dm::alloc;

@@ -27,6 +27,7 @@ mod memlock;
 mod methods;
 mod mr;
 mod multicast;
+mod mw;
 mod path;
 mod pd;
 mod port;
@@ -432,6 +433,7 @@ impl Call<'_> {
             flow::TYPE_ID => self.destroy_flow(handle)?,
             wq::TYPE_ID => self.destroy_wq(handle)?,
             dm::TYPE => self.free_dm(handle)?,
+            mw::TYPE => self.destroy_mw(handle)?,
             uar_object::TYPE => self.destroy_uar(handle)?,
             _ => self.destroy_mr(handle)?,
         };
@@ -439,11 +441,12 @@ impl Call<'_> {
         Ok(reported)
     }
 
-    // Destroys users first: flows, QPs, indirection tables, WQs, AHs, MRs, device memory, SRQs, CQs, PDs, UAR pages.
+    // Destroys users first: flows, QPs, indirection tables, WQs, AHs, memory windows, MRs, device memory, SRQs, CQs,
+    // PDs, UAR pages.
     fn destroy_all(&mut self) {
         self.detach_all_multicast();
         let of_frames = [flow::TYPE_ID, 4, rss::TABLE_TYPE, wq::TYPE_ID];
-        for type_id in of_frames.into_iter().chain([6, 7, dm::TYPE, 5, 3, 1, uar_object::TYPE]) {
+        for type_id in of_frames.into_iter().chain([6, mw::TYPE, 7, dm::TYPE, 5, 3, 1, uar_object::TYPE]) {
             for handle in self.handles().of_type(type_id) {
                 if self.destroy_object(handle, type_id).is_err() {
                     self.forget(handle);

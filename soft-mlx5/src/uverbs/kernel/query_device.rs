@@ -15,6 +15,8 @@ const CAP_CHANGE_PHY_PORT: u32 = 1 << 5;
 const CAP_PORT_ACTIVE_EVENT: u32 = 1 << 10;
 const CAP_SYS_IMAGE_GUID: u32 = 1 << 11;
 const CAP_RC_RNR_NAK_GEN: u32 = 1 << 12;
+const CAP_MEM_WINDOW: u32 = 1 << 17;
+const CAP_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
 const CAP_RAW_IP_CSUM: u32 = 1 << 26;
 const CAP_MANAGED_FLOW_STEERING: u32 = 1 << 29;
 const CAP_EX_RAW_SCATTER_FCS: u64 = 1 << 34;
@@ -26,7 +28,12 @@ const RAW_CAPS: u32 = RAW_CVLAN_STRIPPING | RAW_SCATTER_FCS | RAW_IP_CSUM;
 /// Queue pairs of type `IBV_QPT_RAW_PACKET`, as a set.
 const RAW_PACKET: u32 = 1 << 8;
 const TOEPLITZ: u8 = 1;
-pub const DEVICE_CAPS: u32 = CAP_CHANGE_PHY_PORT | CAP_PORT_ACTIVE_EVENT | CAP_SYS_IMAGE_GUID | CAP_RC_RNR_NAK_GEN;
+pub const DEVICE_CAPS: u32 = CAP_CHANGE_PHY_PORT
+    | CAP_PORT_ACTIVE_EVENT
+    | CAP_SYS_IMAGE_GUID
+    | CAP_RC_RNR_NAK_GEN
+    | CAP_MEM_WINDOW
+    | CAP_MEM_WINDOW_TYPE_2B;
 
 const TM_CAP_RC: u32 = 1 << 0;
 const ATOMIC_WITHIN_DEVICE: u32 = 1;
@@ -125,6 +132,7 @@ fn base(call: &mut Call) -> QueryDeviceResp {
         max_cq: limits::MAX_CQ,
         max_cqe: limits::MAX_CQ_SLOTS - 1,
         max_mr: limits::MAX_MR,
+        max_mw: limits::MAX_MR,
         max_pd: limits::MAX_PD,
         max_qp_rd_atom: limits::MAX_RD_ATOMIC.into(),
         max_res_rd_atom: limits::MAX_QP * u32::from(limits::MAX_RD_ATOMIC),

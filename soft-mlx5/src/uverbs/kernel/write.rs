@@ -6,8 +6,8 @@ use super::attrs::{Attrs, CONSTANT, Carries, Spec};
 use super::errno::{EFAULT, EINVAL, ENOSPC, EOPNOTSUPP};
 use super::udata::{Input, Output, Request, Udata};
 use super::{
-    Call, ah, context, cq, flow, mr, multicast, pd, port, qp, qp_create, qp_modify, qp_query, query_device, rss, srq,
-    wq,
+    Call, ah, context, cq, flow, mr, multicast, mw, pd, port, qp, qp_create, qp_modify, qp_query, query_device, rss,
+    srq, wq,
 };
 use crate::objects::Result;
 
@@ -50,6 +50,7 @@ fn destroy<const TYPE: u16>(call: &mut Call, request: &Request) -> Result<()> {
 const PD: u16 = 1;
 const AH: u16 = 6;
 const MR: u16 = 7;
+const MW: u16 = mw::TYPE;
 
 const PLAIN: &[Command] = commands! {
     0 8, size::<uverbs::GetContextResp>(), true => context::write_get;
@@ -62,6 +63,8 @@ const PLAIN: &[Command] = commands! {
     9 size::<uverbs::RegMr>(), size::<uverbs::RegMrResp>(), true => mr::write_register;
     11 size::<uverbs::ReregMr>(), size::<uverbs::ReregMrResp>(), true => mr::write_reregister;
     13 4, 0, false => destroy::<MR>;
+    14 size::<uverbs::AllocMw>(), size::<uverbs::AllocMwResp>(), true => mw::write_alloc;
+    16 4, 0, false => destroy::<MW>;
     17 8, 4, false => context::comp_channel;
     18 size::<uverbs::CreateCq>(), size::<uverbs::CreateCqResp>(), true => cq::write_create;
     19 size::<uverbs::ResizeCq>(), size::<uverbs::ResizeCqResp>(), true => cq::write_resize;
@@ -221,7 +224,7 @@ mod tests {
     #[test]
     fn unknown_commands_have_their_own_error() {
         assert!(find(3).is_ok());
-        assert_eq!(find(14).err(), Some(EOPNOTSUPP));
+        assert_eq!(find(15).err(), Some(EOPNOTSUPP));
         assert_eq!(find(41).err(), Some(EINVAL));
         assert_eq!(find(0x100).err(), Some(EINVAL));
         assert!(find(EXTENDED | 1).is_ok());

@@ -192,6 +192,20 @@ structure! {
     }
 }
 
+structure! {
+    struct AllocMw = 8 {
+        comp_mask: u32,
+        num_klms: u8,
+        reserved: [u8; 3],
+    }
+}
+structure! {
+    struct AllocMwResp = 8 {
+        comp_mask: u32,
+        response_length: u32,
+    }
+}
+
 /// Flags of [`CreateQp`].
 pub mod driver_flag {
     pub const SCATTER_CQE: u32 = 1 << 1;

@@ -241,6 +241,20 @@ structure! {
     }
 }
 structure! {
+    struct AllocMw = 16 {
+        response: u64,
+        pd_handle: u32,
+        mw_type: u8,
+        reserved: [u8; 3],
+    }
+}
+structure! {
+    struct AllocMwResp = 8 {
+        mw_handle: u32,
+        rkey: u32,
+    }
+}
+structure! {
     struct CreateCq = 32 {
         response: u64,
         user_handle: u64,
