@@ -347,14 +347,7 @@ fn decode(frame: &[u8; FRAME], kind: u8) -> Result<QpAddress> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const ADDRESS: QpAddress = QpAddress {
-        lid: 0x0102,
-        gid: [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x0a, 0x0b, 0x0c, 0xff, 0xfe, 0x0d, 0x0e, 0x0f],
-        qpn: 0x11_2233,
-        psn: 0x44_5566,
-        mtu: Mtu::Mtu4096,
-    };
+    use crate::qp::ADDRESS;
 
     const BYTES: [u8; FRAME] = *b"doorbell\x00\x01\x05\x00\x01\x02\x00\x00\
         \x00\x11\x22\x33\x00\x44\x55\x66\

@@ -302,6 +302,16 @@ impl Context {
         self.0.destroyed(operation, errno)
     }
 
+    /// Deregisters a memory region; returns `true` if the device has no access any more. A forked child leaves the
+    /// region to its parent.
+    ///
+    /// # Safety
+    /// `mr` was registered with this context, and is not used any more.
+    pub(crate) unsafe fn deregister(&self, mr: *mut sys::ibv_mr) -> bool {
+        // SAFETY: `mr` was registered with this context, and is not used any more.
+        self.owner().is_this_process() && self.destroyed("ibv_dereg_mr", unsafe { sys::ibv_dereg_mr(mr) })
+    }
+
     pub(crate) fn owner(&self) -> Owner {
         self.0.owner
     }

@@ -101,16 +101,11 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        if !self.pd.context().owner().is_this_process() {
-            return;
+        // SAFETY: registered by us and deregistered once; no buffer is left, and a queue that may hold one keeps the
+        // pool alive.
+        if unsafe { self.pd.context().deregister(self.mr) } {
+            // SAFETY: the device has no access any more; dropped once.
+            unsafe { ManuallyDrop::drop(&mut self.backing) }
         }
-        // SAFETY: registered by us and deregistered once; no buffer is left, and a queue that may hold
-        // one keeps the pool alive.
-        let errno = unsafe { sys::ibv_dereg_mr(self.mr) };
-        if !self.pd.context().destroyed("ibv_dereg_mr", errno) {
-            return;
-        }
-        // SAFETY: the device has no access any more; dropped once.
-        unsafe { ManuallyDrop::drop(&mut self.backing) }
     }
 }

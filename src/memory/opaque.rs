@@ -245,16 +245,11 @@ fn check_len(pd: &ProtectionDomain, len: usize) -> Result<()> {
 
 impl Drop for OpaqueMemory {
     fn drop(&mut self) {
-        if !self.pd.context().owner().is_this_process() {
-            return;
+        // SAFETY: registered with this context, and dropped once.
+        if unsafe { self.pd.context().deregister(self.mr) } {
+            // SAFETY: the device has no access any more; dropped once.
+            unsafe { ManuallyDrop::drop(&mut self.backing) }
         }
-        // SAFETY: registered by us and deregistered once.
-        let errno = unsafe { sys::ibv_dereg_mr(self.mr) };
-        if !self.pd.context().destroyed("ibv_dereg_mr", errno) {
-            return;
-        }
-        // SAFETY: the device has no access any more; dropped once.
-        unsafe { ManuallyDrop::drop(&mut self.backing) }
     }
 }
 

@@ -144,16 +144,11 @@ impl RemoteMemory {
 
 impl Drop for RemoteMemory {
     fn drop(&mut self) {
-        if !self.pd.context().owner().is_this_process() {
-            return;
+        // SAFETY: registered with this context, and dropped once.
+        if unsafe { self.pd.context().deregister(self.mr) } {
+            // SAFETY: the device has no access any more; dropped once.
+            unsafe { ManuallyDrop::drop(&mut self.memory) }
         }
-        // SAFETY: registered by us and deregistered once.
-        let errno = unsafe { sys::ibv_dereg_mr(self.mr) };
-        if !self.pd.context().destroyed("ibv_dereg_mr", errno) {
-            return;
-        }
-        // SAFETY: no device has access any more; dropped once.
-        unsafe { ManuallyDrop::drop(&mut self.memory) }
     }
 }
 

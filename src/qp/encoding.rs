@@ -174,12 +174,12 @@ mod with_serde {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::HashSet;
 
     use super::*;
 
-    const ADDRESS: QpAddress = QpAddress {
+    pub(crate) const ADDRESS: QpAddress = QpAddress {
         lid: 0x0102,
         gid: [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x0a, 0x0b, 0x0c, 0xff, 0xfe, 0x0d, 0x0e, 0x0f],
         qpn: 0x11_2233,

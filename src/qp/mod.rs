@@ -30,6 +30,8 @@ pub use address::QpAddress;
 pub use config::QpConfig;
 pub use datagram::AddressHandle;
 pub use encoding::AddressError;
+#[cfg(test)]
+pub(crate) use encoding::tests::ADDRESS;
 pub use group::MulticastGroup;
 pub use mtu::Mtu;
 

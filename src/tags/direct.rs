@@ -14,14 +14,13 @@ use super::arrival::{Arrived, BATCH, Counts, Executed, ListHandle, Operation};
 use super::config::TagMatchingConfig;
 use super::hardware::Objects;
 use super::ids::Key;
-use crate::cq::{CqCore, DirectCq, Poller};
+use crate::cq::{DirectCq, Poller};
 use crate::error::Result;
 use crate::memory::BufferPool;
 use crate::mlx5::{self, Storage, layout_error};
 use crate::pd::ProtectionDomain;
-use crate::qp::{QpConfig, QueuePair, SendSide};
+use crate::qp::{QpConfig, QueuePair};
 use crate::receiver::{DirectSrq, SlotContext};
-use crate::srq::Srq;
 use crate::status::WcStatus;
 
 pub(super) struct DirectTags {
@@ -29,7 +28,7 @@ pub(super) struct DirectTags {
     /// The queue pair of the list. Dropped before the SRQ, which it uses.
     command: QueuePair,
     srq: DirectSrq,
-    objects: Objects,
+    pub(super) objects: Objects,
     _storage: (Storage<MaybeUninit<Entry>>, Storage<MaybeUninit<tag_list::Operation>>),
 }
 
@@ -179,22 +178,6 @@ impl DirectTags {
 
     pub(super) fn posted(&self) -> u32 {
         self.srq.ring.slots().count() - 1 - self.srq.ring.free_slots()
-    }
-
-    pub(super) fn create_qp(&self, pd: &ProtectionDomain, config: &QpConfig, send: SendSide) -> Result<QueuePair> {
-        self.objects.create_qp(pd, config, send)
-    }
-
-    pub(super) fn arm(&mut self, events: u32) -> Result<()> {
-        self.objects.cq.arm_after(events, false)
-    }
-
-    pub(super) const fn core(&self) -> &CqCore {
-        &self.objects.cq
-    }
-
-    pub(super) const fn object(&self) -> &Arc<Srq> {
-        &self.objects.srq
     }
 }
 

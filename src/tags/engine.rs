@@ -25,8 +25,8 @@ impl Engine {
     /// Returns the CQ of the arrivals.
     pub(super) fn core(&self) -> &CqCore {
         match self {
-            Self::Direct(direct) => direct.core(),
-            Self::Verbs(verbs) => verbs.core(),
+            Self::Direct(direct) => &direct.objects.cq,
+            Self::Verbs(verbs) => &verbs.objects.cq,
             Self::Software(software) => software.core(),
         }
     }
@@ -34,8 +34,8 @@ impl Engine {
     /// Asks for an event when something arrives; `events` of the CQ were taken from its channel.
     pub(super) fn arm(&mut self, events: u32) -> Result<()> {
         match self {
-            Self::Direct(direct) => direct.arm(events),
-            Self::Verbs(verbs) => verbs.arm(events),
+            Self::Direct(direct) => direct.objects.cq.arm_after(events, false),
+            Self::Verbs(verbs) => verbs.objects.cq.arm_after(events, false),
             Self::Software(software) => software.arm(events),
         }
     }
@@ -88,8 +88,8 @@ impl Engine {
     /// Creates a queue pair whose messages come here.
     pub(super) fn create_qp(&mut self, pd: &ProtectionDomain, config: &QpConfig, send: SendSide) -> Result<QueuePair> {
         match self {
-            Self::Direct(direct) => direct.create_qp(pd, config, send),
-            Self::Verbs(verbs) => verbs.create_qp(pd, config, send),
+            Self::Direct(direct) => direct.objects.create_qp(pd, config, send),
+            Self::Verbs(verbs) => verbs.objects.create_qp(pd, config, send),
             Self::Software(software) => software.create_qp(pd, config, send),
         }
     }
@@ -105,8 +105,8 @@ impl Engine {
     /// Keeps a tagged buffer that the device may still write until it cannot.
     pub(super) fn defer(&self, buffer: Buffer) {
         let srq = match self {
-            Self::Direct(direct) => direct.object(),
-            Self::Verbs(verbs) => verbs.object(),
+            Self::Direct(direct) => &direct.objects.srq,
+            Self::Verbs(verbs) => &verbs.objects.srq,
             Self::Software(_) => return,
         };
         srq.deferred().keep(buffer);

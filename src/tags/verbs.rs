@@ -10,13 +10,11 @@ use super::arrival::{Arrived, BATCH, Counts, Executed, ListHandle, Operation};
 use super::config::TagMatchingConfig;
 use super::hardware::Objects;
 use super::ids::Key;
-use crate::cq::{CqCore, Poller, Wc};
+use crate::cq::{Poller, Wc};
 use crate::error::Result;
 use crate::memory::BufferPool;
 use crate::pd::ProtectionDomain;
-use crate::qp::{QpConfig, QueuePair, SendSide};
 use crate::receiver::{QueueObject, SlotContext, VerbsQueue};
-use crate::srq::Srq;
 use crate::status::WcStatus;
 
 /// Bits of a `wr_id` that say what it names; a receive of the SRQ has none of them. The rest
@@ -26,7 +24,7 @@ const TAGGED: u64 = 1 << 62;
 
 pub(super) struct VerbsTags {
     queue: VerbsQueue,
-    objects: Objects,
+    pub(super) objects: Objects,
     /// Counts that outstanding operations carry, in the order of posting.
     counts: VecDeque<u16>,
     wrs: Vec<sys::ibv_ops_wr>,
@@ -198,22 +196,6 @@ impl VerbsTags {
 
     pub(super) fn posted(&self) -> u32 {
         self.queue.capacity() - self.queue.free_slots()
-    }
-
-    pub(super) fn create_qp(&self, pd: &ProtectionDomain, config: &QpConfig, send: SendSide) -> Result<QueuePair> {
-        self.objects.create_qp(pd, config, send)
-    }
-
-    pub(super) fn arm(&mut self, events: u32) -> Result<()> {
-        self.objects.cq.arm_after(events, false)
-    }
-
-    pub(super) const fn core(&self) -> &CqCore {
-        &self.objects.cq
-    }
-
-    pub(super) const fn object(&self) -> &Arc<Srq> {
-        &self.objects.srq
     }
 }
 

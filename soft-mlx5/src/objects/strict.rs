@@ -190,82 +190,45 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, Stdio};
 
-    /// Returns the test that breaks a rule. It also sees that without `strict` the breach is counted.
-    fn breaker(rule: Rule) -> &'static str {
-        match rule {
-            Rule::SrqLink => "objects::srq::tests::a_wild_link_is_a_violation_and_stays_inside",
-            Rule::SrqSlotTwice => "objects::srq::tests::a_slot_comes_back_only_after_its_cqe",
-            Rule::ReceiveOverflow => "objects::rq::tests::the_running_index_wraps_at_16_bits",
-            Rule::ReceiveChanged => "objects::srq::tests::what_was_handed_over_does_not_change",
-            Rule::ReceiveState => "engine::tests::errors::receives_are_not_posted_in_reset",
-            Rule::Stride => "engine::tests::errors::wqes_stand_at_the_stride_of_the_queue",
-            Rule::Terminator => "objects::scatter::tests::unwritten_memory_is_not_a_terminator",
-            Rule::ConsumerIndex => "objects::cq::tests::a_consumer_index_ahead_is_a_violation",
-            Rule::SendSize => "engine::tests::errors::malformed_wqes_are_violations_and_errors",
-            Rule::SendOverflow => "objects::sq::tests::indices_wrap_at_16_bits",
-            Rule::SendQpn => "engine::tests::errors::a_wqe_names_its_queue_pair",
-            Rule::SendIndex => "engine::tests::errors::a_wqe_carries_its_index",
-            Rule::SendChanged => "engine::tests::errors::a_wqe_that_changes_under_the_device_is_a_violation",
-            Rule::DoorbellQpn => "engine::tests::errors::doorbells_of_others_are_violations",
-            Rule::DoorbellState => "engine::tests::errors::doorbells_that_the_device_ignores_are_violations",
-            Rule::BlueFlame => "engine::tests::registers::copies_that_overlap_mix_two_wqes",
-            Rule::DoorbellMissing => "engine::tests::errors::a_record_without_a_doorbell_is_a_violation",
-            Rule::ZeroLength => "engine::tests::errors::zero_length_segments_are_violations",
-            Rule::SegmentLength => "engine::tests::errors::lengths_with_bit_31_are_violations_and_errors",
-            Rule::QueueMemory => "engine::tests::unmapped::a_lost_ring_or_record_stops_its_queue_pair",
-            Rule::TagOperation => "engine::tests::tags::misuse::each_operation_has_its_segments",
-            Rule::TagIndex => "engine::tests::tags::misuse::a_remove_names_an_entry",
-            Rule::TagPhase => "engine::tests::tags::misuse::no_more_messages_are_handled_than_there_were",
-            Rule::StridingWqe => "engine::tests::frames::striding::a_wqe_holds_all_its_strides",
-            Rule::UmrMask => "engine::tests::umr::a_mask_names_fields",
-            Rule::UmrList => "engine::tests::umr::a_list_outside_the_wqe_is_aligned",
-            Rule::WindowRange => "engine::tests::umr::a_window_outside_its_region",
-            Rule::WindowRights => "engine::tests::umr::a_bind_without_rights",
-            Rule::Signature => "engine::tests::umr::signatures_are_refused",
-        }
-    }
-
-    const EVERY: [Rule; Rule::COUNT] = {
-        use Rule::*;
-        [
-            SrqLink,
-            SrqSlotTwice,
-            ReceiveOverflow,
-            ReceiveChanged,
-            ReceiveState,
-            Stride,
-            Terminator,
-            ConsumerIndex,
-            SendSize,
-            SendOverflow,
-            SendQpn,
-            SendIndex,
-            SendChanged,
-            DoorbellQpn,
-            DoorbellState,
-            BlueFlame,
-            DoorbellMissing,
-            ZeroLength,
-            SegmentLength,
-            QueueMemory,
-            TagOperation,
-            TagIndex,
-            TagPhase,
-            StridingWqe,
-            UmrMask,
-            UmrList,
-            WindowRange,
-            WindowRights,
-            Signature,
-        ]
-    };
+    /// Each rule with the test that breaks it. The test also sees that without `strict` the breach is counted.
+    const BREAKERS: [(Rule, &str); Rule::COUNT] = [
+        (Rule::SrqLink, "objects::srq::tests::a_wild_link_is_a_violation_and_stays_inside"),
+        (Rule::SrqSlotTwice, "objects::srq::tests::a_slot_comes_back_only_after_its_cqe"),
+        (Rule::ReceiveOverflow, "objects::rq::tests::the_running_index_wraps_at_16_bits"),
+        (Rule::ReceiveChanged, "objects::srq::tests::what_was_handed_over_does_not_change"),
+        (Rule::ReceiveState, "engine::tests::errors::receives_are_not_posted_in_reset"),
+        (Rule::Stride, "engine::tests::errors::wqes_stand_at_the_stride_of_the_queue"),
+        (Rule::Terminator, "objects::scatter::tests::unwritten_memory_is_not_a_terminator"),
+        (Rule::ConsumerIndex, "objects::cq::tests::a_consumer_index_ahead_is_a_violation"),
+        (Rule::SendSize, "engine::tests::errors::malformed_wqes_are_violations_and_errors"),
+        (Rule::SendOverflow, "objects::sq::tests::indices_wrap_at_16_bits"),
+        (Rule::SendQpn, "engine::tests::errors::a_wqe_names_its_queue_pair"),
+        (Rule::SendIndex, "engine::tests::errors::a_wqe_carries_its_index"),
+        (Rule::SendChanged, "engine::tests::errors::a_wqe_that_changes_under_the_device_is_a_violation"),
+        (Rule::DoorbellQpn, "engine::tests::errors::doorbells_of_others_are_violations"),
+        (Rule::DoorbellState, "engine::tests::errors::doorbells_that_the_device_ignores_are_violations"),
+        (Rule::BlueFlame, "engine::tests::registers::copies_that_overlap_mix_two_wqes"),
+        (Rule::DoorbellMissing, "engine::tests::errors::a_record_without_a_doorbell_is_a_violation"),
+        (Rule::ZeroLength, "engine::tests::errors::zero_length_segments_are_violations"),
+        (Rule::SegmentLength, "engine::tests::errors::lengths_with_bit_31_are_violations_and_errors"),
+        (Rule::QueueMemory, "engine::tests::unmapped::a_lost_ring_or_record_stops_its_queue_pair"),
+        (Rule::TagOperation, "engine::tests::tags::misuse::each_operation_has_its_segments"),
+        (Rule::TagIndex, "engine::tests::tags::misuse::a_remove_names_an_entry"),
+        (Rule::TagPhase, "engine::tests::tags::misuse::no_more_messages_are_handled_than_there_were"),
+        (Rule::StridingWqe, "engine::tests::frames::striding::a_wqe_holds_all_its_strides"),
+        (Rule::UmrMask, "engine::tests::umr::a_mask_names_fields"),
+        (Rule::UmrList, "engine::tests::umr::a_list_outside_the_wqe_is_aligned"),
+        (Rule::WindowRange, "engine::tests::umr::a_window_outside_its_region"),
+        (Rule::WindowRights, "engine::tests::umr::a_bind_without_rights"),
+        (Rule::Signature, "engine::tests::umr::signatures_are_refused"),
+    ];
 
     #[test]
     fn each_rule_stops_the_program_that_breaks_it_and_is_named() {
-        for (number, rule) in EVERY.into_iter().enumerate() {
+        for (number, (rule, breaker)) in BREAKERS.into_iter().enumerate() {
             assert_eq!(rule as usize, number);
             let mut test = Command::new(std::env::current_exe().unwrap());
-            test.args(["--exact", "--nocapture", breaker(rule)]);
+            test.args(["--exact", "--nocapture", breaker]);
             test.env(STOP_IN_TESTS, "1").stdin(Stdio::null());
             let output = test.output().unwrap();
             let printed = String::from_utf8_lossy(&output.stderr);
