@@ -177,7 +177,8 @@ impl World {
             // The command queue pair of the list, which is connected to itself.
             qps.push(self.qp(kind, raw_srq));
         }
-        let queues = Queues { qps, srq };
+        let windows = [IBV_MW_TYPE_1, IBV_MW_TYPE_2, IBV_MW_TYPE_2].map(|kind| Window::new(self.pd, kind));
+        let queues = Queues { qps, srq, windows };
         let numbers: Vec<_> = queues.qps.iter().map(Qp::number).collect();
         for (qp, others) in queues.qps.iter().zip([1, 0, 2]) {
             let (lid, number) = peer.unwrap_or((self.lid, numbers[others]));
@@ -193,6 +194,31 @@ pub struct Queues {
     pub qps: Vec<Qp>,
     /// The shared receive queue.
     pub srq: Option<Srq>,
+    /// Memory windows, which are free.
+    pub windows: [Window; 3],
+}
+
+/// A memory window, freed when dropped.
+pub struct Window(*mut ibv_mw);
+
+impl Window {
+    fn new(pd: *mut ibv_pd, kind: ibv_mw_type) -> Self {
+        // SAFETY: the domain is alive.
+        Self(some(unsafe { ibv_alloc_mw(pd, kind) }))
+    }
+
+    /// Returns its first key.
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: the window is alive.
+        unsafe { (*self.0).rkey }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: made by the world, freed once.
+        assert_eq!(unsafe { ibv_dealloc_mw(self.0) }, 0);
+    }
 }
 
 impl Drop for Queues {
@@ -246,6 +272,14 @@ impl Qp {
             }
             self.sent = self.sent.wrapping_add(1);
         }
+    }
+
+    /// Posts a WQE of any number of units, and rings the doorbell for it.
+    pub fn post(&mut self, wqe: &[u8]) {
+        let mut blocks = vec![[0; 64]; wqe.len().div_ceil(64)];
+        blocks.as_flattened_mut()[..wqe.len()].copy_from_slice(wqe);
+        self.put(&blocks);
+        self.ring(u64::from_ne_bytes(wqe[..8].try_into().expect("a control segment")));
     }
 
     /// Rings the doorbell for the WQEs that were put: doorbell record, then the register.

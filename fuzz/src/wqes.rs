@@ -4,9 +4,15 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use mlx5_wire::ctrl::{CQ_UPDATE, ControlSegment};
+use mlx5_wire::data::DataSegment;
+use mlx5_wire::opcode::WqeOpcode;
+use mlx5_wire::remote::RemoteAddressSegment;
+use mlx5_wire::umr::{UmrControl, mask};
 use soft_mlx5::Device;
 
 use crate::input::Input;
+use crate::memory::ARENA;
 use crate::world::{Queues, Scene, World};
 
 /// Begins an operation, see [`run`].
@@ -24,8 +30,14 @@ pub mod op {
     pub const STEP: u8 = 4;
     /// `u8`.
     pub const STATE: u8 = 5;
+    /// `key: u8`, 48 bytes of a UMR segment, 64 bytes of context, 64 bytes of list: a WQE that changes the key of a
+    /// memory window, or of the registered memory. The first entry of the list gets a key, and size and mask are put
+    /// right, unless [`RAW`](super::RAW).
+    pub const UMR: u8 = 6;
+    /// `opcode: u8, key: u8, variant: u8, at: u16, length: u8`: an RDMA WRITE or READ through the key of a memory window.
+    pub const REMOTE: u8 = 7;
     /// Number of operations.
-    pub const COUNT: u8 = 6;
+    pub const COUNT: u8 = 8;
 }
 
 /// In the byte of an operation: nothing is put right.
@@ -79,6 +91,32 @@ fn operation(world: &World, queues: &mut Queues, input: &mut Input) -> Option<()
         op::STEP => {
             world.device.advance(Duration::from_millis(input.u8()?.into()));
             world.device.step();
+        }
+        op::UMR => {
+            let (key, raw_segment) = (input.u8()?, input.block::<48>()?);
+            let (mut context, mut list) = (input.block::<64>()?, input.block::<64>()?);
+            let mut segment = UmrControl::from_bytes(&raw_segment);
+            if !raw {
+                segment.xlt_octowords = 4.into();
+                segment.mkey_mask = (segment.mkey_mask.get() & mask::ALL & !(mask::BSF | mask::SIGNATURE)).into();
+                context[4..7].copy_from_slice(&qp.number().to_be_bytes()[1..]);
+                list[4..8].copy_from_slice(&world.key().to_be_bytes());
+            }
+            let key = queues.windows.get(usize::from(key % 4)).map_or(world.key(), |window| window.rkey());
+            let mut control = ControlSegment::new(WqeOpcode::UMR.get(), qp.sent(), qp.number(), 12, CQ_UPDATE);
+            control.imm = key.into();
+            qp.post(&[&control.to_bytes()[..], &segment.to_bytes(), &context, &list].concat());
+        }
+        op::REMOTE => {
+            let (opcode, key, variant) = (input.u8()?, input.u8()?, input.u8()?);
+            let (at, length) = (u64::from(input.u16()?), u32::from(input.u8()?));
+            let rkey = queues.windows.get(usize::from(key % 4)).map_or(world.key(), |window| window.rkey());
+            let opcode = if opcode & 1 == 0 { WqeOpcode::RDMA_WRITE } else { WqeOpcode::RDMA_READ };
+            let control = ControlSegment::new(opcode.get(), qp.sent(), qp.number(), 3, CQ_UPDATE);
+            let remote =
+                RemoteAddressSegment::new(if raw { at } else { ARENA + at }, rkey & !0xff | u32::from(variant));
+            let data = DataSegment::new(ARENA, length.max(1), world.key());
+            qp.post(&[control.to_bytes(), remote.to_bytes(), data.to_bytes()].concat());
         }
         _ => qp.set_state(u32::from(input.u8()?) % 8),
     }
