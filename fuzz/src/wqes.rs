@@ -34,7 +34,8 @@ pub mod op {
     /// memory window, or of the registered memory. The first entry of the list gets a key, and size and mask are put
     /// right, unless [`RAW`](super::RAW).
     pub const UMR: u8 = 6;
-    /// `opcode: u8, key: u8, variant: u8, at: u16, length: u8`: an RDMA WRITE or READ through the key of a memory window.
+    /// `opcode: u8, key: u8, variant: u8, at: u16, length: u8`: an RDMA WRITE or READ through the key of a memory
+    /// window.
     pub const REMOTE: u8 = 7;
     /// Number of operations.
     pub const COUNT: u8 = 8;
