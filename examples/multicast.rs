@@ -9,11 +9,10 @@
 //! Each datagram has a number, so that the receiver knows how many it has missed: none is sent again.
 
 use std::error::Error;
-use std::fs;
 use std::net::IpAddr;
 use std::process::ExitCode;
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use clap::Parser;
 use doorbell::{

@@ -17,13 +17,12 @@ mod plot;
 mod side;
 
 use std::error::Error;
-use std::fs;
 use std::io::{Read, Write};
-use std::mem;
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
+use std::{fs, mem};
 
 use clap::{Parser, value_parser};
 use doorbell::{Context, Path};

@@ -1,9 +1,8 @@
 //! Finds libibverbs by pkg-config or, where that is not installed, by linking a program to it.
 
-use std::env;
-use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::{env, fs};
 
 /// Version of libibverbs in rdma-core 44.
 const OLDEST: &str = "1.14.44";

@@ -2,9 +2,8 @@
 
 use bindgen::callbacks::{DeriveTrait, ImplementsTrait, ParseCallbacks};
 use bindgen::{Builder, EnumVariation, RustEdition, RustTarget};
-use std::env;
-use std::fs;
 use std::path::PathBuf;
+use std::{env, fs};
 
 /// The functions that are bound. Everything else is bound only if they refer to it.
 const FUNCTIONS: &[&str] = &[

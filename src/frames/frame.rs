@@ -1,10 +1,9 @@
 //! A received frame, lent by its batch.
 
-use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::slice;
 use std::sync::Arc;
+use std::{fmt, slice};
 
 use mlx5_ring::completion::Cqe;
 use rdma_core_sys as sys;

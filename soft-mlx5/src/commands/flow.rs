@@ -10,10 +10,9 @@ use super::capabilities::FLOW_TABLES;
 use super::objects::{Entry, Id, Kind};
 use super::opcodes::{Command, Result, created};
 use super::refusal::Refusal;
-use crate::objects::Tirn;
 use crate::objects::flow::{FIELDS, Fields};
-use crate::objects::flow_tables as tables;
 use crate::objects::flow_tables::{FlowTable, Next};
+use crate::objects::{Tirn, flow_tables as tables};
 
 const TO_TABLE: u8 = 1;
 const MAKE: u16 = 0;

@@ -6,11 +6,10 @@ use mlx5_wire::firmware::command::{
 };
 use mlx5_wire::firmware::fields::Value;
 
-use super::Execution;
-use super::capabilities;
 use super::opcodes::{Command, Result, answer};
 use super::refusal::Refusal;
 use super::stage::Stage;
+use super::{Execution, capabilities};
 use crate::fabric::LinkLayer;
 
 /// The function as a whole.

@@ -4,8 +4,7 @@ use mlx5_wire::firmware::command::{Numbered, Opcode};
 use mlx5_wire::firmware::qp::{CreateQp, ModifyQp, QpContext, QueryQpReply, optional, rq_type, service, state};
 
 use super::Execution;
-use super::capabilities;
-use super::capabilities::GENERAL;
+use super::capabilities::{self, GENERAL};
 use super::memory::QueueMemory;
 use super::objects::{Entry, Id, Kind};
 use super::opcodes::{Command, Result, answer, created};

@@ -5,10 +5,9 @@ use mlx5_wire::firmware::vport::{
     QueryNicVportReply, QueryRoceAddressReply, QueryVport, QueryVportStateReply, RoceAddress, SetRoceAddress, field,
 };
 
-use super::Execution;
-use super::capabilities;
 use super::opcodes::{Command, Result, answer};
 use super::refusal::Refusal;
+use super::{Execution, capabilities};
 use crate::engine::PortAddress;
 use crate::fabric::LinkLayer;
 use crate::fabric::address::GidType;

@@ -16,7 +16,6 @@ use crate::fabric::mad::Arrived;
 use crate::fabric::packet::Route;
 use crate::fabric::pcap::Capture;
 use crate::fabric::playback::Playback;
-use crate::objects::AddressVector;
 use crate::objects::completion::Completion;
 use crate::objects::cq::Cq;
 use crate::objects::defects::{Defects, TORN_NS};
@@ -30,7 +29,7 @@ use crate::objects::strict::{Object, Rule, Strict};
 use crate::objects::table::Table;
 use crate::objects::timer::Timers;
 use crate::objects::trace::Trace;
-use crate::objects::{Cqn, Event, Pdn, Srqn};
+use crate::objects::{AddressVector, Cqn, Event, Pdn, Srqn};
 
 const FIRST_CQN: u32 = 0x400;
 const FIRST_SRQN: u32 = 0x1000;

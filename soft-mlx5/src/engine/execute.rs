@@ -3,13 +3,8 @@
 use mlx5_wire::ctrl::ControlSegment;
 use mlx5_wire::opcode::WqeOpcode;
 
-use super::core::Core;
-use super::core::Turn;
-use super::frames;
-use super::requester;
-use super::tm;
-use super::transmit;
-use super::umr;
+use super::core::{Core, Turn};
+use super::{frames, requester, tm, transmit, umr};
 use crate::base::defect::Defect;
 use crate::fabric::psn;
 use crate::objects::completion::Failure;

@@ -2,8 +2,7 @@
 
 use super::Nic;
 use super::core::Core;
-use crate::fabric::headers::PKEY;
-use crate::fabric::headers::{Bth, Deth};
+use crate::fabric::headers::{Bth, Deth, PKEY};
 use crate::fabric::mad::{Arrived, GSI_QKEY, GSI_QPN, Mad, SIZE, SMI_QPN};
 use crate::fabric::opcode::Operation;
 use crate::fabric::packet::Packet;

@@ -4,10 +4,9 @@ use std::borrow::Cow;
 
 use mlx5_wire::opcode::CqeOpcode;
 
-use super::completion;
 use super::core::Core;
 use super::tm::{self, message};
-use super::umr;
+use super::{completion, umr};
 use crate::base::defect::Defect;
 use crate::fabric::LinkLayer;
 use crate::fabric::ethernet::{delivered_grh, packet_type};
@@ -15,13 +14,11 @@ use crate::fabric::headers::NakCode;
 use crate::fabric::opcode::Operation;
 use crate::fabric::packet::Packet;
 use crate::objects::completion::{Arrival, Failure};
-use crate::objects::defects;
 use crate::objects::mkey::{REMOTE_ATOMIC, REMOTE_WRITE};
 use crate::objects::qp::Qp;
-use crate::objects::responder::Role;
-use crate::objects::responder::{Message, Refusal};
+use crate::objects::responder::{Message, Refusal, Role};
 use crate::objects::scatter::ScatterError;
-use crate::objects::{Cqn, Service};
+use crate::objects::{Cqn, Service, defects};
 
 /// Bytes in front of a datagram.
 pub const GRH_SIZE: usize = 40;

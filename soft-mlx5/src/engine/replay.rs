@@ -24,8 +24,7 @@ use mlx5_wire::next::NextSegment;
 use mlx5_wire::opcode::CqeOpcode;
 use mlx5_wire::signature::is_signed;
 
-use super::failures;
-use super::receive_segments;
+use super::{failures, receive_segments};
 
 /// Result of a replay.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

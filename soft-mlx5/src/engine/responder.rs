@@ -3,8 +3,7 @@
 mod answer;
 
 use super::core::Core;
-use super::receive;
-use super::tm;
+use super::{receive, tm};
 use crate::fabric::headers::{NakCode, PSN_MASK, Syndrome};
 use crate::fabric::opcode::Operation;
 use crate::fabric::packet::Packet;

@@ -1,7 +1,6 @@
 //! One step of the device: doorbells, WQEs, packets, timers.
 
-use super::core::Core;
-use super::core::Turn;
+use super::core::{Core, Turn};
 use super::{Nic, management, requester, responder, response, tm, transmit};
 use crate::base::tally::Fault;
 use crate::fabric::echo::Echo;

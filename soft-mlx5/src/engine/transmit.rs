@@ -6,13 +6,10 @@ use mlx5_wire::opcode::WqeOpcode;
 
 use super::core::Core;
 use super::frames;
-use crate::fabric::LinkLayer;
-use crate::fabric::address;
-use crate::fabric::headers::PKEY;
-use crate::fabric::headers::{AtomicEth, Bth, Deth, Reth};
+use crate::fabric::headers::{AtomicEth, Bth, Deth, PKEY, Reth};
 use crate::fabric::opcode::Operation;
 use crate::fabric::packet::{Frame, MAX_MTU, Route};
-use crate::fabric::psn;
+use crate::fabric::{LinkLayer, address, psn};
 use crate::objects::qp::Qp;
 use crate::objects::requester::Request;
 use crate::objects::wqe::{Kind, SendWqe, Trailer, WqeError};

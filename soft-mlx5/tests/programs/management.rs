@@ -103,8 +103,7 @@ fn datagrams_to_a_group_that_the_program_joins() {
     assert!(outputs[1].contains(" 1024       200 "), "{}", outputs[1]);
 }
 
-/// Threads that wait for an asynchronous event are often cancelled, and so the call behind it must stay one that can
-/// be.
+/// Programs cancel threads that wait for an asynchronous event: the replaced `read` must be a cancellation point, too.
 #[test]
 fn a_thread_that_reads_can_be_cancelled() {
     const PROGRAM: &str = r#"

@@ -1,9 +1,8 @@
 //! Buffers that other threads give back.
 
-use std::fmt;
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
+use std::{fmt, io};
 
 use super::handover::Handover;
 use super::wake_state::WakeState;

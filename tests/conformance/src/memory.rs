@@ -20,7 +20,7 @@ impl Region {
         Self { start, len }
     }
 
-    /// As [`new`](Self::new), by its number in a command.
+    /// Makes the region that begins at an address, as a command names it: see [`new`](Self::new).
     ///
     /// # Safety
     /// As for [`new`](Self::new).

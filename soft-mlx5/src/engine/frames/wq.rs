@@ -7,10 +7,7 @@ use mlx5_wire::opcode::CqeOpcode;
 use crate::base::defect::Defect;
 use crate::engine::core::Core;
 use crate::fabric::frame_header::{ETHERNET, Headers, TAG_AT, VLAN_TAG};
-use crate::objects;
-use crate::objects::completion::Completion;
-use crate::objects::completion::Failure;
-use crate::objects::defects;
+use crate::objects::completion::{Completion, Failure};
 use crate::objects::memory::{Spaces, Span, Unmapped};
 use crate::objects::mkey::MkeyTable;
 use crate::objects::rq::ReceiveQueue;
@@ -18,8 +15,7 @@ use crate::objects::rss::Hash;
 use crate::objects::scatter::{ScatterError, ScatterList};
 use crate::objects::strict::{Object, Rule, Strict};
 use crate::objects::trace::Trace;
-use crate::objects::verdict;
-use crate::objects::{Qpn, RwqAttr, WqState};
+use crate::objects::{self, Qpn, RwqAttr, WqState, defects, verdict};
 
 /// A frame on its way into a queue.
 #[derive(Debug, Clone, Copy)]

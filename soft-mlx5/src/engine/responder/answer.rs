@@ -2,18 +2,15 @@
 
 use super::refuse;
 use crate::base::defect::Defect;
-use crate::engine::core::Core;
-use crate::engine::core::Turn;
+use crate::engine::core::{Core, Turn};
 use crate::engine::transmit;
-use crate::fabric::headers::PKEY;
-use crate::fabric::headers::{Aeth, Bth, NakCode, Syndrome};
+use crate::fabric::headers::{Aeth, Bth, NakCode, PKEY, Syndrome};
 use crate::fabric::opcode::Operation;
 use crate::fabric::psn;
-use crate::objects::Service;
-use crate::objects::defects;
 use crate::objects::mkey::REMOTE_READ;
 use crate::objects::qp::Qp;
 use crate::objects::responder::{Ack, Answer, ReadAnswer};
+use crate::objects::{Service, defects};
 
 /// Sends the answers to the peer, at most `budget` packets.
 pub fn transmit(qp: &mut Qp, core: &mut Core, budget: &mut u32) -> Turn {

@@ -10,9 +10,8 @@ use crate::fabric::address::{self, GidType};
 use crate::fabric::headers::{Aeth, AtomicEth, Bth, Deth, NakCode, Reth, Syndrome};
 use crate::fabric::opcode::Operation;
 use crate::fabric::packet::{Frame, Packet, Route};
-use crate::fabric::psn;
 use crate::fabric::switch::SwitchPort;
-use crate::fabric::{Fabric, Switch};
+use crate::fabric::{Fabric, Switch, psn};
 use crate::objects::*;
 
 const MTU: usize = 256;

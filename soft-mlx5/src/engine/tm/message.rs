@@ -6,14 +6,12 @@ use mlx5_wire::tmh::{Rvh, Tmh, TmhOpcode};
 
 use super::super::core::Core;
 use super::{cancel_entry, list_of, rendezvous, report, target};
-use crate::engine::completion;
-use crate::engine::umr;
+use crate::engine::{completion, umr};
 use crate::fabric::headers::NakCode;
 use crate::fabric::packet::Packet;
 use crate::objects::completion::Failure;
 use crate::objects::qp::Qp;
-use crate::objects::responder::Refusal;
-use crate::objects::responder::{Delivery, Role};
+use crate::objects::responder::{Delivery, Refusal, Role};
 use crate::objects::scatter::ScatterError;
 
 fn header(payload: &[u8]) -> Option<Tmh> {

@@ -15,8 +15,7 @@ use mlx5_wire::tmh::Tmh;
 
 use super::core::Core;
 use crate::objects::Cqn;
-use crate::objects::completion::Arrival;
-use crate::objects::completion::Completion;
+use crate::objects::completion::{Arrival, Completion};
 use crate::objects::qp::Qp;
 use crate::objects::tag_list::TagList;
 

@@ -86,7 +86,7 @@ objects!(
 /// Handle table: a new object gets the lowest free handle.
 #[derive(Debug, Default)]
 pub struct Handles {
-    // Each with its place in the registry of the firmware.
+    // Objects by handle, each with its entry in the registry of `commands`, if it has one.
     slots: Vec<Option<(Option<Id>, Object)>>,
     free: BinaryHeap<Reverse<u32>>,
 }

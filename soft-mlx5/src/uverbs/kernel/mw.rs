@@ -1,9 +1,8 @@
 //! Memory windows: keys that a queue pair binds to a part of a region, by a WQE.
 
 use super::Call;
-use super::abi::Abi;
-use super::abi::mlx5;
 use super::abi::uverbs::{AllocMw, AllocMwResp};
+use super::abi::{Abi, mlx5};
 use super::async_event::Reported;
 use super::errno::{EINVAL, EOPNOTSUPP};
 use super::pd::Pd;
