@@ -88,7 +88,7 @@ impl Complete for Feed {
 }
 
 /// An address that no other receiver has.
-fn fresh_mac() -> [u8; 6] {
+pub(crate) fn fresh_mac() -> [u8; 6] {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     [2, 0, 0, 0, 9, NEXT.fetch_add(1, Ordering::Relaxed)]
 }
@@ -117,12 +117,7 @@ pub fn objects(world: &World, shape: Shape, locks: Locks, striding: bool) -> (wo
             true => work_queue(world, shape, cq, locks),
             false => (raw_qp(world, shape, cq, locks), ptr::null_mut()),
         };
-        let mut rule = Rule::default();
-        rule.attr.size = size_of::<Rule>() as u16;
-        (rule.attr.num_of_specs, rule.attr.port) = (1, 1);
-        (rule.eth.type_, rule.eth.size) = (IBV_FLOW_SPEC_ETH, size_of::<ibv_flow_spec_eth>() as u16);
-        (rule.eth.val.dst_mac, rule.eth.mask.dst_mac) = (mac, [0xff; 6]);
-        made(ibv_create_flow(qp, (&raw mut rule).cast()));
+        steer(qp, mac);
         world::Objects { wq, ..world.describe(cq, Vec::new(), vec![qp], shape) }
     };
     let start = objects.memory.start;
@@ -131,9 +126,23 @@ pub fn objects(world: &World, shape: Shape, locks: Locks, striding: bool) -> (wo
     (objects, feed)
 }
 
+/// Makes a rule that stays: frames to this address go to the queue pair.
+///
+/// # Safety
+/// A live queue pair.
+pub(crate) unsafe fn steer(qp: *mut ibv_qp, mac: [u8; 6]) {
+    let mut rule = Rule::default();
+    rule.attr.size = size_of::<Rule>() as u16;
+    (rule.attr.num_of_specs, rule.attr.port) = (1, 1);
+    (rule.eth.type_, rule.eth.size) = (IBV_FLOW_SPEC_ETH, size_of::<ibv_flow_spec_eth>() as u16);
+    (rule.eth.val.dst_mac, rule.eth.mask.dst_mac) = (mac, [0xff; 6]);
+    // SAFETY: the caller's queue pair is live; the specification follows the attributes.
+    unsafe { made(ibv_create_flow(qp, (&raw mut rule).cast())) };
+}
+
 /// # Safety
 /// A live CQ of the world.
-unsafe fn raw_qp(world: &World, shape: Shape, cq: *mut ibv_cq_ex, locks: Locks) -> *mut ibv_qp {
+pub(crate) unsafe fn raw_qp(world: &World, shape: Shape, cq: *mut ibv_cq_ex, locks: Locks) -> *mut ibv_qp {
     let mut init = ibv_qp_init_attr {
         send_cq: world.send_cq(),
         recv_cq: ibv_cq_ex_to_cq(cq),

@@ -92,7 +92,7 @@ impl Exchange {
         let began = Instant::now();
         loop {
             let order = match &mut self.orders {
-                Orders::Frames => match self.frames.poll_up_to(1).next() {
+                Orders::Frames => match self.frames.next() {
                     Some(frame) => Tick::from_frame(&frame?),
                     None => None,
                 },

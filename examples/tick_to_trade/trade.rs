@@ -78,9 +78,7 @@ fn trade(
     let mut clock = frames.clock()?;
     let (mut sent, mut last) = (0, Instant::now());
     loop {
-        let mut batch = frames.poll_up_to(1);
-        let Some(frame) = batch.next() else {
-            drop(batch);
+        let Some(frame) = frames.next() else {
             if last.elapsed() > PATIENCE {
                 return Err(format!("no price came for {PATIENCE:?}").into());
             }
@@ -106,7 +104,6 @@ fn trade(
         times.program.record((in_hand.elapsed().as_nanos() as u64).max(1))?;
         sent += 1;
         let received = frame.timestamp();
-        drop(batch);
         let left = completion(sender)?;
         if let (Some(received), Some(left)) = (received, left) {
             times.adapter.record(between(&clock, received, left)?)?;

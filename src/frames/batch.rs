@@ -15,6 +15,52 @@ use crate::status::WcStatus;
 const BUDGET: u32 = 64;
 
 impl FrameReceiver {
+    /// Returns the next frame or failure, or `None` if nothing has arrived.
+    ///
+    /// Use it where frames are handled one at a time. The call that finds nothing frees the CQEs and posts the free
+    /// buffers, so that no frame waits for that. The call after every 16 frames, or a quarter of the WQEs of the
+    /// queue, does so, too. A program that handles bursts uses [`poll`](Self::poll).
+    ///
+    /// ```no_run
+    /// # fn run(receiver: &mut doorbell::frames::FrameReceiver) -> Result<(), Box<dyn std::error::Error>> {
+    /// loop {
+    ///     if let Some(frame) = receiver.next() {
+    ///         println!("{} bytes", frame?.len());
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`FrameBatch::next`].
+    #[expect(clippy::should_implement_trait, reason = "the item borrows from the receiver")]
+    #[inline(always)]
+    pub fn next(&mut self) -> Option<Result<Frame<'_>, Failure>> {
+        let Self { cq, queue, upkeep_after, is_shared, .. } = &mut *self;
+        if let Poller::Direct(direct) = &mut cq.poller {
+            let unpublished = direct.cq.unpublished();
+            if unpublished < *upkeep_after {
+                // SAFETY: the frame that shows the CQE borrows the receiver, which publishes the consumer index in a
+                // later call.
+                let next = direct.cq.peek_only(SEND).map(|cqe| unsafe { cqe.detach() });
+                if let (Some(cqe), Queue::Direct(DirectFrames { ring, .. })) = (next, queue) {
+                    if let Some(frame) = ring.frame(cqe) {
+                        direct.cq.advance();
+                        return Some(Ok(self.lend(frame, Some(cqe), 0)));
+                    }
+                } else if direct.cq.is_empty() {
+                    // With every buffer whole, nothing is held that was published.
+                    if unpublished > 0 || *is_shared {
+                        self.upkeep();
+                    }
+                    return None;
+                }
+            }
+        }
+        self.upkeep();
+        self.next_other()
+    }
+
     /// Polls at most 64 frames, see [`poll_up_to`](Self::poll_up_to).
     #[inline]
     pub fn poll(&mut self) -> FrameBatch<'_> {
@@ -90,10 +136,18 @@ impl FrameReceiver {
         Frame { start, len, wqe, dropped, cqe, receiver: self }
     }
 
-    /// Publishes the consumer index, then rings for what the batch has read. A forgotten batch leaves both to the next
-    /// call.
-    #[inline(never)]
+    /// Publishes the consumer index, then rings for what was read. A forgotten batch leaves both to the next call, and
+    /// [`next`](Self::next) to a later one.
+    #[inline(always)]
     pub(super) fn end_batch(&mut self) {
+        if self.cq.poller.has_unpublished() || self.queue.has_unposted() {
+            self.upkeep();
+        }
+    }
+
+    /// Does the work of [`end_batch`](Self::end_batch).
+    #[inline(never)]
+    fn upkeep(&mut self) {
         self.cq.poller.publish();
         if self.failed {
             return;

@@ -48,6 +48,7 @@ use std::sync::Arc;
 
 use mlx5_ring::frames::{FrameQueue, Shape};
 use mlx5_ring::rq;
+use rdma_core_sys as sys;
 
 use crate::clock::Clock;
 use crate::cq::{CompletionChannel, Completions, CqCore, Poller, Timestamps, Waiting};
@@ -57,6 +58,7 @@ use crate::mlx5::{self, layout_error};
 use crate::path::{NotDirect, Path};
 use crate::pd::ProtectionDomain;
 use crate::qp::{QpConfig, QueuePair, ReceiveSide, SendSide};
+use crate::receiver::MOST_UPKEEP;
 use crate::sender::Sender;
 use crate::trace::trace_event;
 
@@ -119,6 +121,8 @@ pub struct FrameReceiver {
     dropped: u32,
     /// A receive has failed, and with it the queue.
     failed: bool,
+    /// CQEs that [`next`](Self::next) takes before it publishes the consumer index.
+    upkeep_after: u32,
     owner: Owner,
     port: u8,
     pd: ProtectionDomain,
@@ -263,6 +267,7 @@ impl FrameReceiver {
             is_shared: false,
             dropped: 0,
             failed: false,
+            upkeep_after: (config.wqes / 4).clamp(1, MOST_UPKEEP),
             owner,
             port: config.port,
             pd: pd.clone(),
@@ -290,6 +295,14 @@ impl FrameReceiver {
     pub fn send_queue(&self) -> Option<SqId> {
         match &self.owner {
             Owner::Raw(qp) => qp.send_queue(),
+            Owner::Wq(..) => None,
+        }
+    }
+
+    /// Returns the handle of libibverbs of the raw packet queue pair, or `None` for a work queue.
+    pub fn as_raw(&self) -> Option<*mut sys::ibv_qp> {
+        match &self.owner {
+            Owner::Raw(qp) => Some(qp.as_raw()),
             Owner::Wq(..) => None,
         }
     }

@@ -48,6 +48,12 @@ impl Queue {
         on_queue!(self, queue => queue.held())
     }
 
+    /// Returns `true` if a WQE is held, or was given back and not posted.
+    #[inline(always)]
+    pub(super) fn has_unposted(&self) -> bool {
+        on_queue!(self, queue => queue.has_unposted())
+    }
+
     /// Returns the buffer of a held WQE, of which 0 is the oldest.
     pub(super) fn held_buffer(&self, at: u32) -> FrameBuffer {
         on_queue!(self, queue => queue.held_buffer(at))

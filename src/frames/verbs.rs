@@ -49,6 +49,10 @@ impl VerbsFrames {
         self.buffers.len() as u32 - self.ready.wrapping_sub(self.completed)
     }
 
+    pub(super) fn has_unposted(&self) -> bool {
+        self.posted.wrapping_sub(self.completed) as usize != self.buffers.len()
+    }
+
     pub(super) fn held_buffer(&self, at: u32) -> FrameBuffer {
         self.buffer(self.ready.wrapping_add(at))
     }

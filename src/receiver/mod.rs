@@ -41,6 +41,7 @@ pub use slot_context::SlotContext;
 pub use verify::WrongCqe;
 
 pub(crate) use queue::DirectSrq;
+pub(crate) use queues::MOST_UPKEEP;
 pub(crate) use verbs_queue::{QueueObject, VerbsQueue};
 
 use maintain::Maintenance;

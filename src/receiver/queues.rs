@@ -14,7 +14,7 @@ use crate::srq::{Srq, SrqConfig};
 use crate::trace::trace_event;
 
 /// Messages that [`next`](Receiver::next) takes at most before it gives their receives back.
-const MOST_UPKEEP: u32 = 16;
+pub(crate) const MOST_UPKEEP: u32 = 16;
 
 impl Receiver {
     /// Creates a shared receive queue.

@@ -29,6 +29,12 @@ pub fn two_at_once(receiver: &mut FrameReceiver) {
     println!("{}", first.len() + second.len());
 }
 
+pub fn two_at_once_without_a_batch(receiver: &mut FrameReceiver) {
+    let first = receiver.next().unwrap().unwrap();
+    let second = receiver.next().unwrap().unwrap(); //~ E0499
+    println!("{}", first.len() + second.len());
+}
+
 pub fn a_frame_that_outlives_its_batch(receiver: &mut FrameReceiver) -> Frame<'_> {
     let mut batch = receiver.poll();
     batch.next().unwrap().unwrap() //~ E0515

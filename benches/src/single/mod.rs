@@ -3,6 +3,7 @@
 //! The device delivers each message between two counts. The medians are those of a program that polls while nothing
 //! arrives; the means are those of rounds without such polls, so that all upkeep is in them.
 
+mod frames;
 mod ours;
 mod theirs;
 
@@ -126,29 +127,56 @@ fn measure_unsignaled(world: &World, single: &mut impl Single) -> [f64; 3] {
 
 /// Counts, and compares doorbell with the faster way through libmlx5. The rows of the safe API come first.
 pub fn rows(filter: &str) -> Vec<Row> {
+    let world = World::new();
+    let mut rows = messages(&world, filter);
+    rows.extend(frames(world.ethernet(), filter));
+    rows
+}
+
+fn row(op: String, doorbell: f64, reference: f64, name: &str) -> Row {
+    Row { op, unit: "instructions/message", doorbell, reference, reference_name: name.into() }
+}
+
+fn messages(world: &World, filter: &str) -> Vec<Row> {
     let label = |row: usize, of: &str| format!("one message: {}{of}", ROWS[row]);
     let subjects = ["", ", rings"];
     if !subjects.iter().any(|of| (0..ROWS.len()).any(|row| label(row, of).contains(filter))) {
         return Vec::new();
     }
-    let world = World::new();
-    let ours = [ours::safe(&world), ours::rings(&world)];
+    let ours = [ours::safe(world), ours::rings(world)];
     let theirs = [("ibv_poll_cq, ibv_post_send", false), ("ibv_start_poll, ibv_wr_*", true)];
-    let theirs = theirs.map(|(name, extended)| (name, theirs::costs(&world, extended)));
+    let theirs = theirs.map(|(name, extended)| (name, theirs::costs(world, extended)));
     let mut rows = Vec::new();
     for (of, costs) in subjects.iter().zip(ours) {
-        for row in 0..ROWS.len() {
-            let faster = theirs.iter().min_by(|a, b| a.1[row].total_cmp(&b.1[row]));
+        for at in 0..ROWS.len() {
+            let faster = theirs.iter().min_by(|a, b| a.1[at].total_cmp(&b.1[at]));
             let Some((name, reference)) = faster else { continue };
-            rows.push(Row {
-                op: label(row, of),
-                unit: "instructions/message",
-                doorbell: costs[row],
-                reference: reference[row],
-                reference_name: (*name).into(),
-            });
+            rows.push(row(label(at, of), costs[at], reference[at], name));
         }
     }
     rows.retain(|row| row.op.contains(filter));
     rows
+}
+
+/// All rows of a frame of 64 bytes, and of one of 128 bytes what its length changes.
+fn frames(world: &World, filter: &str) -> Vec<Row> {
+    let label = |row: usize, bytes: usize| format!("one frame of {bytes} bytes: {}", ROWS[row]);
+    let of_128 = |row: usize| ROWS[row].starts_with("critical") && ROWS[row].ends_with("send");
+    let all: Vec<_> = (0..ROWS.len())
+        .map(|row| (row, 64))
+        .chain((0..ROWS.len()).filter(|&row| of_128(row)).map(|row| (row, 128)))
+        .filter(|&(row, bytes)| label(row, bytes).contains(filter))
+        .collect();
+    if all.is_empty() {
+        return Vec::new();
+    }
+    let [short, long] = [
+        [frames::safe::<64>(world), frames::libmlx5::<64>(world)],
+        [frames::safe::<128>(world), frames::libmlx5::<128>(world)],
+    ];
+    let cost = |at, bytes| {
+        let [ours, theirs] = if bytes == 64 { short } else { long };
+        row(label(at, bytes), ours[at], theirs[at], "ibv_poll_cq, ibv_wr_*")
+    };
+    all.into_iter().map(|(at, bytes)| cost(at, bytes)).collect()
 }

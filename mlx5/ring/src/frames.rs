@@ -358,6 +358,12 @@ impl FrameQueue {
         self.mask + 1 - self.posted.wrapping_sub(self.completed)
     }
 
+    /// Returns `true` if a WQE is held, or was given back since the last doorbell.
+    #[inline(always)]
+    pub const fn has_unposted(&self) -> bool {
+        self.rung.wrapping_sub(self.completed) != self.mask + 1
+    }
+
     /// Returns the buffer of a held WQE, of which 0 is the oldest.
     pub fn held_buffer(&self, at: u32) -> FrameBuffer {
         self.buffer(self.posted.wrapping_add(at))

@@ -121,10 +121,15 @@ fn events_of_both_queues_do_not_pile_up() {
                 spin(1);
             }
         }
-        while near.tags.arm().unwrap() {
-            near.tags.poll();
+        // The event of a completion that was polled before its interrupt comes late, one of each queue.
+        let mut armings = 0;
+        while armings == 0 || is_readable(channel(&near), Duration::from_millis(20)) {
+            armings += 1;
+            assert!(armings <= 3, "{way:?}: events stay");
+            while near.tags.arm().unwrap() {
+                near.tags.poll();
+            }
         }
-        assert!(!is_readable(channel(&near), Duration::from_millis(20)), "{way:?}");
     }
 }
 

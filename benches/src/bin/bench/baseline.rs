@@ -15,7 +15,7 @@ const SAME_COMPILER: f64 = 1.03;
 const OTHER_COMPILER: f64 = 1.2;
 /// Instructions by which a count may grow besides. Counts are means, and three per cent of 30 is less than one.
 const SLACK: f64 = 1.0;
-/// The same for counts of one message: the compiler moves instructions across the borders of what is counted.
+/// The same for counts of one message or frame: the compiler moves instructions across the borders of what is counted.
 const SLACK_OF_ONE: f64 = 4.0;
 
 /// Operations that may cost this many times what another costs, with each compiler and on each machine.
@@ -69,7 +69,7 @@ pub(crate) fn compare(current: &BTreeMap<String, Cost>, rows: &[Row], path: &Pat
         let label = fields.next().unwrap_or_default();
         let count: f64 = fields.next().ok_or("a line without a count")?.parse()?;
         before.insert(label, count);
-        let slack = if label.starts_with("one message") { SLACK_OF_ONE } else { SLACK };
+        let slack = if label.starts_with("one ") { SLACK_OF_ONE } else { SLACK };
         match current.get(label) {
             None => findings.push(format!("{label}: is not counted any more")),
             Some(now) if now.instructions > count * tolerance + slack => {

@@ -16,6 +16,7 @@ with_each_receiver! {
     a_rule_brings_what_matches_and_nothing_else
     taken_frames_stay_as_they_are
     bursts_fill_the_queue
+    frames_one_at_a_time_with_and_without_a_pause
 }
 
 fn a_rule_brings_what_matches_and_nothing_else(config: &FrameConfig, path: Path, _: u32) {
@@ -114,6 +115,71 @@ fn bursts_fill_the_queue(config: &FrameConfig, path: Path, _: u32) {
             world.expect(1400, received as u8);
             received += 1;
         }
+    }
+}
+
+/// With exactly sized queues. No frame finds the queue without a buffer, though some are kept and there is not always a
+/// call that finds nothing.
+fn frames_one_at_a_time_with_and_without_a_pause(config: &FrameConfig, path: Path, _: u32) {
+    let mut world = SteppedFrames::new(config, path);
+    let _rule = world.attach();
+    let mut kept: VecDeque<(TakenFrame, u8)> = VecDeque::new();
+    let (mut sent, mut received) = (0u32, 0u32);
+    for round in 0..600 {
+        // The buffer of the frame before comes back with the next call.
+        while sent - received < 3 {
+            world.send(1400, sent as u8);
+            sent += 1;
+        }
+        for _ in 0..1 + round % 3 {
+            let frame = world.receiver.next().expect("a frame").unwrap();
+            assert_eq!(frame.dropped_before(), (path == Path::Direct).then_some(0));
+            assert!(is_datagram(&frame, 1400, received as u8));
+            if round % 2 == 0 {
+                kept.push_back((frame.take(), received as u8));
+            }
+            received += 1;
+            while kept.len() > 3 {
+                let (frame, first) = kept.pop_front().unwrap();
+                assert!(is_datagram(&frame, 1400, first));
+            }
+        }
+        if round % 5 == 0 {
+            while received < sent {
+                world.expect(1400, received as u8);
+                received += 1;
+            }
+            assert!(world.receiver.next().is_none());
+        }
+    }
+}
+
+/// All 64 buffers are full. The calls post those of 16 frames at a time, so that as many new frames find room.
+#[test]
+fn frames_one_at_a_time_give_their_buffers_back_in_time() {
+    for path in PATHS {
+        let mut world = SteppedFrames::new(&FrameConfig::new().plain(64, 2048), path);
+        let _rule = world.attach();
+        (0..64).for_each(|first| world.send(100, first));
+        let mut next = 0u8;
+        let mut expect_next = |world: &mut SteppedFrames| {
+            let frame = world.receiver.next().expect("a frame").unwrap();
+            assert!(is_datagram(&frame, 100, next));
+            next = next.wrapping_add(1);
+        };
+        expect_next(&mut world);
+        for lap in 4..40u8 {
+            // The last of these calls posts what the 16 before have read.
+            (0..16).for_each(|_| expect_next(&mut world));
+            (0..16).for_each(|at| world.send(100, lap.wrapping_mul(16) + at));
+        }
+        // The call that finds nothing posts the rest, be it as little as three buffers.
+        for left in [63, 3] {
+            assert_eq!(std::iter::from_fn(|| world.receiver.next().map(|frame| frame.unwrap().len())).count(), left);
+            (0..3).for_each(|first| world.send(100, first));
+        }
+        (3..64).for_each(|first| world.send(100, first));
+        (0..64).for_each(|first| world.expect(100, first));
     }
 }
 
