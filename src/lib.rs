@@ -122,7 +122,9 @@ pub use post_failure::{GRH_SIZE, PostFailure};
 pub use qp::*;
 pub use qp_state::{QpEnd, QpState};
 pub use receive_from::{ReceiveFrom, RqConfig};
-pub use receiver::{Batch, Cause, Datagram, Failure, Message, PostError, Receiver, SharedPoster, Statistics, WrongCqe};
+pub use receiver::{
+    Batch, Cause, Datagram, Failure, Message, PostError, Receiver, SharedPoster, SrqStatistics, Statistics, WrongCqe,
+};
 pub use refused::Refused;
 pub use sender::{
     BufferPart, NotSent, Payload, Posting, Request, SendBatch, SendCompletion, SendFailure, Sender, Target,

@@ -187,6 +187,10 @@ const OPTIONS: &[(&str, Check)] = &[
         let srq = w.receiver.create_srq(&SrqConfig::new(4).max_sge(5)).unwrap();
         takes_buffers(&mut w.receiver, srq.into(), &w.pd, 5);
     }),
+    ("SrqConfig: patience", |w| {
+        // `waiting.rs` shows what it does.
+        assert!(w.receiver.create_srq(&SrqConfig::new(4).patience(0)).is_ok());
+    }),
     ("tags::TagMatchingConfig: cq", |w| {
         assert_eq!(TagMatchingSrq::new(&w.pd, &TagMatchingConfig::new(4).cq(cq(w.path))).unwrap().path(), w.path);
     }),
