@@ -149,7 +149,7 @@ const OPTIONS: &[(&str, Check)] = &[
             let pool = pool(&w.pd, PoolConfig::new(2, 64));
             let sent = sender.send(&far, [pool.take().unwrap(), pool.take().unwrap()]);
             let has_too_many =
-                |refused: &doorbell::Refused<_, NotSent>| matches!(refused.reason, NotSent::TooManyBuffers { max: 1 });
+                |refused: &doorbell::Refused<_>| matches!(refused.reason, NotSent::TooManyBuffers { max: 1 });
             assert_eq!(sent.is_ok(), is_taken);
             assert!(is_taken || sent.is_err_and(|refused| has_too_many(&refused)));
         }
