@@ -1,4 +1,4 @@
-//! A SEND that invalidates a key of the peer. The device has no memory windows, so the peer refuses each key.
+//! A SEND that invalidates a key of the peer. No memory window has these keys, so the peer refuses each.
 
 use std::{env, fs, process};
 
@@ -40,7 +40,7 @@ fn refused(path: Path, send: impl FnOnce(&mut Sending)) {
     assert_eq!(over, [(1, WcStatus::SUCCESS, bytes()), (2, WcStatus::REM_ACCESS_ERR, bytes())]);
     assert!(w.far_receiver.next().unwrap().is_ok_and(|message| message.invalidated_rkey().is_none()));
     let failure = w.far_receiver.next().unwrap().unwrap_err();
-    assert_eq!(failure.cause, Cause::Status(WcStatus::LOC_PROT_ERR));
+    assert_eq!(failure.cause, Cause::Status(WcStatus::REM_INV_REQ_ERR));
     let packets = fs::read(&capture).unwrap();
     fs::remove_file(&capture).unwrap();
     assert!(packets.windows(4).any(|four| four == KEY.to_be_bytes()), "no packet has the key");
