@@ -20,13 +20,9 @@ use crate::world::{Objects, Queue};
 pub enum Order {
     /// The order of posting.
     Posted,
-    /// Messages of [`PACKETS`] packets each complete, so many of which arrive at once, as from as many QPs on an SRQ. A
-    /// message takes its WQE with its first packet, and completes with its last.
-    AtOnce(u32),
+    /// Any, as with many QPs on an SRQ.
+    Random,
 }
-
-/// Packets of a message.
-pub const PACKETS: u32 = 4;
 
 /// Form of the CQEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,11 +67,6 @@ pub trait Complete: Send {
     /// # Panics
     /// When fewer are posted: then the subject does not do its work.
     fn complete(&mut self, count: u32, order: Order, form: Form) -> Sum;
-
-    /// Returns how many WQEs were taken, and how many of them the next in memory did not follow.
-    fn links(&self) -> [u32; 2] {
-        [0; 2]
-    }
 }
 
 /// The device's side of a queue.
@@ -85,8 +76,6 @@ struct Taking {
     taken: u32,
     /// The slot that the last WQE of an SRQ led to.
     next: u32,
-    /// WQEs of an SRQ that the next in memory did not follow.
-    jumps: u32,
 }
 
 impl Taking {
@@ -113,7 +102,6 @@ impl Taking {
                     let link = wqe.add(offset_of!(NextSegment, next_wqe_index));
                     link.cast::<Be16>().read_volatile().get().into()
                 };
-                self.jumps += u32::from(self.next != (slot + 1) % srq.slots());
                 (wqe, NextSegment::SIZE, slot as u16)
             }
             Queue::Rq(rq) => {
@@ -139,8 +127,6 @@ pub struct Adapter {
     titles: Vec<Cqe64>,
     /// Messages that have arrived. They come to the QPs in turn.
     arrived: usize,
-    /// The packets that are missing, and the WQE of each message that arrives, where several do at once.
-    under_way: Vec<Option<(u32, Taken)>>,
     /// CQEs written.
     written: usize,
     random: u64,
@@ -154,14 +140,13 @@ impl Adapter {
     /// Goes on after the device of `objects`, which has delivered one message to each QP in turn. None of them was
     /// polled yet.
     pub fn new(objects: &Objects) -> Self {
-        let taking = |&queue: &Queue| Taking { queue, taken: 0, next: 0, jumps: 0 };
+        let taking = |&queue: &Queue| Taking { queue, taken: 0, next: 0 };
         let mut adapter = Self {
             cq: objects.cq_layout,
             queues: objects.queues.iter().map(taking).collect(),
             producer_index: 0,
             titles: Vec::new(),
             arrived: 0,
-            under_way: Vec::new(),
             written: 0,
             random: 0x9e37_79b9_7f4a_7c15,
             wqes: Vec::new(),
@@ -174,8 +159,7 @@ impl Adapter {
             assert_eq!(title.format(), CqeFormat::Plain);
             // SAFETY: the QP is alive.
             assert_eq!(title.qpn(), unsafe { (*qp).qp_num });
-            let queues = adapter.queues.len();
-            let taken = adapter.queues[index % queues].take(index);
+            let taken = adapter.take(index);
             assert_eq!(title.wqe_counter.get(), taken.wqe_counter);
             adapter.titles.push(title);
             adapter.producer_index += 1;
@@ -183,24 +167,10 @@ impl Adapter {
         adapter
     }
 
-    /// Takes the next WQE, for a message to the QP whose turn it is.
-    fn take(&mut self) -> Taken {
-        let (qp, queues) = (self.arrived % self.titles.len(), self.queues.len());
-        self.arrived += 1;
+    /// Takes the next WQE of the queue that serves `qp`.
+    fn take(&mut self, qp: usize) -> Taken {
+        let queues = self.queues.len();
         self.queues[qp % queues].take(qp)
-    }
-
-    /// Delivers a packet of one of `messages` that arrive at once. Returns the message that it completes.
-    fn packet(&mut self, messages: u32) -> Option<Taken> {
-        self.under_way.resize(messages as usize, None);
-        self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1);
-        let message = (self.random >> 33) as usize % self.under_way.len();
-        let (missing, taken) = self.under_way[message].take().unwrap_or_else(|| (PACKETS, self.take()));
-        if missing == 1 {
-            return Some(taken);
-        }
-        self.under_way[message] = Some((missing - 1, taken));
-        None
     }
 
     fn cqe(&self, index: u32) -> NonNull<u8> {
@@ -269,12 +239,16 @@ impl Adapter {
 impl Complete for Adapter {
     fn complete(&mut self, count: u32, order: Order, form: Form) -> Sum {
         self.wqes.clear();
-        while (self.wqes.len() as u32) < count {
-            let taken = match order {
-                Order::Posted => Some(self.take()),
-                Order::AtOnce(messages) => self.packet(messages),
-            };
-            self.wqes.extend(taken);
+        for _ in 0..count {
+            let taken = self.take(self.arrived % self.titles.len());
+            self.wqes.push(taken);
+            self.arrived += 1;
+        }
+        if order == Order::Random {
+            for i in (1..self.wqes.len()).rev() {
+                self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1);
+                self.wqes.swap(i, (self.random >> 33) as usize % (i + 1));
+            }
         }
         let wqes = std::mem::take(&mut self.wqes);
         let mut sum = Sum::default();
@@ -301,9 +275,5 @@ impl Complete for Adapter {
         }
         self.wqes = wqes;
         sum
-    }
-
-    fn links(&self) -> [u32; 2] {
-        [self.queues.iter().map(|queue| queue.taken).sum(), self.queues.iter().map(|queue| queue.jumps).sum()]
     }
 }

@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use super::Receiver;
 use super::batch::queue_of;
-use super::queue::RecvQueue;
 use super::verify::WrongCqe;
 use crate::cq::Poller;
 use crate::error::{Error, Result};
@@ -24,7 +23,7 @@ use crate::qp::Qp;
 use crate::qp_state::QpState;
 
 pub use shared::SharedPoster;
-pub use statistics::{SrqStatistics, Statistics};
+pub use statistics::Statistics;
 
 use shared::{Returned, Wake};
 
@@ -244,7 +243,7 @@ impl Receiver {
             kept.was_posted_to |= outstanding > 0;
             if kept.was_posted_to && kept.is_fed() {
                 let waits = waiting.iter().filter(|&&index| index == queue.index).count() as u32;
-                let left = outstanding.saturating_sub(waits + self.find(queue).map_or(0, RecvQueue::waiting));
+                let left = outstanding.saturating_sub(waits);
                 counted.low_water = Some(counted.low_water.map_or(left, |least| least.min(left)));
             }
             if let Some(returned) = &kept.returned {
@@ -338,7 +337,6 @@ impl Receiver {
         let seen = self.cq.poller.taken();
         // Each call of `next` does this work.
         self.upkeep_after = 0;
-        self.has_more_to_do = true;
         self.maintenance.get_or_insert_with(|| {
             let mut work = Box::<Maintenance>::default();
             work.seen = seen;

@@ -9,9 +9,8 @@ use super::message::TaggedBuffer;
 use super::peer::Peer;
 use super::work::{Posted, Work};
 use crate::memory::{Buffer, RemoteRegion};
-use crate::not_sent::NotSent;
 use crate::refused::Refused;
-use crate::sender::{Payload, Sender};
+use crate::sender::{NotSent, Payload, Sender};
 use crate::status::WcStatus;
 
 /// A send, read or FIN that has completed.
@@ -40,10 +39,10 @@ impl Peer {
         id: PeerId,
         payload: P,
         posted: Posted,
-    ) -> Result<(), P::Error> {
+    ) -> Result<(), Refused<P, NotSent>> {
         match sender.post(self.queue) {
             Ok(request) => request.token(id.token()).send(payload)?,
-            Err(reason) => return Err(payload.refuse(reason)),
+            Err(reason) => return Err(Refused { payload, reason }),
         }
         self.posted.push_back(posted);
         Ok(())
@@ -167,7 +166,7 @@ impl TagMatchingSrq {
                 self.next_send += 1;
                 Ok(send)
             }
-            Err(reason) => match self.offers.withdraw(&message) {
+            Err(Refused { reason, .. }) => match self.offers.withdraw(&message) {
                 Some((buffer, _)) => Err(Refused { payload: buffer, reason: NotSentTagged::Queue(reason) }),
                 None => Ok(send),
             },
@@ -222,7 +221,7 @@ impl TagMatchingSrq {
                 while let Some(work) = backlog.pop_front() {
                     posting.token(id.token());
                     let result = match work {
-                        Work::Fin(message) => posting.send(&message).map(|()| Posted::Fin),
+                        Work::Fin(message) => posting.send(&message).map(|()| Posted::Fin).map_err(|e| e.reason),
                         Work::Read { receive, offer, memory } => {
                             let buffer = &mut receives.get_mut(receive).map(|r| &mut r.buffer);
                             let Some(to) = buffer.as_mut().and_then(|buffer| buffer.take()) else {

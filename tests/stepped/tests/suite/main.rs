@@ -25,5 +25,4 @@ mod torn_reads;
 mod unsignaled;
 mod vectors;
 mod verify;
-mod waiting;
 mod wakeups;
