@@ -85,7 +85,7 @@ unsafe fn receive(objects: &Objects, path: Path) -> Result<(), Box<dyn Error>> {
     let began = Instant::now();
     while received < MESSAGES {
         if sent < MESSAGES && sent - over < RECEIVES as usize {
-            sender.post(queue)?.send(text(sent).as_bytes()).map_err(|error| error.reason)?;
+            sender.post(queue)?.send(text(sent).as_bytes())?;
             sent += 1;
         }
         let mut batch = sender.poll();

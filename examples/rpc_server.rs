@@ -80,7 +80,7 @@ fn client(pd: &ProtectionDomain, path: Path, id: u32, mut stream: UnixStream) ->
     while got < REQUESTS {
         let mut posting = sender.post_many(queue)?;
         while asked < REQUESTS && asked - got < WINDOW {
-            posting.send(request(asked)).map_err(|refused| refused.reason)?;
+            posting.send(request(asked))?;
             asked += 1;
         }
         drop(posting);
@@ -203,7 +203,7 @@ impl Server {
                         client.replies.push_front(payload);
                         break;
                     }
-                    Err(error) => return Err(error.reason.into()),
+                    Err(error) => return Err(error.into()),
                 }
             }
             self.doorbells += u64::from(self.answered > before);

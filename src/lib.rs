@@ -78,6 +78,7 @@ mod memory;
 mod message_source;
 mod mlx5;
 mod node;
+mod not_sent;
 pub mod opaque;
 mod owner;
 mod path;
@@ -116,17 +117,18 @@ pub use gid::{Gid, GidKind};
 pub use ids::{QueueId, RqId, SqId, SrqId};
 pub use memory::{Buffer, BufferPool, HugePages, PoolConfig, RemoteAccess, RemoteMemory, RemoteRegion, StableMemory};
 pub use message_source::{DatagramSource, MessageSource};
+pub use not_sent::NotSent;
 pub use path::{NotDirect, Path, UnknownPath};
 pub use pd::ProtectionDomain;
 pub use post_failure::{GRH_SIZE, PostFailure};
 pub use qp::*;
 pub use qp_state::{QpEnd, QpState};
 pub use receive_from::{ReceiveFrom, RqConfig};
-pub use receiver::{Batch, Cause, Datagram, Failure, Message, PostError, Receiver, SharedPoster, Statistics, WrongCqe};
-pub use refused::Refused;
-pub use sender::{
-    BufferPart, NotSent, Payload, Posting, Request, SendBatch, SendCompletion, SendFailure, Sender, Target,
+pub use receiver::{
+    Batch, Cause, Datagram, Failure, Message, PostError, Receiver, SharedPoster, SrqStatistics, Statistics, WrongCqe,
 };
+pub use refused::Refused;
+pub use sender::{BufferPart, Payload, Posting, Request, SendBatch, SendCompletion, SendFailure, Sender, Target};
 pub use srq::SrqConfig;
 pub use status::WcStatus;
 #[cfg(feature = "tokio")]

@@ -4,13 +4,14 @@ use std::error::Error;
 use std::fmt;
 
 use crate::debug_is_display::debug_is_display;
+use crate::not_sent::NotSent;
 
 /// A call was refused, changed nothing, and gives back what it was given.
 ///
-/// `R` is the reason: [`NotSent`](crate::NotSent) of a send, [`PostFailure`](crate::PostFailure) of a receive,
+/// `R` is the reason: [`NotSent`] of a send, [`PostFailure`](crate::PostFailure) of a receive,
 /// [`TagFailure`](crate::tags::TagFailure) and [`NotSentTagged`](crate::tags::NotSentTagged) with tags,
-/// [`Error`](crate::Error) of memory for a pool. If the payload is borrowed, `?` cannot return the error as a
-/// `Box<dyn Error>`: use `map_err(|refused| refused.reason)`.
+/// [`Error`](crate::Error) of memory for a pool. A refused send of bytes takes nothing, so its error is [`NotSent`]
+/// itself. `?` turns either into a `Box<dyn Error>` or a [`NotSent`].
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -24,7 +25,7 @@ use crate::debug_is_display::debug_is_display;
 /// assert_eq!(refused.payload.len(), 5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Refused<P, R> {
+pub struct Refused<P, R = NotSent> {
     /// Argument of the call, unchanged.
     pub payload: P,
     /// Why it was refused.
@@ -43,5 +44,12 @@ debug_is_display!(<P, R: fmt::Display> Refused<P, R>);
 impl<P, R: Error> Error for Refused<P, R> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.reason.source()
+    }
+}
+
+/// The buffers of the payload return to their pools.
+impl<P> From<Refused<P>> for NotSent {
+    fn from(refused: Refused<P>) -> Self {
+        refused.reason
     }
 }

@@ -18,17 +18,51 @@ use crate::pd::ProtectionDomain;
 /// assert_eq!(receiver.capacity(srq), 1023);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Receives that wait
+/// An adapter fetches receives ahead, and is fastest if they follow each other in memory. With several queue pairs they
+/// complete in another order. On the direct path, doorbell therefore posts them again in the order of memory: the
+/// receive of a message that was handled waits while an older one is with the device. As many wait as a quarter of
+/// those that the device has, at most. So at least four fifths of the receives that were posted are with the device or
+/// belong to messages that were not polled yet. None waits after 4,096 polls in a row that found nothing, nor after
+/// [`arm`](crate::Completions::arm).
+///
+/// A peer that sends as many messages as receives were posted may therefore find none: it sends again later (RNR), or a
+/// datagram is lost. If peers have credits, grant four fifths of the capacity, or set the
+/// [patience](Self::patience) to 0.
 #[derive(Clone, Debug)]
 pub struct SrqConfig {
     pub(crate) max_wr: u32,
     pub(crate) max_sge: u32,
+    pub(crate) patience: u32,
 }
 
 impl SrqConfig {
     /// Describes an SRQ for `max_wr` outstanding receives of one buffer each. An mlx5 device rounds up to a power of
     /// two minus one: see [`Receiver::capacity`](crate::Receiver::capacity).
     pub const fn new(max_wr: u32) -> Self {
-        Self { max_wr, max_sge: 1 }
+        Self { max_wr, max_sge: 1, patience: u32::MAX }
+    }
+
+    /// Sets how many receives may wait for an older one at most, see [above](Self#receives-that-wait).
+    ///
+    /// With 0 each receive is posted again when its batch ends, in the order of completion. The receives then follow
+    /// each other in memory only while they complete in order. The [rings](crate::Receiver::as_direct) want 0.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # use doorbell::{BufferPool, CqConfig, PoolConfig, Receiver, SrqConfig};
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// # let mut receiver = Receiver::new(&pd, &CqConfig::new(1024))?;
+    /// // 511 credits, each of which is covered by a receive.
+    /// let srq = receiver.create_srq(&SrqConfig::new(511).patience(0))?;
+    /// let pool = BufferPool::new(&pd, &PoolConfig::new(511, 4096))?;
+    /// assert_eq!(receiver.fill(srq, &pool)?, 511);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn patience(mut self, receives: u32) -> Self {
+        self.patience = receives;
+        self
     }
 
     /// Sets the number of buffers that one receive can have, 1 by default.

@@ -63,7 +63,7 @@ assert_impl_all!(Refused<Vec<u8>, Error>: Send, Sync, std::error::Error);
 assert_impl_all!(NotSent: Send, Sync, std::error::Error);
 assert_impl_all!(PostError: Send, Sync, std::error::Error);
 assert_impl_all!(Refused<Buffer, PostFailure>: Send, Sync, std::error::Error);
-assert_impl_all!(Refused<Buffer, NotSent>: Send, Sync, std::error::Error);
+assert_impl_all!(Refused<Buffer>: Send, Sync, std::error::Error);
 assert_impl_all!(AddressError: Send, Sync, std::error::Error);
 assert_impl_all!(WrongClock: Send, Sync, std::error::Error);
 assert_impl_all!(Refused<tags::TaggedBuffer, tags::NotSentTagged>: Send, Sync, std::error::Error);

@@ -20,9 +20,13 @@ use crate::world::{Objects, Queue};
 pub enum Order {
     /// The order of posting.
     Posted,
-    /// Any, as with many QPs on an SRQ.
-    Random,
+    /// Messages of [`PACKETS`] packets each complete, so many of which arrive at once, as from as many QPs on an SRQ. A
+    /// message takes its WQE with its first packet, and completes with its last.
+    AtOnce(u32),
 }
+
+/// Packets of a message.
+pub const PACKETS: u32 = 4;
 
 /// Form of the CQEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +71,11 @@ pub trait Complete: Send {
     /// # Panics
     /// When fewer are posted: then the subject does not do its work.
     fn complete(&mut self, count: u32, order: Order, form: Form) -> Sum;
+
+    /// Returns how many WQEs were taken, and how many of them the next in memory did not follow.
+    fn links(&self) -> [u32; 2] {
+        [0; 2]
+    }
 }
 
 /// The device's side of a queue.
@@ -76,6 +85,8 @@ struct Taking {
     taken: u32,
     /// The slot that the last WQE of an SRQ led to.
     next: u32,
+    /// WQEs of an SRQ that the next in memory did not follow.
+    jumps: u32,
 }
 
 impl Taking {
@@ -102,6 +113,7 @@ impl Taking {
                     let link = wqe.add(offset_of!(NextSegment, next_wqe_index));
                     link.cast::<Be16>().read_volatile().get().into()
                 };
+                self.jumps += u32::from(self.next != (slot + 1) % srq.slots());
                 (wqe, NextSegment::SIZE, slot as u16)
             }
             Queue::Rq(rq) => {
@@ -127,6 +139,8 @@ pub struct Adapter {
     titles: Vec<Cqe64>,
     /// Messages that have arrived. They come to the QPs in turn.
     arrived: usize,
+    /// The packets that are missing, and the WQE of each message that arrives, where several do at once.
+    under_way: Vec<Option<(u32, Taken)>>,
     /// CQEs written.
     written: usize,
     random: u64,
@@ -140,13 +154,14 @@ impl Adapter {
     /// Goes on after the device of `objects`, which has delivered one message to each QP in turn. None of them was
     /// polled yet.
     pub fn new(objects: &Objects) -> Self {
-        let taking = |&queue: &Queue| Taking { queue, taken: 0, next: 0 };
+        let taking = |&queue: &Queue| Taking { queue, taken: 0, next: 0, jumps: 0 };
         let mut adapter = Self {
             cq: objects.cq_layout,
             queues: objects.queues.iter().map(taking).collect(),
             producer_index: 0,
             titles: Vec::new(),
             arrived: 0,
+            under_way: Vec::new(),
             written: 0,
             random: 0x9e37_79b9_7f4a_7c15,
             wqes: Vec::new(),
@@ -159,7 +174,8 @@ impl Adapter {
             assert_eq!(title.format(), CqeFormat::Plain);
             // SAFETY: the QP is alive.
             assert_eq!(title.qpn(), unsafe { (*qp).qp_num });
-            let taken = adapter.take(index);
+            let queues = adapter.queues.len();
+            let taken = adapter.queues[index % queues].take(index);
             assert_eq!(title.wqe_counter.get(), taken.wqe_counter);
             adapter.titles.push(title);
             adapter.producer_index += 1;
@@ -167,10 +183,24 @@ impl Adapter {
         adapter
     }
 
-    /// Takes the next WQE of the queue that serves `qp`.
-    fn take(&mut self, qp: usize) -> Taken {
-        let queues = self.queues.len();
+    /// Takes the next WQE, for a message to the QP whose turn it is.
+    fn take(&mut self) -> Taken {
+        let (qp, queues) = (self.arrived % self.titles.len(), self.queues.len());
+        self.arrived += 1;
         self.queues[qp % queues].take(qp)
+    }
+
+    /// Delivers a packet of one of `messages` that arrive at once. Returns the message that it completes.
+    fn packet(&mut self, messages: u32) -> Option<Taken> {
+        self.under_way.resize(messages as usize, None);
+        self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1);
+        let message = (self.random >> 33) as usize % self.under_way.len();
+        let (missing, taken) = self.under_way[message].take().unwrap_or_else(|| (PACKETS, self.take()));
+        if missing == 1 {
+            return Some(taken);
+        }
+        self.under_way[message] = Some((missing - 1, taken));
+        None
     }
 
     fn cqe(&self, index: u32) -> NonNull<u8> {
@@ -239,16 +269,12 @@ impl Adapter {
 impl Complete for Adapter {
     fn complete(&mut self, count: u32, order: Order, form: Form) -> Sum {
         self.wqes.clear();
-        for _ in 0..count {
-            let taken = self.take(self.arrived % self.titles.len());
-            self.wqes.push(taken);
-            self.arrived += 1;
-        }
-        if order == Order::Random {
-            for i in (1..self.wqes.len()).rev() {
-                self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1);
-                self.wqes.swap(i, (self.random >> 33) as usize % (i + 1));
-            }
+        while (self.wqes.len() as u32) < count {
+            let taken = match order {
+                Order::Posted => Some(self.take()),
+                Order::AtOnce(messages) => self.packet(messages),
+            };
+            self.wqes.extend(taken);
         }
         let wqes = std::mem::take(&mut self.wqes);
         let mut sum = Sum::default();
@@ -275,5 +301,9 @@ impl Complete for Adapter {
         }
         self.wqes = wqes;
         sum
+    }
+
+    fn links(&self) -> [u32; 2] {
+        [self.queues.iter().map(|queue| queue.taken).sum(), self.queues.iter().map(|queue| queue.jumps).sum()]
     }
 }

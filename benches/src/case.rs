@@ -68,9 +68,9 @@ impl Case {
         self
     }
 
-    /// Completing in any order.
-    pub const fn random(mut self) -> Self {
-        self.operation.order = Order::Random;
+    /// With ten messages that arrive at once.
+    pub const fn at_once(mut self) -> Self {
+        self.operation.order = Order::AtOnce(10);
         self
     }
 
@@ -119,8 +119,8 @@ impl Case {
         } else if shape.qps != 1 {
             label += &format!(", {} QPs", shape.qps);
         }
-        if order == Order::Random {
-            label += ", random order";
+        if let Order::AtOnce(messages) = order {
+            label += &format!(", {messages} messages at once");
         }
         label += match form {
             Form::Plain => "",
@@ -198,7 +198,7 @@ impl Name {
 }
 
 /// Cases of [`safe`] that are timed, too.
-const SHOWN: usize = 11;
+const SHOWN: usize = 12;
 
 /// Cases of the safe layer.
 fn safe() -> Vec<Case> {
@@ -206,14 +206,15 @@ fn safe() -> Vec<Case> {
     let lending = || cycle(Name::Lending);
     vec![
         lending(),
-        lending().random(),
+        lending().at_once(),
         lending().queues(2),
         lending().batch(1),
+        lending().at_once().batch(1),
         Case::new(Kind::Srq, What::Nothing, Name::Lending),
         cycle(Name::Owned),
-        cycle(Name::Owned).random(),
+        cycle(Name::Owned).at_once(),
         cycle(Name::Replaced),
-        cycle(Name::Replaced).random(),
+        cycle(Name::Replaced).at_once(),
         lending().form(Form::Compressed),
         lending().form(Form::Inline32),
         lending().qps(1000),
@@ -228,7 +229,7 @@ fn rings() -> Vec<Case> {
     let cycle = |kind| Case::new(kind, What::Cycle, Name::Ring);
     vec![
         cycle(Kind::Srq),
-        cycle(Kind::Srq).random(),
+        cycle(Kind::Srq).at_once(),
         cycle(Kind::Srq).batch(1),
         cycle(Kind::Srq).form(Form::Compressed),
         cycle(Kind::Srq).form(Form::Inline32),

@@ -14,6 +14,7 @@
 //! - `single` counts one message at a time, instruction by instruction.
 
 pub mod adapter;
+pub mod adjacency;
 pub mod case;
 pub mod frames;
 pub mod name;

@@ -39,6 +39,8 @@ impl Operation {
     pub const fn count(&self) -> u32 {
         let receives = self.shape.queues * self.shape.receives();
         match self.what {
+            // Receives may wait for older ones to complete.
+            What::Cycle if matches!(self.order, Order::AtOnce(_)) => receives / 2 / self.batch * self.batch,
             // Buffers that are given back are posted at the end of a batch only.
             What::Cycle => receives / self.batch * self.batch,
             What::Poll | What::Post => receives,

@@ -68,8 +68,24 @@ impl Rig {
     /// # Panics
     /// If the sum of the subject differs from that of the adapter.
     pub fn round(&mut self, measured: impl FnOnce(&mut dyn FnMut())) {
+        self.round_of(self.count(), measured);
+    }
+
+    /// Receives so many messages, batch by batch, after as many that bring the queue to a steady state. Returns the
+    /// share of WQEs that the next in memory follows.
+    pub fn adjacent(&mut self, messages: u32) -> f64 {
+        let batch = self.operation.batch;
+        let mut run = || {
+            (0..messages / batch).for_each(|_| self.round_of(batch, |round| round()));
+            self.adapter.links()
+        };
+        let [before, after] = [run(), run()];
+        let [taken, jumps] = [0, 1].map(|which| f64::from(after[which].wrapping_sub(before[which])));
+        1.0 - jumps / taken
+    }
+
+    fn round_of(&mut self, count: u32, measured: impl FnOnce(&mut dyn FnMut())) {
         let Operation { what, order, batch, .. } = self.operation;
-        let count = self.count();
         let subject = &mut self.subject;
         if what == What::Nothing {
             return measured(&mut || subject.find_nothing(count, batch));

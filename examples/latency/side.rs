@@ -77,7 +77,7 @@ impl Side {
         if self.size <= INLINE {
             // The answer says that the message arrived: no completion is needed.
             let request = self.sender.post(self.queue)?.unsignaled();
-            return request.send(&self.bytes[..self.size]).map_err(|refused| refused.reason.into());
+            return Ok(request.send(&self.bytes[..self.size])?);
         }
         let buffer = self.buffer.take().ok_or("a send is outstanding")?;
         Ok(self.sender.send(self.queue, buffer)?)

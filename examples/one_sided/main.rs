@@ -21,8 +21,8 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 
 use doorbell::{
-    Buffer, BufferPool, Completions, CqConfig, Mtu, NotSent, Path, PoolConfig, Posting, ProtectionDomain, QpConfig,
-    QueuePair, Receiver, Refused, RemoteAccess, RemoteMemory, RemoteRegion, RqConfig, Sender, SqId,
+    Buffer, BufferPool, Completions, CqConfig, Mtu, Path, PoolConfig, Posting, ProtectionDomain, QpConfig, QueuePair,
+    Receiver, Refused, RemoteAccess, RemoteMemory, RemoteRegion, RqConfig, Sender, SqId,
 };
 
 use slot::{SLOT, content};
@@ -112,7 +112,7 @@ impl Client {
     /// Posts requests with one doorbell, and waits for all; returns the buffer of the last request that has a buffer.
     fn execute(
         &mut self,
-        requests: impl FnOnce(&mut Posting<'_>, Buffer) -> std::result::Result<(), Refused<Buffer, NotSent>>,
+        requests: impl FnOnce(&mut Posting<'_>, Buffer) -> std::result::Result<(), Refused<Buffer>>,
     ) -> Result<Buffer> {
         let buffer = self.pool.take().ok_or("no buffer")?;
         requests(&mut self.sender.post_many(self.queue)?, buffer)?;

@@ -62,7 +62,7 @@ impl Client {
         let (mut asked, mut replies, mut requests) = (0, 0, requests);
         loop {
             while asked < requests && asked - replies < u64::from(WINDOW) {
-                self.sender.send(&self.qp, request(self.number, asked)).map_err(|refused| refused.reason)?;
+                self.sender.send(&self.qp, request(self.number, asked))?;
                 asked += 1;
             }
             if replies == requests {

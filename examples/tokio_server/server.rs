@@ -193,7 +193,7 @@ impl Server {
                         client.replies.push_front(payload);
                         break;
                     }
-                    Err(refused) => return Err(refused.reason.into()),
+                    Err(refused) => return Err(refused.into()),
                 }
             }
             self.answered += client.answered - before;

@@ -10,7 +10,7 @@ use mlx5_ring::cq::{self, CompletionQueue};
 use mlx5_ring::rq::{self, ReceiveQueue};
 use mlx5_ring::slots::Slot;
 use mlx5_ring::sq::{self, Record, SendQueue};
-use mlx5_ring::srq::{self, SharedReceiveQueue};
+use mlx5_ring::srq;
 use mlx5_wire::datagram::DatagramSegment;
 use mlx5_wire::mini_cqe::MiniCqeFormat;
 use rdma_core_sys as sys;
@@ -53,14 +53,16 @@ pub(crate) unsafe fn completion_queue(
     Ok((ring, unsafe { CqDoorbell::new(place) }))
 }
 
-/// Takes over an SRQ to which nothing was posted.
+/// Takes over an SRQ to which nothing was posted, as the ring that `make` makes with the contract of
+/// [`SharedReceiveQueue::new`](srq::SharedReceiveQueue::new).
 ///
 /// # Safety
 /// The SRQ outlives the ring, and no other code posts to it while the ring exists.
-pub(crate) unsafe fn shared_receive_queue<D: Copy>(
+pub(crate) unsafe fn shared_receive_queue<Q, D: Copy>(
     mlx5dv: &Mlx5dv,
     srq: *mut sys::ibv_srq,
-) -> Result<Ring<SharedReceiveQueue<D>, Slot<D>>, NotDirect> {
+    make: unsafe fn(srq::Layout, NonNull<Slot<D>>) -> Result<Q, srq::LayoutError>,
+) -> Result<Ring<Q, Slot<D>>, NotDirect> {
     let mut out = sys::mlx5dv_srq::default();
     init_obj(mlx5dv, sys::MLX5DV_OBJ_SRQ, |obj| {
         obj.srq.in_ = srq;
@@ -77,7 +79,7 @@ pub(crate) unsafe fn shared_receive_queue<D: Copy>(
     let slots = Storage::uninit(layout.slots() as usize);
     // SAFETY: the layout is libmlx5's, the queue keeps it mapped, and the slots live as long as the ring. No other code
     // posts to the caller's SRQ.
-    let ring = unsafe { SharedReceiveQueue::new(layout, slots.start()) }.map_err(layout_error)?;
+    let ring = unsafe { make(layout, slots.start()) }.map_err(layout_error)?;
     Ok((ring, slots))
 }
 

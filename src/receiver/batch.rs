@@ -1,6 +1,8 @@
 //! Receiving: a batch of completions whose messages are lent in place.
 
-use mlx5_ring::completion::{Cqe, CqeKind};
+use std::hint::unreachable_unchecked;
+
+use mlx5_ring::completion::{Cqe, CqeKind, SEND};
 use mlx5_ring::receive::{Completion, ReceiveRing};
 use rdma_core_sys as sys;
 
@@ -9,12 +11,15 @@ use super::failure::{Cause, Failure};
 use super::lent::Lent;
 use super::message::Message;
 use super::slot_context::SlotContext;
-use super::{QpTable, QueueEntry, Receiver, RecvQueue};
+use super::{Only, QpTable, QueueEntry, Receiver, RecvQueue};
 use crate::cq::Poller;
 use crate::status::WcStatus;
 
 /// Completions that one batch takes at most, unless asked otherwise.
 const BUDGET: u32 = 64;
+
+/// Polls in a row that find nothing, after which no receive waits for an older one.
+const IDLE_POLLS: u32 = 4096;
 
 impl Receiver {
     /// Returns the next message or the next failed receive, or `None` if nothing has arrived. A message that is not
@@ -37,15 +42,15 @@ impl Receiver {
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the receiver")]
     #[inline(always)]
     pub fn next(&mut self) -> Option<Result<Message<'_>, Failure>> {
-        let Self { cq, queues, qps, unrung, upkeep_after, .. } = self;
+        let Self { cq, queues, only, qps, unrung, upkeep_after, idle_left, .. } = self;
         if let Poller::Direct(direct) = &mut cq.poller {
             let unpublished = direct.cq.unpublished();
             if unpublished < *upkeep_after {
                 // SAFETY: the message that shows the CQE borrows the receiver, which publishes the consumer index in a
                 // later call.
-                match direct.cq.peek().map(|cqe| unsafe { cqe.detach() }) {
+                match direct.cq.peek_likely(SEND).map(|cqe| unsafe { cqe.detach() }) {
                     Some(cqe) if cqe.kind() == CqeKind::Send => {
-                        if let Some(lent) = lend_send(queues, qps, unrung, cqe) {
+                        if let Some(lent) = lend_send(*only, queues, qps, unrung, cqe) {
                             direct.cq.advance();
                             return Some(Ok(Message { lent, cqe: Some(cqe), receiver: self }));
                         }
@@ -53,6 +58,8 @@ impl Receiver {
                     None => {
                         if unpublished > 0 || !unrung.is_empty() {
                             self.upkeep();
+                        } else if *idle_left > 0 {
+                            self.wait_less();
                         }
                         return None;
                     }
@@ -70,7 +77,7 @@ impl Receiver {
     #[inline(never)]
     fn next_after_upkeep(&mut self) -> Option<Result<(Lent, Option<Cqe<'static>>), Failure>> {
         self.end_batch();
-        if self.maintenance.is_some() && self.maintain(1) == 0 {
+        if self.has_more_to_do && self.begin_batch(1) == 0 {
             return None;
         }
         match self.next_inline() {
@@ -117,8 +124,8 @@ impl Receiver {
     /// ```
     #[inline]
     pub fn poll_up_to(&mut self, mut budget: u32) -> Batch<'_> {
-        if self.maintenance.is_some() {
-            budget = self.maintain(budget);
+        if self.has_more_to_do {
+            budget = self.begin_batch(budget);
         }
         Batch { receiver: self, left: budget }
     }
@@ -137,7 +144,7 @@ impl Receiver {
 /// let mut batch = receiver.poll();
 /// while let Some(next) = batch.next() {
 ///     match next {
-///         // Recycled when the batch goes on, unless it is taken.
+///         // Posted again when the batch ends, unless it is taken.
 ///         Ok(message) if message.starts_with(b"hello") => kept = Some(message.take()?),
 ///         Ok(_) => {}
 ///         Err(failure) => println!("{failure}"),
@@ -156,7 +163,6 @@ pub struct Batch<'a> {
 
 impl Batch<'_> {
     /// Returns the next message or the next failed receive, or `None` if no completion is left or the budget is used.
-    /// The call recycles the previous message unless it was taken.
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the batch")]
     #[inline(always)]
     pub fn next(&mut self) -> Option<Result<Message<'_>, Failure>> {
@@ -173,7 +179,7 @@ impl Drop for Batch<'_> {
 }
 
 impl Receiver {
-    /// Publishes the consumer index, then gives back what was lent and rings for everything that was posted meanwhile,
+    /// Publishes the consumer index, then posts what was given back and rings for everything that was posted meanwhile,
     /// in this order: the receives that the doorbells hand over need the room on the CQ. A forgotten batch leaves all
     /// of it to the next call, and [`next`](Self::next) to a later one.
     ///
@@ -193,24 +199,92 @@ impl Receiver {
     #[inline(never)]
     fn upkeep(&mut self) {
         self.cq.poller.publish();
-        if let [only] = &mut self.queues[..] {
-            only.end_batch();
+        if self.only == Only::Other {
+            return self.upkeep_of_all();
         }
-        while let Some(index) = self.unrung.pop() {
-            self.queues[index as usize].end_batch();
+        self.unrung.clear();
+        // SAFETY: [only].
+        let entry = unsafe { self.queues.get_unchecked_mut(0) };
+        entry.unrung = false;
+        let waiting = match (self.only, &mut entry.queue) {
+            (Only::Ordered, RecvQueue::Ordered(srq)) => {
+                srq.ring.give_back();
+                srq.ring.ring_doorbell();
+                srq.ring.may_be_waiting()
+            }
+            (Only::Rq, RecvQueue::Rq(rq)) => {
+                rq.ring.give_back();
+                rq.ring.ring_doorbell();
+                false
+            }
+            // SAFETY: [only].
+            _ => unsafe { unreachable_unchecked() },
+        };
+        if waiting {
+            self.start_waiting();
         }
     }
 
-    /// Takes the next completion, and lends its message. The slot of the message before is given back.
+    #[inline(never)]
+    fn upkeep_of_all(&mut self) {
+        let mut waiting = false;
+        if let [only] = &mut self.queues[..] {
+            waiting |= only.end_batch();
+        }
+        while let Some(index) = self.unrung.pop() {
+            waiting |= self.queues[index as usize].end_batch();
+        }
+        if waiting {
+            self.start_waiting();
+        }
+    }
+
+    /// Does the work that is due before a batch of at most `budget` completions; returns how many it may take.
+    #[inline(never)]
+    fn begin_batch(&mut self, budget: u32) -> u32 {
+        if self.idle_left > 0 {
+            self.wait_less();
+        }
+        if self.maintenance.is_some() { self.maintain(budget) } else { budget }
+    }
+
+    /// Takes note that receives wait for older ones.
+    pub(super) fn start_waiting(&mut self) {
+        self.idle_left = IDLE_POLLS;
+        self.has_more_to_do = true;
+    }
+
+    /// Takes note of a poll while receives wait for older ones.
+    pub(super) fn wait_less(&mut self) {
+        self.idle_left -= 1;
+        if self.idle_left == 0 {
+            self.stop_waiting();
+        }
+    }
+
+    /// Hands every receive to the device that waits for an older one.
+    pub(super) fn stop_waiting(&mut self) {
+        self.end_batch();
+        self.idle_left = 0;
+        self.has_more_to_do = self.maintenance.is_some();
+        for entry in &mut self.queues {
+            if let RecvQueue::Ordered(srq) = &mut entry.queue {
+                srq.ring.stop_waiting();
+                srq.ring.ring_doorbell();
+            }
+        }
+    }
+
+    /// Takes the next completion, and lends its message.
     #[inline(always)]
     fn lend_next(&mut self) -> Option<Result<Message<'_>, Failure>> {
-        let Receiver { cq, queues, qps, unrung, .. } = self;
+        let Receiver { cq, queues, only, qps, unrung, .. } = self;
         if let Poller::Direct(direct) = &mut cq.poller {
             // SAFETY: the message that shows the CQE borrows the receiver, which publishes the consumer index when the
             // batch ends.
-            let cqe = unsafe { direct.cq.peek()?.detach() };
+            let cqe = unsafe { direct.cq.peek_likely(SEND)?.detach() };
             if cqe.kind() == CqeKind::Send {
-                if let Some(lent) = lend_send(queues, qps, unrung, cqe) {
+                if let Some(lent) = lend_send(*only, queues, qps, unrung, cqe) {
                     direct.cq.advance();
                     return Some(Ok(Message { lent, cqe: Some(cqe), receiver: self }));
                 }
@@ -229,7 +303,7 @@ impl Receiver {
     /// message to the buffer.
     #[inline(never)]
     fn next_inline(&mut self) -> Option<(Lent, Cqe<'static>)> {
-        let Self { cq, queues, qps, unrung, .. } = self;
+        let Self { cq, queues, only, qps, unrung, .. } = self;
         let Poller::Direct(direct) = &mut cq.poller else { return None };
         // SAFETY: as in `lend_next`.
         let cqe = unsafe { direct.cq.peek()?.detach() };
@@ -237,7 +311,7 @@ impl Receiver {
             return None;
         }
         let payload = cqe.inline_payload()?;
-        let lent = lend_send(queues, qps, unrung, cqe)?;
+        let lent = lend_send(*only, queues, qps, unrung, cqe)?;
         direct.cq.advance();
         let len = lent.len.min(payload.len());
         // SAFETY: the buffer has room for the message, and no other code uses it until it is lent.
@@ -269,7 +343,6 @@ impl Receiver {
             return None;
         }
         let qp_num = cqe.qpn();
-        entry.give_back();
         entry.ring_later(index, &mut self.unrung);
         // SAFETY: it is the only queue, or that of the queue pair; buffers are posted by the receiver, which owns them.
         match unsafe { entry.queue.complete(cqe) } {
@@ -293,7 +366,6 @@ impl Receiver {
         let index = wc.queue();
         let mut completed = None;
         if let Some(entry) = self.queues.get_mut(index as usize) {
-            entry.give_back();
             entry.ring_later(index, &mut self.unrung);
             if let RecvQueue::Verbs(verbs) = &mut entry.queue {
                 if status != sys::IBV_WC_SUCCESS {
@@ -328,7 +400,7 @@ impl Receiver {
         // failed the QP, and would fail the next one, too. So would memory that the device did not find.
         if queue.srq().is_some() && !faulted && !context.is_raw() {
             // SAFETY: the slot is held, and its buffer was not lent.
-            unsafe { queue.recycle(slot) };
+            unsafe { queue.lend(slot) };
         } else {
             // SAFETY: the slot is held.
             unsafe { queue.release(slot) };
@@ -341,14 +413,19 @@ impl Receiver {
     /// Gives the slot of a message that is lent back without its buffer, which is the caller's.
     #[inline(always)]
     pub(super) fn release(&mut self, queue: u32, slot: u32) {
-        let entry = &mut self.queues[queue as usize];
-        entry.lent = None;
-        // SAFETY: [lent-held].
-        unsafe { entry.queue.release(slot) };
+        // SAFETY: [lent]: the message that shows it has borrowed the receiver since it was lent.
+        unsafe { self.queues[queue as usize].queue.release_lent(slot) };
     }
 }
 
 impl QueueEntry {
+    /// Posts what was given back, and rings the doorbell. Returns `true` if receives may wait for an older one.
+    #[inline(always)]
+    fn end_batch(&mut self) -> bool {
+        self.unrung = false;
+        self.queue.end_batch()
+    }
+
     /// Notes that the queue, whose index this is, needs a doorbell when the batch ends.
     #[inline(always)]
     pub(super) fn ring_later(&mut self, index: u32, unrung: &mut Vec<u32>) {
@@ -358,24 +435,8 @@ impl QueueEntry {
         }
     }
 
-    /// Gives back the slot of the message that was lent last, and rings the doorbell.
-    #[inline(always)]
-    fn end_batch(&mut self) {
-        self.unrung = false;
-        // SAFETY: [lent-held], and no code uses its buffer: what showed it borrowed the batch.
-        unsafe { self.queue.end_batch(self.lent.take()) };
-    }
-
-    /// Gives back the slot of the message that was lent before: its buffer is posted again.
-    #[inline(always)]
-    fn give_back(&mut self) {
-        if let Some(slot) = self.lent.take() {
-            // SAFETY: [lent-held], and no code uses its buffer: what showed it borrowed the batch.
-            unsafe { self.queue.recycle(slot) };
-        }
-    }
-
-    /// Lends the message of `len` bytes in a slot, which is held.
+    /// Lends the message of `len` bytes in a slot, which is held: its buffer is posted again, unless it is taken
+    /// before.
     #[inline(always)]
     fn lend(&mut self, index: u32, slot: u32, qp_num: u32, len: u32) -> Result<Lent, Failure> {
         // SAFETY: the slot is held.
@@ -386,7 +447,9 @@ impl QueueEntry {
             unsafe { self.queue.release(slot) };
             return Err(Failure::of(qp_num, Cause::Raw(context.wr_id())));
         };
-        self.lent = Some(slot);
+        // SAFETY: the slot is held, and the message borrows the receiver, so that no code uses its buffer when the
+        // receiver lends, posts or rings.
+        unsafe { self.queue.lend(slot) };
         Ok(lent)
     }
 }
@@ -397,12 +460,29 @@ pub(super) fn queue_of(queues: &[QueueEntry], qps: &QpTable, cqe: Cqe<'_>) -> Op
     if queues.len() == 1 { Some(0) } else { qps.queue_of(cqe.qpn()) }
 }
 
-/// Gives the message before back, completes the receive of a SEND that is in one buffer, and lends it. Returns `None`,
-/// and changes nothing, when it is not what it seems to be.
+/// Completes the receive of a SEND that is in one buffer, and lends it. Returns `None`, and changes nothing, when it is
+/// not what it seems to be.
 ///
 /// [`next_other`](Receiver::next_other) does the same for completions of every kind, and costs more.
 #[inline(always)]
-fn lend_send(queues: &mut [QueueEntry], qps: &QpTable, unrung: &mut Vec<u32>, cqe: Cqe<'_>) -> Option<Lent> {
+fn lend_send(
+    only: Only,
+    queues: &mut [QueueEntry],
+    qps: &QpTable,
+    unrung: &mut Vec<u32>,
+    cqe: Cqe<'_>,
+) -> Option<Lent> {
+    if only != Only::Other {
+        // SAFETY: [only]. The receive has one buffer.
+        unsafe {
+            let (slot, context, len) = match (only, &mut queues.get_unchecked_mut(0).queue) {
+                (Only::Ordered, RecvQueue::Ordered(srq)) => lend_slot(&mut srq.ring, cqe)?,
+                (Only::Rq, RecvQueue::Rq(rq)) => lend_slot(&mut rq.ring, cqe)?,
+                _ => unreachable_unchecked(),
+            };
+            return Some(Lent::in_one_buffer(0, slot, context, len));
+        }
+    }
     let (index, entry, is_only) = match queues {
         [only] => (0, only, true),
         queues => {
@@ -410,30 +490,24 @@ fn lend_send(queues: &mut [QueueEntry], qps: &QpTable, unrung: &mut Vec<u32>, cq
             (index, queues.get_mut(index as usize)?, false)
         }
     };
-    let lent = &mut entry.lent;
-    let (slot, context, len, before) = match &mut entry.queue {
-        RecvQueue::Srq(srq) => turn(&mut srq.ring, lent, cqe)?,
-        RecvQueue::Rq(rq) => turn(&mut rq.ring, lent, cqe)?,
+    let (slot, context, len) = match &mut entry.queue {
+        RecvQueue::Ordered(srq) => lend_slot(&mut srq.ring, cqe)?,
+        RecvQueue::Srq(srq) => lend_slot(&mut srq.ring, cqe)?,
+        RecvQueue::Rq(rq) => lend_slot(&mut rq.ring, cqe)?,
         RecvQueue::Verbs(_) | RecvQueue::Closed => return None,
     };
-    // [lent-held]: a queue with a slot that was lent before is among those to ring for, unless it is the only one.
-    if !is_only && before.is_none() {
+    if !is_only {
         entry.ring_later(index, unrung);
     }
     // SAFETY: the receive has one buffer.
     Some(unsafe { Lent::in_one_buffer(index, slot, context, len) })
 }
 
-/// Gives back the slot of the message that was lent before, and completes the WQE of a SEND. Returns its slot, which is
-/// lent from now on, what was posted there, the length of the message, and the slot before. Returns `None`, and changes
-/// nothing, if the device does not have such a WQE, or if its receive has not exactly one buffer with room for the
-/// message.
+/// Completes the WQE of a SEND, and lends its slot. Returns the slot, what was posted there, and the length of the
+/// message. Returns `None`, and changes nothing, if the device does not have such a WQE, or if its receive has not
+/// exactly one buffer with room for the message.
 #[inline(always)]
-fn turn<Q: ReceiveRing<Data = SlotContext>>(
-    ring: &mut Q,
-    lent: &mut Option<u32>,
-    cqe: Cqe<'_>,
-) -> Option<(u32, SlotContext, u32, Option<u32>)> {
+fn lend_slot<Q: ReceiveRing<Data = SlotContext>>(ring: &mut Q, cqe: Cqe<'_>) -> Option<(u32, SlotContext, u32)> {
     let slot = ring.posted_slot(cqe.wqe_counter())?;
     // SAFETY: it is posted.
     let context = unsafe { ring.data(slot) };
@@ -442,12 +516,8 @@ fn turn<Q: ReceiveRing<Data = SlotContext>>(
     if !unsafe { context.holds(len) } {
         return None;
     }
-    // SAFETY: the slot that was returned above.
-    unsafe { ring.hold(slot) };
-    let before = lent.replace(slot);
-    if let Some(before) = before {
-        // SAFETY: [lent-held], and no code uses its buffer: what showed it borrowed the batch.
-        unsafe { ring.recycle(before) }
-    }
-    Some((slot, context, len, before))
+    // SAFETY: the slot that was returned above. The message borrows the receiver, so that no code uses the buffer when
+    // the receiver posts, lends or rings.
+    unsafe { ring.lend(slot) };
+    Some((slot, context, len))
 }

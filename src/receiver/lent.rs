@@ -4,7 +4,8 @@ use std::ptr::{NonNull, with_exposed_provenance_mut};
 
 use super::slot_context::SlotContext;
 
-/// A message as its batch lends it.
+/// A message as its batch lends it. `[lent]`: while a message shows it, nothing is posted, lent or rung: the message
+/// borrows the receiver.
 #[derive(Clone, Copy)]
 pub(super) struct Lent {
     /// Where its receive was posted: index of the queue and slot.

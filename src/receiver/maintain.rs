@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use super::Receiver;
 use super::batch::queue_of;
+use super::queue::RecvQueue;
 use super::verify::WrongCqe;
 use crate::cq::Poller;
 use crate::error::{Error, Result};
@@ -23,7 +24,7 @@ use crate::qp::Qp;
 use crate::qp_state::QpState;
 
 pub use shared::SharedPoster;
-pub use statistics::Statistics;
+pub use statistics::{SrqStatistics, Statistics};
 
 use shared::{Returned, Wake};
 
@@ -243,7 +244,7 @@ impl Receiver {
             kept.was_posted_to |= outstanding > 0;
             if kept.was_posted_to && kept.is_fed() {
                 let waits = waiting.iter().filter(|&&index| index == queue.index).count() as u32;
-                let left = outstanding.saturating_sub(waits);
+                let left = outstanding.saturating_sub(waits + self.find(queue).map_or(0, RecvQueue::waiting));
                 counted.low_water = Some(counted.low_water.map_or(left, |least| least.min(left)));
             }
             if let Some(returned) = &kept.returned {
@@ -337,6 +338,7 @@ impl Receiver {
         let seen = self.cq.poller.taken();
         // Each call of `next` does this work.
         self.upkeep_after = 0;
+        self.has_more_to_do = true;
         self.maintenance.get_or_insert_with(|| {
             let mut work = Box::<Maintenance>::default();
             work.seen = seen;

@@ -21,8 +21,8 @@ use crate::post_failure::PostFailure;
 use crate::refused::Refused;
 use crate::wc_flags::WcFlags;
 
-/// A received message, lent by its batch. After it is dropped, the next call of [`Batch::next`](crate::Batch::next) or
-/// the end of the batch recycles its buffer. [`take`](Self::take) moves the buffer out.
+/// A received message, lent by its batch. The end of the batch posts its buffer again. [`take`](Self::take) moves the
+/// buffer out.
 ///
 /// It dereferences to the bytes received. A message that was scattered over several buffers dereferences to those in
 /// the first; [`segments`](Self::segments) returns all.
@@ -233,7 +233,7 @@ impl Message<'_> {
         if let Err(reason) = checked {
             return Err(Refused { payload: buffer, reason });
         }
-        // SAFETY: [lent-held]; the buffer is the queue's from now on.
+        // SAFETY: [lent]; the buffer is the queue's from now on.
         unsafe { entry.queue.rewrite(slot, SlotContext::of(&buffer), buffer.receive_segment()) };
         mem::forget(buffer);
         // SAFETY: [slot-owns], the slot has the other buffer now; the length was clamped to this one.

@@ -33,7 +33,7 @@ use crate::pd::ProtectionDomain;
 pub use batch::Batch;
 pub use datagram::Datagram;
 pub use failure::{Cause, Failure};
-pub use maintain::{SharedPoster, Statistics};
+pub use maintain::{SharedPoster, SrqStatistics, Statistics};
 pub use message::Message;
 pub use post_error::PostError;
 pub use raw::DirectQueues;
@@ -89,12 +89,15 @@ pub struct Receiver {
     cq: CqCore,
     /// By index; a closed one is used again.
     queues: Vec<QueueEntry>,
+    only: Only,
     /// Indices of the queues of which a batch has taken messages, and not rung for since. The only queue may be
     /// missing while CQEs are not published.
     unrung: Vec<u32>,
     /// CQEs that [`next`](Self::next) takes before it publishes the consumer index, see
     /// [`plan_upkeep`](Self::plan_upkeep).
     upkeep_after: u32,
+    /// Polls that may find nothing until no receive waits for an older one, or 0 if none waits.
+    idle_left: u32,
     qps: QpTable,
     pd: ProtectionDomain,
     id: u32,
@@ -103,8 +106,22 @@ pub struct Receiver {
     /// Receives that can be outstanding on all queues together.
     committed: u64,
     maintenance: Option<Box<Maintenance>>,
+    /// There is `maintenance`, or `idle_left` is not 0.
+    has_more_to_do: bool,
     /// The device has reported that the CQ failed.
     cq_failed: bool,
+}
+
+/// The kind of the only queue of a receiver, so that a message needs no look at the list of queues. `[only]`: with
+/// [`Ordered`](Self::Ordered) or [`Rq`](Self::Rq) the receiver has one queue, of this kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Only {
+    /// The SRQ whose receives wait for older ones.
+    Ordered,
+    /// The receive queue of a queue pair, driven directly.
+    Rq,
+    /// Another kind of queue, several queues, or none.
+    Other,
 }
 
 /// A queue of the receiver.
@@ -112,9 +129,6 @@ struct QueueEntry {
     queue: RecvQueue,
     /// Number that no other queue with the same index has had.
     number: u32,
-    /// The slot of the message that was lent last, until it is given back. `[lent-held]`: it is held, and the queue is
-    /// among those to ring for, or the only one while its CQE is not published.
-    lent: Option<u32>,
     /// It is among those to ring for.
     unrung: bool,
     /// A queue pair for datagrams receives from it.
@@ -146,14 +160,17 @@ impl Receiver {
         Self {
             cq,
             queues: Vec::new(),
+            only: Only::Other,
             unrung: Vec::new(),
             upkeep_after: 0,
+            idle_left: 0,
             qps: QpTable::default(),
             pd: pd.clone(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             next_number: 0,
             committed: 0,
             maintenance: None,
+            has_more_to_do: false,
             cq_failed: false,
         }
     }
@@ -234,7 +251,7 @@ impl Receiver {
     }
 
     fn arm_for(&mut self, solicited_only: bool) -> Result<bool> {
-        self.end_batch();
+        self.stop_waiting();
         if self.cq_failed {
             return if self.cq.poller.has_arrived() { Ok(true) } else { Err(Error::CqFailed) };
         }
@@ -246,7 +263,7 @@ impl Receiver {
     /// Arms the CQ, of which `events` were taken from the channel that it shares. Returns `true` if something has
     /// arrived already.
     pub(crate) fn arm_after(&mut self, events: u32) -> Result<bool> {
-        self.end_batch();
+        self.stop_waiting();
         self.park_until_quiet();
         self.cq.arm_after(events, false)?;
         Ok(self.cq.poller.has_arrived())

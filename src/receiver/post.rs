@@ -3,10 +3,9 @@
 use std::mem::{self, ManuallyDrop};
 
 use mlx5_ring::receive::{PostError as RingError, ReceiveRing};
-use mlx5_ring::sge::Sge;
 
 use super::post_error::PostError;
-use super::queue::{DirectSrq, RecvQueue};
+use super::queue::RecvQueue;
 use super::slot_context::SlotContext;
 use super::{QueueEntry, Receiver};
 use crate::ids::QueueId;
@@ -177,12 +176,21 @@ impl Receiver {
         let QueueEntry { queue, datagrams, unrung: rings_later, .. } = entry;
         let mut last = None;
         let (posted, result) = match queue {
-            RecvQueue::Srq(srq) => post_all(pd, *datagrams, buffers, &mut last, |buffer| {
+            RecvQueue::Ordered(srq) => post_all(pd, *datagrams, buffers, &mut last, |buffer| {
+                let (context, sge) = (SlotContext::of(buffer), buffer.receive_sge());
                 // SAFETY: a buffer of the domain, which is owned by the queue from now on.
-                match unsafe { srq.ring.post_segment(SlotContext::of(buffer), buffer.receive_segment()) } {
-                    Err(RingError::Full) if srq.keeps_spare => {
-                        load_spare(srq, SlotContext::of(buffer), buffer.receive_sge())
-                    }
+                match unsafe { srq.ring.post_segment(context, buffer.receive_segment()) } {
+                    // SAFETY: as above.
+                    Err(RingError::Full) if srq.keeps_spare => unsafe { srq.ring.load(context, &[sge]) },
+                    posted => posted.map(drop),
+                }
+            }),
+            RecvQueue::Srq(srq) => post_all(pd, *datagrams, buffers, &mut last, |buffer| {
+                let (context, sge) = (SlotContext::of(buffer), buffer.receive_sge());
+                // SAFETY: as above.
+                match unsafe { srq.ring.post_segment(context, buffer.receive_segment()) } {
+                    // SAFETY: as above.
+                    Err(RingError::Full) if srq.keeps_spare => unsafe { srq.ring.load(context, &[sge]) },
                     posted => posted.map(drop),
                 }
             }),
@@ -200,8 +208,12 @@ impl Receiver {
             context.into_buffers(0, |buffer| unposted.push(buffer));
         };
         let rung = queue.ring_doorbell(rejected);
+        let waiting = queue.waiting() > 0;
         unrung.clear();
         *rings_later = false;
+        if waiting {
+            self.start_waiting();
+        }
         let posted = posted - unposted.len();
         unposted.extend(last);
         (posted, rung.and(result))
@@ -209,11 +221,23 @@ impl Receiver {
 
     /// Puts a buffer into the slot of an SRQ that stays unposted. From any other queue it goes back to its pool.
     fn keep_spare(&mut self, queue: QueueId, buffer: Buffer) {
-        if let RecvQueue::Srq(srq) = &mut self.queues[queue.index as usize].queue {
-            srq.keeps_spare = true;
-            if load_spare(srq, SlotContext::of(&buffer), buffer.receive_sge()).is_ok() {
-                mem::forget(buffer);
+        let (context, sge) = (SlotContext::of(&buffer), buffer.receive_sge());
+        // SAFETY: a buffer of the domain, owned by the queue from now on.
+        let loaded = unsafe {
+            match &mut self.queues[queue.index as usize].queue {
+                RecvQueue::Ordered(srq) => {
+                    srq.keeps_spare = true;
+                    srq.ring.load(context, &[sge])
+                }
+                RecvQueue::Srq(srq) => {
+                    srq.keeps_spare = true;
+                    srq.ring.load(context, &[sge])
+                }
+                _ => return,
             }
+        };
+        if loaded.is_ok() {
+            mem::forget(buffer);
         }
     }
 }
@@ -252,10 +276,4 @@ fn post_all(
         posted += 1;
     }
     (posted, Ok(()))
-}
-
-/// Posts a buffer into the last slot of an SRQ. Forget it if that succeeds.
-fn load_spare(srq: &mut DirectSrq, context: SlotContext, sge: Sge) -> Result<(), RingError> {
-    // SAFETY: a buffer of the domain, owned by the queue from now on.
-    unsafe { srq.ring.load(context, &[sge]) }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use mlx5_ring::completion::Cqe;
+use mlx5_ring::ordered::OrderedReceiveQueue;
 use mlx5_ring::receive::{self, Completion, ReceiveRing};
 use mlx5_ring::rq::ReceiveQueue;
 use mlx5_ring::slots::Slot;
@@ -16,13 +17,15 @@ use crate::mlx5::{self, Storage};
 use crate::path::NotDirect;
 use crate::post_failure::PostFailure;
 use crate::qp::Qp;
-use crate::srq::Srq;
+use crate::srq::{Srq, SrqConfig};
 
 /// A queue that receives are posted to.
 // The enum has a tag of its own, and none inside a field: each message reads it twice.
 #[repr(u8)]
 pub(crate) enum RecvQueue {
-    /// A shared receive queue, driven directly.
+    /// A shared receive queue, driven directly, whose receives wait for older ones.
+    Ordered(DirectSrq<OrderedReceiveQueue<SlotContext>>),
+    /// A shared receive queue without patience, driven directly.
     Srq(DirectSrq),
     /// The receive queue of a queue pair, driven directly.
     Rq(DirectRq),
@@ -33,8 +36,8 @@ pub(crate) enum RecvQueue {
 }
 
 /// A shared receive queue and what its ring stands on.
-pub(crate) struct DirectSrq {
-    pub(crate) ring: SharedReceiveQueue<SlotContext>,
+pub(crate) struct DirectSrq<Q = SharedReceiveQueue<SlotContext>> {
+    pub(crate) ring: Q,
     pub(crate) object: Arc<Srq>,
     /// [`fill`](crate::Receiver::fill) has put a buffer into the slot that stays unposted: the queue goes on to hold
     /// one more than can be posted.
@@ -49,8 +52,20 @@ impl DirectSrq {
     /// Nothing was posted to the SRQ, and no other code posts to it.
     pub(crate) unsafe fn new(mlx5dv: &Mlx5dv, object: Arc<Srq>) -> Result<Self, NotDirect> {
         // SAFETY: no other code posts to the caller's SRQ, which the value keeps.
-        let (ring, _slots) = unsafe { mlx5::shared_receive_queue(mlx5dv, object.as_raw()) }?;
+        let (ring, _slots) = unsafe { mlx5::shared_receive_queue(mlx5dv, object.as_raw(), SharedReceiveQueue::new) }?;
         Ok(Self { ring, object, keeps_spare: false, _slots })
+    }
+}
+
+impl DirectSrq<OrderedReceiveQueue<SlotContext>> {
+    /// Takes over an SRQ, in which at most `patience` receives wait for an older one.
+    ///
+    /// # Safety
+    /// Nothing was posted to the SRQ, and no other code posts to it.
+    unsafe fn ordered(mlx5dv: &Mlx5dv, object: Arc<Srq>, patience: u32) -> Result<Self, NotDirect> {
+        // SAFETY: no other code posts to the caller's SRQ, which the value keeps.
+        let (ring, _slots) = unsafe { mlx5::shared_receive_queue(mlx5dv, object.as_raw(), OrderedReceiveQueue::new) }?;
+        Ok(Self { ring: ring.with_patience(patience), object, keeps_spare: false, _slots })
     }
 }
 
@@ -65,6 +80,7 @@ pub(crate) struct DirectRq {
 macro_rules! on_queue {
     ($queue:expr, $ring:ident => $direct:expr, $verbs:ident => $through_verbs:expr, $closed:expr) => {
         match $queue {
+            RecvQueue::Ordered(DirectSrq { ring: $ring, .. }) => $direct,
             RecvQueue::Srq(DirectSrq { ring: $ring, .. }) => $direct,
             RecvQueue::Rq(DirectRq { ring: $ring, .. }) => $direct,
             RecvQueue::Verbs($verbs) => $through_verbs,
@@ -82,20 +98,24 @@ impl RecvQueue {
         mlx5dv: Option<&Mlx5dv>,
         object: QueueObject,
         index: u32,
-        max_wr: u32,
-        max_sge: u32,
+        size: &SrqConfig,
     ) -> Result<Self, NotDirect> {
         match (mlx5dv, object) {
             (Some(mlx5dv), QueueObject::Srq(srq)) => {
                 // SAFETY: nothing was posted to the caller's SRQ, and no other code posts to it.
-                unsafe { DirectSrq::new(mlx5dv, srq) }.map(Self::Srq)
+                unsafe {
+                    match size.patience {
+                        0 => DirectSrq::new(mlx5dv, srq).map(Self::Srq),
+                        patience => DirectSrq::ordered(mlx5dv, srq, patience).map(Self::Ordered),
+                    }
+                }
             }
             (Some(mlx5dv), QueueObject::Rq(object)) => {
                 // SAFETY: nothing was posted to the caller's receive queue, and no other code posts to it.
                 let (ring, _slots) = unsafe { mlx5::receive_queue(mlx5dv, object.as_raw()) }?;
                 Ok(Self::Rq(DirectRq { ring, object, _slots }))
             }
-            (None, object) => Ok(Self::Verbs(VerbsQueue::new(object, index, max_wr, max_sge))),
+            (None, object) => Ok(Self::Verbs(VerbsQueue::new(object, index, size.max_wr, size.max_sge))),
         }
     }
 
@@ -106,6 +126,7 @@ impl RecvQueue {
     /// Returns the SRQ that this is.
     pub(crate) const fn srq(&self) -> Option<&Arc<Srq>> {
         match self {
+            Self::Ordered(srq) => Some(&srq.object),
             Self::Srq(srq) => Some(&srq.object),
             Self::Verbs(verbs) => match verbs.object() {
                 QueueObject::Srq(srq) => Some(srq),
@@ -123,13 +144,14 @@ impl RecvQueue {
                 QueueObject::Rq(qp) => Some(qp),
                 QueueObject::Srq(_) => None,
             },
-            Self::Srq(_) | Self::Closed => None,
+            Self::Ordered(_) | Self::Srq(_) | Self::Closed => None,
         }
     }
 
     /// Returns the number of receives that the queue can have outstanding.
     pub(crate) fn capacity(&self) -> u32 {
         match self {
+            Self::Ordered(srq) => srq.ring.slots().count() - 1,
             Self::Srq(srq) => srq.ring.slots().count() - 1,
             Self::Rq(rq) => rq.ring.slots().count(),
             Self::Verbs(verbs) => verbs.capacity(),
@@ -141,6 +163,9 @@ impl RecvQueue {
     pub(crate) fn free_slots(&self) -> u32 {
         match self {
             // One more goes into the slot that stays unposted, if that is to have a buffer and has none.
+            Self::Ordered(srq) if srq.keeps_spare && !srq.ring.is_loaded() => {
+                (srq.ring.free_slots() + 1).min(self.capacity())
+            }
             Self::Srq(srq) if srq.keeps_spare && !srq.ring.is_loaded() => {
                 (srq.ring.free_slots() + 1).min(self.capacity())
             }
@@ -181,35 +206,54 @@ impl RecvQueue {
         on_queue!(self, ring => unsafe { ring.data(slot) }, verbs => verbs.context(slot), nothing)
     }
 
-    /// Gives a slot back with its buffer.
+    /// Lends a slot: it is given back with its buffer when the batch ends, unless
+    /// [`release_lent`](Self::release_lent) takes the buffer out before.
     ///
     /// # Safety
-    /// `slot` is held, and no code uses its buffer.
+    /// `slot` is held, and no code uses its buffer when something is lent, posted or rung.
     #[inline(always)]
-    pub(super) unsafe fn recycle(&mut self, slot: u32) {
-        // SAFETY: the caller's `slot` is held, and no code uses its buffer.
-        on_queue!(self, ring => unsafe { ring.recycle(slot) }, verbs => verbs.recycle(slot), ());
+    pub(super) unsafe fn lend(&mut self, slot: u32) {
+        // SAFETY: the caller's `slot` is held, and no code uses its buffer when something is lent, posted or rung.
+        on_queue!(self, ring => unsafe { ring.lend_held(slot) }, verbs => verbs.recycle(slot), ());
+    }
+
+    /// Takes the buffer out of the slot that was lent last.
+    ///
+    /// # Safety
+    /// `slot` was lent, and nothing was posted, lent or rung since.
+    #[inline(always)]
+    pub(super) unsafe fn release_lent(&mut self, slot: u32) {
+        // SAFETY: the caller's `slot` was lent, and nothing was posted, lent or rung since.
+        on_queue!(self, ring => unsafe { ring.release_lent(slot) }, verbs => verbs.release_lent(slot), ());
     }
 
     /// Gives a slot back without its buffer.
     ///
     /// # Safety
-    /// `slot` is held.
+    /// `slot` is held, and no code uses the buffers of slots that were lent.
     #[inline(always)]
     pub(super) unsafe fn release(&mut self, slot: u32) {
-        // SAFETY: the caller's `slot` is held.
-        on_queue!(self, ring => unsafe { ring.release(slot) }, verbs => verbs.release(slot), ());
+        on_queue!(
+            self,
+            ring => {
+                ring.give_back();
+                // SAFETY: the caller's `slot` is held.
+                unsafe { ring.release(slot) }
+            },
+            verbs => verbs.release(slot),
+            ()
+        );
     }
 
     /// Describes another buffer in a slot.
     ///
     /// # Safety
-    /// `slot` is held, and the buffer is the queue's from now on.
+    /// `slot` is held or lent, and the buffer is the queue's from now on.
     #[inline(always)]
     pub(super) unsafe fn rewrite(&mut self, slot: u32, context: SlotContext, segment: DataSegment) {
         on_queue!(
             self,
-            // SAFETY: the caller's `slot` is held, and the buffer is the queue's from now on.
+            // SAFETY: the caller's `slot` is held or lent, and the buffer is the queue's from now on.
             ring => unsafe { ring.rewrite(slot, context, segment) },
             verbs => verbs.rewrite(slot, context),
             ()
@@ -233,25 +277,31 @@ impl RecvQueue {
         posted.map_err(|_| PostFailure::Full)
     }
 
-    /// Gives back the slot of the message that was lent last, and hands everything that was posted to the device.
-    /// Buffers that a failed queue pair does not take go back to their pools, as they do when it is destroyed.
-    ///
-    /// # Safety
-    /// `lent` is held, and no code uses its buffer.
+    /// Hands everything that was posted and given back to the device. Returns `true` if receives may wait for an older
+    /// one. Buffers that a failed queue pair does not take go back to their pools, as they do when it is destroyed.
     #[inline(always)]
-    pub(super) unsafe fn end_batch(&mut self, lent: Option<u32>) {
+    pub(super) fn end_batch(&mut self) -> bool {
         on_queue!(
             self,
             ring => {
-                if let Some(slot) = lent {
-                    // SAFETY: the caller's slot is held, and no code uses its buffer.
-                    unsafe { ring.recycle(slot) };
-                }
+                ring.give_back();
                 ring.ring_doorbell();
             },
-            verbs => verbs.end_batch(lent),
+            verbs => verbs.end_batch(),
             ()
         );
+        self.may_be_waiting()
+    }
+
+    /// Returns `false` if no receive waits for an older one.
+    #[inline(always)]
+    pub(super) const fn may_be_waiting(&self) -> bool {
+        matches!(self, Self::Ordered(srq) if srq.ring.may_be_waiting())
+    }
+
+    /// Returns the number of receives that wait for an older one to come back before they go to the device.
+    pub(crate) fn waiting(&self) -> u32 {
+        if let Self::Ordered(srq) = self { srq.ring.waiting() } else { 0 }
     }
 
     /// Hands everything that was posted to the device. On the verbs path, what the driver does not take goes to
@@ -260,7 +310,10 @@ impl RecvQueue {
     pub(super) fn ring_doorbell(&mut self, rejected: impl FnMut(SlotContext)) -> Result<(), PostFailure> {
         on_queue!(
             self,
-            ring => ring.ring_doorbell(),
+            ring => {
+                ring.give_back();
+                ring.ring_doorbell();
+            },
             verbs => return verbs.post_chain(rejected).1.map_err(|errno| match errno {
                 libc::ENOMEM => PostFailure::Full,
                 errno => PostFailure::Verbs(errno),
@@ -278,6 +331,7 @@ impl RecvQueue {
     /// Takes every receive back that is not held: the device has let go of the queue, or no code posts to it any more.
     pub(super) fn take_back(&mut self, each: impl FnMut(SlotContext)) {
         match self {
+            Self::Ordered(srq) => srq.ring.drain(each),
             Self::Srq(srq) => srq.ring.drain(each),
             Self::Rq(rq) => rq.ring.reset(each),
             Self::Verbs(verbs) => verbs.take_back(each),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::queue::RecvQueue;
 use super::verbs_queue::QueueObject;
-use super::{QueueEntry, Receiver};
+use super::{Only, QueueEntry, Receiver};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, RqId, SrqId};
 use crate::post_failure::GRH_SIZE;
@@ -40,19 +40,19 @@ impl Receiver {
         config.check(self.pd.context().attr())?;
         let (srq, max_wr) = Srq::create(&self.pd, config)?;
         // SAFETY: a fresh SRQ that no other code knows.
-        unsafe { self.add_srq(Arc::new(srq), max_wr, config.max_sge) }
+        unsafe { self.add_srq(Arc::new(srq), &SrqConfig { max_wr, ..config.clone() }) }
     }
 
     /// # Safety
     /// Nothing was posted to the SRQ, and no other code posts to it.
-    pub(super) unsafe fn add_srq(&mut self, srq: Arc<Srq>, max_wr: u32, max_sge: u32) -> Result<SrqId> {
+    pub(super) unsafe fn add_srq(&mut self, srq: Arc<Srq>, size: &SrqConfig) -> Result<SrqId> {
         // SAFETY: nothing was posted to the caller's SRQ, and no other code posts to it.
-        let id = unsafe { self.add(QueueObject::Srq(srq), max_wr, max_sge) }?;
+        let id = unsafe { self.add(QueueObject::Srq(srq), size) }?;
         trace_event!(
             device = self.pd.context().name(),
-            max_wr,
+            max_wr = size.max_wr,
             capacity = self.capacity(id),
-            max_sge,
+            max_sge = size.max_sge,
             "shared receive queue created"
         );
         Ok(SrqId(id))
@@ -125,7 +125,7 @@ impl Receiver {
     /// Nothing was posted to the receive queue, and no other code posts to it.
     unsafe fn add_rq(&mut self, qp: Arc<Qp>, max_wr: u32, max_sge: u32) -> Result<RqId> {
         // SAFETY: nothing was posted to the caller's receive queue, and no other code posts to it.
-        let id = unsafe { self.add(QueueObject::Rq(qp), max_wr, max_sge) }?;
+        let id = unsafe { self.add(QueueObject::Rq(qp), &SrqConfig::new(max_wr).max_sge(max_sge)) }?;
         trace_event!(
             qp_num = self.qp_of(id).map_or(0, |qp| qp.qp_num()),
             max_wr,
@@ -140,21 +140,21 @@ impl Receiver {
     ///
     /// # Safety
     /// Nothing was posted to the queue, and no other code posts to it.
-    unsafe fn add(&mut self, object: QueueObject, max_wr: u32, max_sge: u32) -> Result<QueueId> {
+    unsafe fn add(&mut self, object: QueueObject, size: &SrqConfig) -> Result<QueueId> {
         // A queue that is the only one so far is not noted where it needs a doorbell.
         self.end_batch();
         let closed = self.queues.iter().position(|entry| entry.queue.is_closed());
         let index = closed.unwrap_or(self.queues.len()) as u32;
         // SAFETY: nothing was posted to the caller's queue, and no other code posts to it.
-        let queue = unsafe { RecvQueue::new(self.mlx5dv(), object, index, max_wr, max_sge) };
+        let queue = unsafe { RecvQueue::new(self.mlx5dv(), object, index, size) };
         let queue = queue.map_err(|error| self.pd.context().not_direct(error))?;
         let capacity = u64::from(queue.capacity());
         self.cq.check_room(self.committed, capacity, "capacity in CqConfig::new")?;
         self.committed += capacity;
         let number = self.next_number;
         self.next_number = number.wrapping_add(1);
-        let (lent, unrung, datagrams) = (None, false, false);
-        let entry = QueueEntry { queue, number, lent, unrung, datagrams };
+        let entry = QueueEntry { queue, number, unrung: false, datagrams: false };
+        self.only = Only::Other;
         match self.queues.get_mut(index as usize) {
             Some(closed) => *closed = entry,
             None => {
@@ -169,6 +169,7 @@ impl Receiver {
 
     /// Gives up a queue that the device does not use any more.
     pub(super) fn close(&mut self, index: u32) {
+        self.only = Only::Other;
         let entry = &mut self.queues[index as usize];
         self.committed -= u64::from(entry.queue.capacity());
         entry.queue = RecvQueue::Closed;
@@ -179,11 +180,17 @@ impl Receiver {
         self.post_all_returned();
     }
 
-    /// Decides how many messages [`next`](Self::next) takes before it gives their receives back: so few that the
-    /// smallest queue keeps three quarters of its receives. 0 where each call has [more to do](Self::maintain).
+    /// Takes note of the [only queue](Only), and decides how many messages [`next`](Self::next) takes before it gives
+    /// their receives back: so few that the smallest queue keeps three quarters of its receives. 0 where each call has
+    /// [more to do](Self::maintain).
     pub(super) fn plan_upkeep(&mut self) {
         let open = self.queues.iter().filter(|entry| !entry.queue.is_closed());
         let smallest = open.map(|entry| entry.queue.capacity()).min().unwrap_or(0);
+        self.only = match &self.queues[..] {
+            [QueueEntry { queue: RecvQueue::Ordered(_), .. }] => Only::Ordered,
+            [QueueEntry { queue: RecvQueue::Rq(_), .. }] => Only::Rq,
+            _ => Only::Other,
+        };
         self.upkeep_after = if self.maintenance.is_some() { 0 } else { (smallest / 4).clamp(1, MOST_UPKEEP) };
     }
 

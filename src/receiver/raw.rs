@@ -90,7 +90,7 @@ impl Receiver {
         // SAFETY: the caller's `srq` outlives the receiver; nothing was posted to it, and no other code posts to it.
         unsafe {
             let srq = Arc::new(Srq::from_raw(self.pd(), srq));
-            self.add_srq(srq, config.max_wr, config.max_sge)
+            self.add_srq(srq, config)
         }
     }
 
@@ -103,7 +103,7 @@ impl Receiver {
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
     /// # use doorbell::{CqConfig, QpConfig, QueuePair, Receiver, SrqConfig};
     /// # let mut receiver = Receiver::new(&pd, &CqConfig::new(16))?;
-    /// # let srq = receiver.create_srq(&SrqConfig::new(15))?;
+    /// # let srq = receiver.create_srq(&SrqConfig::new(15).patience(0))?;
     /// # let config = QpConfig::rc().max_inline(64);
     /// # let mut qp = QueuePair::builder(&config).receive(&mut receiver, srq).build()?;
     /// # let mut peer_sender = doorbell::Sender::new(&pd, &CqConfig::new(512))?;
@@ -164,8 +164,11 @@ impl Receiver {
 /// ```
 /// # let mut world = doorbell_doc::World::new();
 /// # world.send(b"hello");
-/// # let (receiver, srq) = (&mut world.receiver, world.srq);
+/// # let receiver = &mut world.receiver;
+/// use doorbell::SrqConfig;
 /// use doorbell::raw::mlx5_ring::receive::ReceiveRing;
+///
+/// let srq = receiver.create_srq(&SrqConfig::new(15).patience(0))?;
 ///
 /// // SAFETY: nothing is posted or completed through the ring: it is only asked.
 /// if let Some(mut rings) = unsafe { receiver.as_direct() } {
@@ -179,15 +182,19 @@ pub struct DirectQueues<'a> {
 }
 
 impl DirectQueues<'_> {
-    /// Returns the completion queue and the ring of a shared receive queue.
+    /// Returns the completion queue and the ring of a shared receive queue, whose receives do not wait.
     ///
     /// # Errors
-    /// [`Error::Gone`] if the queue does not exist.
+    /// [`Error::Gone`] if the queue does not exist. [`Error::Unsupported`] if it has [patience](SrqConfig::patience).
     pub fn srq(&mut self, id: SrqId) -> Result<(&mut CompletionQueue, &mut SharedReceiveQueue<SlotContext>)> {
         self.receiver.find(id.0).ok_or(Error::Gone { what: "SRQ" })?;
         let Receiver { cq, queues, .. } = &mut *self.receiver;
         match (&mut cq.poller, &mut queues[id.0.index as usize].queue) {
             (Poller::Direct(direct), RecvQueue::Srq(srq)) => Ok((&mut direct.cq, &mut srq.ring)),
+            (_, RecvQueue::Ordered(_)) => Err(Error::Unsupported {
+                operation: "DirectQueues::srq",
+                when: "on an SRQ whose receives wait: create it with SrqConfig::patience(0)",
+            }),
             _ => unreachable!("an SRQ on the direct path is driven directly"),
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mlx5_ring::cq::CompletionQueue;
 use mlx5_ring::receive::{self, Completion, ReceiveRing};
 
 use super::Receiver;
@@ -267,21 +268,11 @@ impl Receiver {
         let queue = &mut queues[index as usize].queue;
         match &mut cq.poller {
             Poller::Direct(direct) => match queue {
-                RecvQueue::Srq(srq) => {
-                    direct.cq.purge(|cqe| {
-                        let of_qp = cqe.qpn() == qp_num;
-                        if of_qp {
-                            // SAFETY: a CQE of a QP on this SRQ, to which the receiver posts its buffers.
-                            let completion = unsafe { receive::complete(&mut srq.ring, cqe) };
-                            if let Completion::Message(slot) | Completion::Failed(slot) = completion {
-                                // SAFETY: completed just now; its buffer was not lent yet.
-                                unsafe { srq.ring.recycle(slot) };
-                            }
-                        }
-                        of_qp
-                    });
-                    srq.ring.ring_doorbell();
+                RecvQueue::Ordered(srq) => {
+                    post_again(&mut direct.cq, &mut srq.ring, qp_num);
+                    self.start_waiting();
                 }
+                RecvQueue::Srq(srq) => post_again(&mut direct.cq, &mut srq.ring, qp_num),
                 RecvQueue::Rq(rq) => {
                     direct.cq.purge(|cqe| cqe.qpn() == qp_num);
                     rq.ring.reset(put_back);
@@ -339,4 +330,22 @@ impl Receiver {
             self.qps.remove_departed();
         }
     }
+}
+
+/// Drops the CQEs of a QP on this SRQ, to which the receiver posts its buffers, and posts the receives again.
+fn post_again<Q: ReceiveRing>(cq: &mut CompletionQueue, ring: &mut Q, qp_num: u32) {
+    cq.purge(|cqe| {
+        let of_qp = cqe.qpn() == qp_num;
+        if of_qp {
+            // SAFETY: a CQE of a QP on this SRQ, to which the receiver posts its buffers.
+            let completion = unsafe { receive::complete(ring, cqe) };
+            if let Completion::Message(slot) | Completion::Failed(slot) = completion {
+                // SAFETY: completed just now; its buffer was not lent yet.
+                unsafe { ring.recycle(slot) };
+            }
+        }
+        of_qp
+    });
+    ring.give_back();
+    ring.ring_doorbell();
 }

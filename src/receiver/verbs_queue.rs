@@ -129,10 +129,17 @@ impl VerbsQueue {
         self.chain.push(slot);
     }
 
-    /// Gives back the slot of the message that was lent last, and posts the chain.
+    /// Takes the buffer out of the slot that was given back last.
     #[cold]
-    pub(super) fn end_batch(&mut self, lent: Option<u32>) {
-        self.chain.extend(lent);
+    pub(crate) fn release_lent(&mut self, slot: u32) {
+        let last = self.chain.pop();
+        debug_assert_eq!(last, Some(slot));
+        self.release(slot);
+    }
+
+    /// Posts the chain.
+    #[cold]
+    pub(super) fn end_batch(&mut self) {
         // SAFETY: [slot-owns], of a receive that was not posted.
         let _ = self.post_chain(|context| unsafe { context.into_buffers(0, drop) });
     }

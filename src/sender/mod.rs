@@ -3,7 +3,6 @@
 mod batch;
 mod blue_flame;
 mod completion;
-mod error;
 mod one;
 mod opaque;
 mod operation;
@@ -32,7 +31,6 @@ use crate::thread_domain::ThreadDomain;
 
 pub use batch::SendBatch;
 pub use completion::{SendCompletion, SendFailure};
-pub use error::NotSent;
 pub use one::Request;
 pub use payload::{BufferPart, Payload};
 pub use posting::Posting;

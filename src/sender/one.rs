@@ -1,12 +1,12 @@
 //! One request, whose doorbell rings at once.
 
 use super::Sender;
-use super::error::NotSent;
 use super::payload::Payload;
 use super::posting::Posting;
 use super::target::Target;
 use crate::ids::SqId;
 use crate::memory::RemoteRegion;
+use crate::not_sent::NotSent;
 use crate::qp::AddressHandle;
 use crate::refused::Refused;
 
@@ -24,12 +24,12 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// [`Refused`], which returns the payload.
+    /// [`Payload::Error`].
     #[inline(always)]
-    pub fn send<P: Payload>(&mut self, queue: impl Into<SqId>, payload: P) -> Result<(), Refused<P, NotSent>> {
+    pub fn send<P: Payload>(&mut self, queue: impl Into<SqId>, payload: P) -> Result<(), P::Error> {
         match self.post(queue) {
             Ok(request) => request.send(payload),
-            Err(reason) => Err(Refused { payload, reason }),
+            Err(reason) => Err(payload.refuse(reason)),
         }
     }
 
@@ -54,7 +54,7 @@ impl Sender {
 }
 
 /// One request, from [`Sender::post`]. Each method posts it and rings the doorbell, or refuses it with an error that
-/// returns its payload; [`Posting`] has the same methods for many.
+/// returns its buffers; [`Posting`] has the same methods for many.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -63,7 +63,7 @@ impl Sender {
 /// // The doorbell has rung before the arms run.
 /// match sender.post(queue)?.token(1).solicited().send(b"hello") {
 ///     Ok(()) => println!("on its way"),
-///     Err(refused) => println!("{refused}"),
+///     Err(error) => println!("{error}"),
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -74,17 +74,19 @@ pub struct Request<'a> {
 
 /// Declares methods that call those of [`Posting`] of the same name.
 macro_rules! requests {
-    ($($name:ident<$generic:ident: $bound:ident>($payload:ident: $type:ty $(, $argument:ident: $of:ty)*);)*) => {$(
+    ($($name:ident<$generic:ident: $bound:ident>(
+        $payload:ident: $type:ty $(, $argument:ident: $of:ty)*
+    ) -> $error:ty;)*) => {$(
         #[doc = concat!("See [`Posting::", stringify!($name), "`].")]
         ///
         /// # Errors
-        /// [`Refused`], which returns the payload.
+        #[doc = concat!("The errors of [`Posting::", stringify!($name), "`].")]
         #[inline(always)]
         pub fn $name<$generic: $bound>(
             mut self,
             $payload: $type,
             $($argument: $of),*
-        ) -> Result<(), Refused<$type, NotSent>> {
+        ) -> Result<(), $error> {
             self.posting.$name($payload, $($argument),*)
         }
     )*};
@@ -146,26 +148,26 @@ impl Request<'_> {
     /// See [`Posting::send_to`].
     ///
     /// # Errors
-    /// [`Refused`], which returns the payload.
+    /// [`Payload::Error`].
     #[inline(always)]
     pub fn send_to<P: Payload>(
         mut self,
         to: &AddressHandle,
         payload: P,
         imm: impl Into<Option<u32>>,
-    ) -> Result<(), Refused<P, NotSent>> {
+    ) -> Result<(), P::Error> {
         self.posting.send_to(to, payload, imm)
     }
 
     requests! {
-        send<P: Payload>(payload: P);
-        send_with_imm<P: Payload>(payload: P, imm: u32);
-        send_with_invalidate<P: Payload>(payload: P, rkey: u32);
-        send_frame<P: Payload>(payload: P, checksums: bool);
-        write<P: Payload>(payload: P, to: &RemoteRegion);
-        write_with_imm<P: Payload>(payload: P, to: &RemoteRegion, imm: u32);
-        read<B: Target>(buffer: B, from: &RemoteRegion);
-        fetch_add<B: Target>(buffer: B, at: &RemoteRegion, add: u64);
-        compare_swap<B: Target>(buffer: B, at: &RemoteRegion, compare: u64, swap: u64);
+        send<P: Payload>(payload: P) -> P::Error;
+        send_with_imm<P: Payload>(payload: P, imm: u32) -> P::Error;
+        send_with_invalidate<P: Payload>(payload: P, rkey: u32) -> P::Error;
+        send_frame<P: Payload>(payload: P, checksums: bool) -> P::Error;
+        write<P: Payload>(payload: P, to: &RemoteRegion) -> P::Error;
+        write_with_imm<P: Payload>(payload: P, to: &RemoteRegion, imm: u32) -> P::Error;
+        read<B: Target>(buffer: B, from: &RemoteRegion) -> Refused<B>;
+        fetch_add<B: Target>(buffer: B, at: &RemoteRegion, add: u64) -> Refused<B>;
+        compare_swap<B: Target>(buffer: B, at: &RemoteRegion, compare: u64, swap: u64) -> Refused<B>;
     }
 }

@@ -3,10 +3,14 @@
 
 use mlx5_ring::sge::Sge;
 
-use super::payload::{Answer, sealed};
+use super::payload::{Answer, Payload, refused, sealed};
 use super::request::{Gathered, WorkRequest};
 use crate::memory::OpaqueBuffer;
+use crate::not_sent::NotSent;
 use crate::pd::DomainId;
+use crate::refused::Refused;
+
+refused! { (<const N: usize>) [OpaqueBuffer; N] }
 
 impl<const N: usize> sealed::Payload for [OpaqueBuffer; N] {
     const IS_READABLE: bool = false;
@@ -88,6 +92,8 @@ impl Piece for Answer<OpaqueBuffer> {
 
 macro_rules! one_piece {
     ($($piece:ty)*) => {$(
+        refused! { () $piece }
+
         impl sealed::Payload for $piece {
             const IS_READABLE: bool = false;
             type Sges = [Sge; 1];

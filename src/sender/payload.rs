@@ -1,13 +1,16 @@
 //! Payload of a request.
 
 use std::collections::Bound;
+use std::error::Error;
 use std::ops::RangeBounds;
 
 use mlx5_ring::sge::Sge;
 
 use super::request::{self, Gathered, WorkRequest};
 use crate::memory::Buffer;
+use crate::not_sent::NotSent;
 use crate::pd::DomainId;
+use crate::refused::Refused;
 
 /// Payload of a request: bytes, buffers, or parts of buffers.
 ///
@@ -31,9 +34,14 @@ use crate::pd::DomainId;
 /// sender.send(queue, [0; 2].map(|_| pool.take().expect("a free buffer")))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub trait Payload: sealed::Payload {}
+pub trait Payload: sealed::Payload + Sized {
+    /// Error of a refused request: [`NotSent`] for bytes, which are the caller's, and [`Refused`] with the payload for
+    /// buffers.
+    type Error: Error + Into<NotSent> + Send + Sync + 'static;
 
-impl<P: sealed::Payload> Payload for P {}
+    /// Returns the error of a request with this payload that was not posted.
+    fn refuse(self, reason: NotSent) -> Self::Error;
+}
 
 pub(super) mod sealed {
     use super::{DomainId, Gathered, Sge, WorkRequest};
@@ -201,8 +209,26 @@ impl Piece for Answer {
     }
 }
 
+/// Declares payloads that a refused request gives back.
+macro_rules! refused {
+    ($(($($parameter:tt)*) $payload:ty),*) => {$(
+        impl $($parameter)* Payload for $payload {
+            type Error = Refused<Self>;
+
+            #[inline(always)]
+            fn refuse(self, reason: NotSent) -> Refused<Self> {
+                Refused { payload: self, reason }
+            }
+        }
+    )*};
+}
+
+pub(super) use refused;
+
 macro_rules! one_piece {
     ($($piece:ty)*) => {$(
+        refused! { () $piece, (<const N: usize>) [$piece; N] }
+
         impl sealed::Payload for $piece {
             type Sges = [Sge; 1];
 
@@ -280,6 +306,15 @@ one_piece! { Buffer BufferPart Answer }
 
 macro_rules! inline {
     ($(($($parameter:tt)*) $bytes:ty),*) => {$(
+        impl $($parameter)* Payload for $bytes {
+            type Error = NotSent;
+
+            #[inline(always)]
+            fn refuse(self, reason: NotSent) -> NotSent {
+                reason
+            }
+        }
+
         impl $($parameter)* sealed::Payload for $bytes {
             type Sges = [Sge; 0];
 

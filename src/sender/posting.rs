@@ -6,7 +6,6 @@ use mlx5_ring::sq::{Flags, Immediate};
 use mlx5_wire::eth::INLINE_L2_HEADER;
 
 use super::Sender;
-use super::error::NotSent;
 use super::operation::{self, Operation};
 use super::payload::Payload;
 use super::queue::{DirectSq, Entry, SendRing};
@@ -14,6 +13,7 @@ use super::target::Target;
 use super::verbs;
 use crate::ids::SqId;
 use crate::memory::RemoteRegion;
+use crate::not_sent::NotSent;
 use crate::pd::DomainId;
 use crate::qp::AddressHandle;
 use crate::refused::Refused;
@@ -141,27 +141,27 @@ impl Posting<'_> {
     /// Sends a message.
     ///
     /// # Errors
-    /// [`Refused`] with the payload.
+    /// [`Payload::Error`].
     #[inline(always)]
-    pub fn send<P: Payload>(&mut self, payload: P) -> Result<(), Refused<P, NotSent>> {
+    pub fn send<P: Payload>(&mut self, payload: P) -> Result<(), P::Error> {
         self.gather(Operation::Send(Immediate::None), payload)
     }
 
     /// Sends a message with immediate data, which the peer's completion returns as the same number.
     ///
     /// # Errors
-    /// [`Refused`] with the payload.
+    /// [`Payload::Error`].
     #[inline(always)]
-    pub fn send_with_imm<P: Payload>(&mut self, payload: P, imm: u32) -> Result<(), Refused<P, NotSent>> {
+    pub fn send_with_imm<P: Payload>(&mut self, payload: P, imm: u32) -> Result<(), P::Error> {
         self.gather(Operation::Send(Immediate::Data(imm)), payload)
     }
 
     /// Sends a message and invalidates a remote key of the peer.
     ///
     /// # Errors
-    /// [`Refused`] with the payload.
+    /// [`Payload::Error`].
     #[inline(always)]
-    pub fn send_with_invalidate<P: Payload>(&mut self, payload: P, rkey: u32) -> Result<(), Refused<P, NotSent>> {
+    pub fn send_with_invalidate<P: Payload>(&mut self, payload: P, rkey: u32) -> Result<(), P::Error> {
         self.gather(Operation::Send(Immediate::Invalidate(rkey)), payload)
     }
 
@@ -178,14 +178,14 @@ impl Posting<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`Refused`] with the payload.
+    /// [`Payload::Error`].
     #[inline(always)]
     pub fn send_to<P: Payload>(
         &mut self,
         to: &AddressHandle,
         payload: P,
         imm: impl Into<Option<u32>>,
-    ) -> Result<(), Refused<P, NotSent>> {
+    ) -> Result<(), P::Error> {
         self.gather(Operation::SendTo(to, imm.into()), payload)
     }
 
@@ -200,9 +200,9 @@ impl Posting<'_> {
     /// [`FrameReceiver`](crate::frames::FrameReceiver).
     ///
     /// # Errors
-    /// [`Refused`], which returns the payload; [`NotSent::Runt`] for a frame of fewer than 19 bytes.
+    /// [`Payload::Error`]; [`NotSent::Runt`] for a frame of fewer than 19 bytes.
     #[inline(always)]
-    pub fn send_frame<P: Payload>(&mut self, payload: P, checksums: bool) -> Result<(), Refused<P, NotSent>> {
+    pub fn send_frame<P: Payload>(&mut self, payload: P, checksums: bool) -> Result<(), P::Error> {
         const { assert!(P::IS_READABLE, "the header of a frame is copied into the WQE: send a Buffer or bytes") }
         self.gather(Operation::Frame { checksums }, payload)
     }
@@ -210,9 +210,9 @@ impl Posting<'_> {
     /// Writes the payload to the first bytes of the peer's memory (RDMA WRITE).
     ///
     /// # Errors
-    /// [`Refused`] with the payload.
+    /// [`Payload::Error`].
     #[inline(always)]
-    pub fn write<P: Payload>(&mut self, payload: P, to: &RemoteRegion) -> Result<(), Refused<P, NotSent>> {
+    pub fn write<P: Payload>(&mut self, payload: P, to: &RemoteRegion) -> Result<(), P::Error> {
         self.write_to(payload, to, None)
     }
 
@@ -220,24 +220,14 @@ impl Posting<'_> {
     /// which uses a posted receive.
     ///
     /// # Errors
-    /// [`Refused`] with the payload.
+    /// [`Payload::Error`].
     #[inline(always)]
-    pub fn write_with_imm<P: Payload>(
-        &mut self,
-        payload: P,
-        to: &RemoteRegion,
-        imm: u32,
-    ) -> Result<(), Refused<P, NotSent>> {
+    pub fn write_with_imm<P: Payload>(&mut self, payload: P, to: &RemoteRegion, imm: u32) -> Result<(), P::Error> {
         self.write_to(payload, to, Some(imm))
     }
 
     #[inline(always)]
-    fn write_to<P: Payload>(
-        &mut self,
-        payload: P,
-        to: &RemoteRegion,
-        imm: Option<u32>,
-    ) -> Result<(), Refused<P, NotSent>> {
+    fn write_to<P: Payload>(&mut self, payload: P, to: &RemoteRegion, imm: Option<u32>) -> Result<(), P::Error> {
         let (len, max) = (payload.bytes(), to.len());
         if len > max {
             return refuse(payload, NotSent::OutOfBounds { len, max });
@@ -270,7 +260,7 @@ impl Posting<'_> {
     /// # Errors
     /// [`Refused`] with the buffer.
     #[inline(always)]
-    pub fn read<B: Target>(&mut self, buffer: B, from: &RemoteRegion) -> Result<(), Refused<B, NotSent>> {
+    pub fn read<B: Target>(&mut self, buffer: B, from: &RemoteRegion) -> Result<(), Refused<B>> {
         self.fetch(Operation::Read(from.remote()), buffer, from.len())
     }
 
@@ -292,7 +282,7 @@ impl Posting<'_> {
     /// # Errors
     /// [`Refused`] with the buffer.
     #[inline(always)]
-    pub fn fetch_add<B: Target>(&mut self, buffer: B, at: &RemoteRegion, add: u64) -> Result<(), Refused<B, NotSent>> {
+    pub fn fetch_add<B: Target>(&mut self, buffer: B, at: &RemoteRegion, add: u64) -> Result<(), Refused<B>> {
         self.atomic(Operation::FetchAdd(at.remote(), add), buffer, at)
     }
 
@@ -308,29 +298,24 @@ impl Posting<'_> {
         at: &RemoteRegion,
         compare: u64,
         swap: u64,
-    ) -> Result<(), Refused<B, NotSent>> {
+    ) -> Result<(), Refused<B>> {
         self.atomic(Operation::CompareSwap(at.remote(), [compare, swap]), buffer, at)
     }
 
     #[inline(always)]
-    fn atomic<B: Target>(
-        &mut self,
-        operation: Operation<'_>,
-        buffer: B,
-        at: &RemoteRegion,
-    ) -> Result<(), Refused<B, NotSent>> {
+    fn atomic<B: Target>(&mut self, operation: Operation<'_>, buffer: B, at: &RemoteRegion) -> Result<(), Refused<B>> {
         if !at.is_a_number() {
-            return refuse(buffer, NotSent::NotANumber);
+            return refuse_answer(buffer, NotSent::NotANumber);
         }
         self.fetch(operation, buffer, size_of::<u64>())
     }
 
     /// Posts a request whose answer of `len` bytes goes into `buffer`.
     #[inline(always)]
-    fn fetch<B: Target>(&mut self, operation: Operation<'_>, buffer: B, len: usize) -> Result<(), Refused<B, NotSent>> {
-        let max = buffer.capacity();
-        if len > max {
-            return refuse(buffer, NotSent::TooLong { len, max });
+    fn fetch<B: Target>(&mut self, operation: Operation<'_>, buffer: B, len: usize) -> Result<(), Refused<B>> {
+        let capacity = buffer.capacity();
+        if len > capacity {
+            return refuse_answer(buffer, NotSent::BufferTooSmall { len, capacity });
         }
         self.gather(operation, buffer.answer(len as u32))
             .map_err(|error| Refused { payload: B::back(error.payload), reason: error.reason })
@@ -338,7 +323,7 @@ impl Posting<'_> {
 
     /// Posts a request that uses the memory of `payload`.
     #[inline(always)]
-    fn gather<P: Payload>(&mut self, operation: Operation<'_>, payload: P) -> Result<(), Refused<P, NotSent>> {
+    fn gather<P: Payload>(&mut self, operation: Operation<'_>, payload: P) -> Result<(), P::Error> {
         let (flags, token) = (self.flags, self.token);
         (self.flags, self.token) = (Flags::NONE, 0);
         if let Err(reason) = self.check(operation, &payload) {
@@ -398,9 +383,10 @@ impl Posting<'_> {
             }
             _ => {}
         }
-        let max = if payload.inline().is_some() { limits.inline } else { limits.bytes };
+        let is_inline = payload.inline().is_some();
+        let max = if is_inline { limits.inline } else { limits.bytes };
         if len > max {
-            return Err(NotSent::TooLong { len, max });
+            return Err(if is_inline { NotSent::InlineTooLong { len, max } } else { NotSent::TooLong { len, max } });
         }
         let buffers = payload.sges().as_ref().len();
         if buffers > 1 && buffers > limits.buffers {
@@ -420,6 +406,11 @@ impl Drop for Posting<'_> {
 }
 
 #[cold]
-fn refuse<P>(payload: P, reason: NotSent) -> Result<(), Refused<P, NotSent>> {
+fn refuse<P: Payload>(payload: P, reason: NotSent) -> Result<(), P::Error> {
+    Err(payload.refuse(reason))
+}
+
+#[cold]
+fn refuse_answer<B>(payload: B, reason: NotSent) -> Result<(), Refused<B>> {
     Err(Refused { payload, reason })
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use mlx5_ring::sq::{self, Flags, Immediate, PostError, Record, SendQueue};
 use rdma_core_sys::{self as sys, Mlx5dv};
 
-use super::error::NotSent;
 use super::operation::Transport;
 use super::request::{Gathered, WorkRequest};
 use super::verbs::VerbsSq;
 use crate::ids::SqId;
 use crate::mlx5::{self, Storage};
+use crate::not_sent::NotSent;
 use crate::path::NotDirect;
 use crate::qp::Qp;
 
@@ -61,7 +61,7 @@ impl Limits {
         match error {
             PostError::Full => NotSent::Full,
             PostError::TooLong => NotSent::TooManyBuffers { max: self.buffers },
-            PostError::InlineTooLong => NotSent::TooLong { len, max: self.inline },
+            PostError::InlineTooLong => NotSent::InlineTooLong { len, max: self.inline },
             PostError::SgeTooLong => NotSent::TooLong { len, max: 0x7fff_ffff },
         }
     }

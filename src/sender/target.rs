@@ -10,7 +10,7 @@ use crate::memory::{Buffer, OpaqueBuffer};
 /// # let mut world = doorbell_doc::World::new();
 /// # let (queue, pool, remote) = (world.queue(), world.pool.clone(), world.remote());
 /// # let sender = &mut world.sender;
-/// use doorbell::{NotSent, Refused, RemoteRegion, Sender, SqId, Target};
+/// use doorbell::{Refused, RemoteRegion, Sender, SqId, Target};
 ///
 /// /// Reads a record into whatever buffer the caller has.
 /// fn read<B: Target>(
@@ -18,7 +18,7 @@ use crate::memory::{Buffer, OpaqueBuffer};
 ///     queue: SqId,
 ///     buffer: B,
 ///     record: &RemoteRegion,
-/// ) -> Result<(), Refused<B, NotSent>> {
+/// ) -> Result<(), Refused<B>> {
 ///     match sender.post(queue) {
 ///         Ok(request) => request.read(buffer, record),
 ///         Err(reason) => Err(Refused { payload: buffer, reason }),
@@ -35,10 +35,11 @@ impl<B: sealed::Target> Target for B {}
 
 pub(super) mod sealed {
     use super::Payload;
+    use crate::refused::Refused;
 
     pub trait Target: Sized {
         /// The buffer as the payload of a request.
-        type Answer: Payload;
+        type Answer: Payload<Error = Refused<Self::Answer>>;
         fn capacity(&self) -> usize;
         /// Makes the payload of a request whose answer has `len` bytes.
         fn answer(self, len: u32) -> Self::Answer;

@@ -8,11 +8,11 @@ use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{Flags, Immediate, Record, Run};
 use rdma_core_sys as sys;
 
-use super::error::NotSent;
 use super::operation::Operation;
 use super::payload::Payload;
 use super::request::WorkRequest;
 use crate::mlx5::Storage;
+use crate::not_sent::NotSent;
 use crate::qp::{AddressHandle, Qp};
 
 /// Most SGEs of a request.

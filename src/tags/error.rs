@@ -1,7 +1,7 @@
 //! Errors of receives and sends.
 
 use crate::debug_is_display::debug_is_display;
-use crate::sender::NotSent;
+use crate::not_sent::NotSent;
 use crate::status::WcStatus;
 
 /// Why a tagged receive was not posted.

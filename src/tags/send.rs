@@ -9,8 +9,9 @@ use super::message::TaggedBuffer;
 use super::peer::Peer;
 use super::work::{Posted, Work};
 use crate::memory::{Buffer, RemoteRegion};
+use crate::not_sent::NotSent;
 use crate::refused::Refused;
-use crate::sender::{NotSent, Payload, Sender};
+use crate::sender::{Payload, Sender};
 use crate::status::WcStatus;
 
 /// A send, read or FIN that has completed.
@@ -39,10 +40,10 @@ impl Peer {
         id: PeerId,
         payload: P,
         posted: Posted,
-    ) -> Result<(), Refused<P, NotSent>> {
+    ) -> Result<(), P::Error> {
         match sender.post(self.queue) {
             Ok(request) => request.token(id.token()).send(payload)?,
-            Err(reason) => return Err(Refused { payload, reason }),
+            Err(reason) => return Err(payload.refuse(reason)),
         }
         self.posted.push_back(posted);
         Ok(())
@@ -166,7 +167,7 @@ impl TagMatchingSrq {
                 self.next_send += 1;
                 Ok(send)
             }
-            Err(Refused { reason, .. }) => match self.offers.withdraw(&message) {
+            Err(reason) => match self.offers.withdraw(&message) {
                 Some((buffer, _)) => Err(Refused { payload: buffer, reason: NotSentTagged::Queue(reason) }),
                 None => Ok(send),
             },
@@ -221,7 +222,7 @@ impl TagMatchingSrq {
                 while let Some(work) = backlog.pop_front() {
                     posting.token(id.token());
                     let result = match work {
-                        Work::Fin(message) => posting.send(&message).map(|()| Posted::Fin).map_err(|e| e.reason),
+                        Work::Fin(message) => posting.send(&message).map(|()| Posted::Fin),
                         Work::Read { receive, offer, memory } => {
                             let buffer = &mut receives.get_mut(receive).map(|r| &mut r.buffer);
                             let Some(to) = buffer.as_mut().and_then(|buffer| buffer.take()) else {

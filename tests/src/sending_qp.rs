@@ -3,8 +3,8 @@
 use std::ops::{Deref, DerefMut};
 
 use doorbell::{
-    AddressHandle, CqConfig, NotSent, Path, Payload, QpConfig, QpEnd, QueuePair, ReceiveFrom, Receiver, Refused,
-    RemoteRegion, Request, Sender, SqId,
+    AddressHandle, CqConfig, NotSent, Path, Payload, QpConfig, QpEnd, QueuePair, ReceiveFrom, Receiver, RemoteRegion,
+    Request, Sender, SqId,
 };
 
 use crate::sent::Sent;
@@ -45,18 +45,18 @@ impl SendingQp {
     fn post<P: Payload>(
         &mut self,
         payload: P,
-        post: impl FnOnce(Request<'_>, P) -> Result<(), Refused<P, NotSent>>,
-    ) -> Result<(), Refused<P, NotSent>> {
+        post: impl FnOnce(Request<'_>, P) -> Result<(), P::Error>,
+    ) -> Result<(), P::Error> {
         match self.sender.post(self.queue()) {
             Ok(request) => post(request, payload)?,
-            Err(reason) => return Err(Refused { payload, reason }),
+            Err(reason) => return Err(payload.refuse(reason)),
         }
         self.outstanding += 1;
         Ok(())
     }
 
     /// Sends a message, with immediate data or without.
-    pub fn send<P: Payload>(&mut self, payload: P, imm: Option<u32>) -> Result<(), Refused<P, NotSent>> {
+    pub fn send<P: Payload>(&mut self, payload: P, imm: Option<u32>) -> Result<(), P::Error> {
         self.post(payload, |request, payload| match imm {
             Some(imm) => request.send_with_imm(payload, imm),
             None => request.send(payload),
@@ -65,21 +65,16 @@ impl SendingQp {
 
     /// Sends bytes that are copied.
     pub fn send_inline(&mut self, bytes: &[u8], imm: Option<u32>) -> Result<(), NotSent> {
-        self.send(bytes, imm).map_err(|error| error.reason)
+        self.send(bytes, imm)
     }
 
     /// Writes to memory of the peer.
-    pub fn write<P: Payload>(&mut self, payload: P, to: &RemoteRegion) -> Result<(), Refused<P, NotSent>> {
+    pub fn write<P: Payload>(&mut self, payload: P, to: &RemoteRegion) -> Result<(), P::Error> {
         self.post(payload, |request, payload| request.write(payload, to))
     }
 
     /// Sends a datagram.
-    pub fn send_to<P: Payload>(
-        &mut self,
-        payload: P,
-        to: &AddressHandle,
-        imm: Option<u32>,
-    ) -> Result<(), Refused<P, NotSent>> {
+    pub fn send_to<P: Payload>(&mut self, payload: P, to: &AddressHandle, imm: Option<u32>) -> Result<(), P::Error> {
         self.post(payload, |request, payload| request.send_to(to, payload, imm))
     }
 

@@ -37,10 +37,20 @@ impl World<SrqId> {
 
     /// The same, with room for `max_sge` buffers in each receive, and queue pairs like `config`.
     pub fn with(max_wr: u32, max_sge: u32, qps: u32, buffer_size: u32, config: QpConfig) -> Self {
+        Self::on(max_wr, &SrqConfig::new(max_wr).max_sge(max_sge), qps, buffer_size, config)
+    }
+
+    /// The same, on an SRQ whose receives do not wait: its ring is at hand, and peers can count on every receive.
+    pub fn without_patience(max_wr: u32, max_sge: u32, qps: u32, buffer_size: u32) -> Self {
+        let srq = SrqConfig::new(max_wr).max_sge(max_sge).patience(0);
+        Self::on(max_wr, &srq, qps, buffer_size, QpConfig::rc())
+    }
+
+    fn on(max_wr: u32, srq: &SrqConfig, qps: u32, buffer_size: u32, config: QpConfig) -> Self {
         let pd = device::pd();
         // As many as the SRQ has receives, and not one more.
         let mut receiver = device::receiver(&pd, (max_wr + 1).next_power_of_two() - 1);
-        let queue = receiver.create_srq(&SrqConfig::new(max_wr).max_sge(max_sge)).unwrap();
+        let queue = receiver.create_srq(srq).unwrap();
         let pool = BufferPool::new(&pd, &PoolConfig::new(2 * receiver.capacity(queue), buffer_size)).unwrap();
         let config = config.min_rnr_timer(QUICK);
         let (near, peers) = Peers::connect(&pd, &mut receiver, &config, queue, qps, buffer_size);

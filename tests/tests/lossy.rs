@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use doorbell::{Buffer, CqConfig, NotSent, Posting, QpConfig, Refused, RemoteRegion};
+use doorbell::{Buffer, CqConfig, NotSent, Posting, QpConfig, RemoteRegion};
 use doorbell_tests::sending::Sending;
 use doorbell_tests::{message, receiving};
 use fastrand::Rng;
@@ -129,18 +129,18 @@ impl Connection {
     }
 
     /// Counts a request that needs a receive.
-    fn message<P>(&mut self, posted: Result<(), Refused<P, NotSent>>) -> bool {
+    fn message(&mut self, posted: Result<(), impl Into<NotSent>>) -> bool {
         let posted = is_posted(posted);
         self.sent += u64::from(posted);
         posted
     }
 }
 
-fn is_posted<P>(posted: Result<(), Refused<P, NotSent>>) -> bool {
-    match posted {
+fn is_posted(posted: Result<(), impl Into<NotSent>>) -> bool {
+    match posted.map_err(Into::into) {
         Ok(()) => true,
-        Err(Refused { reason: NotSent::Full, .. }) => false,
-        Err(error) => panic!("{}", error.reason),
+        Err(NotSent::Full) => false,
+        Err(error) => panic!("{error}"),
     }
 }
 

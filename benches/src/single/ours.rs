@@ -24,11 +24,11 @@ struct Safe {
 }
 
 impl Safe {
-    fn new(world: &World) -> Self {
+    fn new(world: &World, size: &SrqConfig) -> Self {
         let cq = |capacity| CqConfig::new(capacity).path(Path::Direct);
         let mut receiver = Receiver::new(&world.pd, &cq(RECEIVES)).expect("a receiver");
         let mut sender = Sender::new(&world.pd, &cq(256)).expect("a sender");
-        let srq = receiver.create_srq(&SrqConfig::new(RECEIVES)).expect("an SRQ");
+        let srq = receiver.create_srq(size).expect("an SRQ");
         let config = QpConfig::rc().sends(64).max_inline(LEN as u32).max_unsignaled(UNSIGNALED as u32 - 1);
         let qp = QueuePair::builder(&config).receive(&mut receiver, srq).send(&mut sender).build();
         let mut qp = qp.expect("a queue pair");
@@ -82,7 +82,7 @@ impl Single for Safe {
 }
 
 pub(super) fn safe(world: &World) -> Costs {
-    let mut safe = Safe::new(world);
+    let mut safe = Safe::new(world, &SrqConfig::new(RECEIVES));
     let pool = BufferPool::new(&world.pd, &PoolConfig::new(RECEIVES + 1, BUFFER)).expect("a pool");
     safe.receiver.fill(safe.srq, &pool).expect("room");
     measure(world, &mut safe)
@@ -158,7 +158,7 @@ impl Single for Rings<'_> {
 }
 
 pub(super) fn rings(world: &World) -> Costs {
-    let Safe { mut receiver, mut sender, queue, srq, _qp } = Safe::new(world);
+    let Safe { mut receiver, mut sender, queue, srq, _qp } = Safe::new(world, &SrqConfig::new(RECEIVES).patience(0));
     let memory = world.memory(RECEIVES);
     // SAFETY: only the rings are used from here on.
     let sends = unsafe { sender.as_direct(queue) };

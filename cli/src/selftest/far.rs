@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use doorbell::{
     AddressHandle, BufferPool, CqConfig, NotSent, Path, PoolConfig, Posting, ProtectionDomain, QpAddress, QpConfig,
-    QueuePair, Receiver, Refused, RemoteRegion, RqConfig, Sender, WcStatus,
+    QueuePair, Receiver, RemoteRegion, RqConfig, Sender, WcStatus,
 };
 
 use super::lab::Lab;
@@ -145,22 +145,16 @@ impl LocalFar {
     }
 }
 
-fn send(
-    posting: &mut Posting<'_>,
-    to: Option<&AddressHandle>,
-    bytes: &[u8],
-    imm: Option<u32>,
-) -> Result<(), Refused<(), NotSent>> {
-    let done = match (to, imm) {
+fn send(posting: &mut Posting<'_>, to: Option<&AddressHandle>, bytes: &[u8], imm: Option<u32>) -> Result<(), NotSent> {
+    match (to, imm) {
         (Some(to), imm) => posting.send_to(to, bytes, imm),
         (None, Some(imm)) => posting.send_with_imm(bytes, imm),
         (None, None) => posting.send(bytes),
-    };
-    done.map_err(|error| Refused { reason: error.reason, payload: () })
+    }
 }
 
-fn posted<P>(done: Result<(), Refused<P, NotSent>>) -> Result<(), Stop> {
-    Ok(done.map_err(|error| error.reason)?)
+fn posted(done: Result<(), impl Into<NotSent>>) -> Result<(), Stop> {
+    Ok(done.map_err(Into::into)?)
 }
 
 impl Drop for LocalFar {

@@ -96,7 +96,7 @@ impl Source {
         let mut buffer = self.pool.take().ok_or("no buffer")?;
         buffer.extend_from_slice(frame);
         let queue = self.frames.send_queue().ok_or("no send queue")?;
-        self.sender.post(queue)?.send_frame(buffer, false).map_err(|error| error.reason)?;
+        self.sender.post(queue)?.send_frame(buffer, false)?;
         let patience = Patience::new();
         let seen = loop {
             if let Some(seen) = arrived(receivers)? {

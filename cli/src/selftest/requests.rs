@@ -159,7 +159,7 @@ impl Connection {
 /// Posts a request whose payload needs not come back if it is refused.
 macro_rules! post {
     ($connection:ident, $($request:tt)*) => {
-        $connection.post(|posting| posting.$($request)*.map_err(|error| error.reason))?
+        $connection.post(|posting| posting.$($request)*.map_err(NotSent::from))?
     };
 }
 
@@ -220,8 +220,8 @@ fn fence(lab: &mut Lab) -> Result<String, Stop> {
         c.memory.write(0, &old);
         let (into, new) = (c.buffer(b"")?, c.buffer(&payload(!round, BYTES))?);
         let mut posting = c.post_many()?;
-        posting.token(1).read(into, &all).map_err(|error| error.reason)?;
-        posting.token(2).fence().write(new, &all).map_err(|error| error.reason)?;
+        posting.token(1).read(into, &all)?;
+        posting.token(2).fence().write(new, &all)?;
         drop(posting);
         let read = c.done()?;
         if read != (Done { token: 1, status: WcStatus::SUCCESS, bytes: vec![old] }) {
@@ -280,9 +280,9 @@ fn flushed(lab: &mut Lab) -> Result<String, Stop> {
     let wrong = RemoteRegion::new(c.memory.region().addr(), 8, c.memory.region().rkey() ^ 0xff00);
     let mut posting = c.post_many()?;
     // With one doorbell, so that only the last has a CQE of its own.
-    posting.token(0).write(b"nowhere.", &wrong).map_err(|error| error.reason)?;
+    posting.token(0).write(b"nowhere.", &wrong)?;
     for token in 1..=BEHIND {
-        posting.token(token).send(b"behind").map_err(|error| error.reason)?;
+        posting.token(token).send(b"behind")?;
     }
     drop(posting);
     for token in 0..=BEHIND {

@@ -55,7 +55,7 @@ impl TwoWay {
         self.completed(2 * BATCH - count)?;
         let mut posting = self.sender.post_many(self.qp.send_queue().ok_or(NotSent::NoQueue)?)?;
         for _ in 0..count {
-            posting.send(MESSAGE).map_err(|error| error.reason)?;
+            posting.send(MESSAGE)?;
         }
         self.outstanding += count;
         Ok(())

@@ -62,6 +62,15 @@ impl LastWord {
         self.op_own() ^ owner == op_own
     }
 
+    /// Returns `true` for a CQE that the device has not written yet, on a lap with this owner bit: as
+    /// [`kind`](Self::kind) says, without the table.
+    #[inline(always)]
+    pub(crate) const fn is_pending(self, owner: u8) -> bool {
+        const { assert!(cqe::OWNER == 1 && matches!(CqeOpcode::from_bits(15), CqeOpcode::Invalid)) }
+        // One comparison finds both the wrong owner bit, which becomes the largest, and the largest opcode.
+        (self.op_own() ^ owner).rotate_right(1) >= 0xf0 >> 1
+    }
+
     #[inline(always)]
     const fn wqe_counter(self) -> u16 {
         let [upper, lower, ..] = self.0.to_ne_bytes();

@@ -164,6 +164,23 @@ impl CompletionQueue {
         self.arrived_at(self.next, self.owner)
     }
 
+    /// As [`peek`](Self::peek), and cheaper if the CQE has this `op_own` except for the owner bit, or has not arrived.
+    #[inline(always)]
+    pub fn peek_likely(&self, op_own: u8) -> Option<Cqe<'_>> {
+        // SAFETY: the next CQE of the buffer.
+        let last_word = unsafe { LastWord::read(self.next) };
+        let kind = if last_word.is(op_own, self.owner) {
+            kind(op_own)
+        } else if last_word.is_pending(self.owner) {
+            return None;
+        } else {
+            last_word.kind(self.owner)
+        };
+        barrier::owner_before_cqe();
+        // SAFETY: the owner bit says that it is software's.
+        Some(unsafe { Cqe::new(self.next, last_word, kind, self.stride) })
+    }
+
     /// Returns the next CQE, without taking it, if it has arrived and has this `op_own` except for the owner bit:
     /// [`REQUESTER`](crate::completion::REQUESTER) or [`SEND`](crate::completion::SEND), say. A caller that expects one
     /// opcode compares one byte, where [`peek`](Self::peek) finds out what came.

@@ -1,10 +1,11 @@
 //! The rings of an mlx5 device over raw memory: how WQEs and CQEs are handed over.
 //!
-//! One file per ring, named after the ring: [`rq::ReceiveQueue`], [`srq::SharedReceiveQueue`], [`frames::FrameQueue`],
-//! [`cq::CompletionQueue`], [`sq::SendQueue`], and [`tag_list::TagList`] on the same basic blocks; [`receive`] has what
-//! the two receive queues share, [`arm::CqDoorbell`] asks for an event. Nothing here allocates, makes a system call or
-//! knows of libibverbs: the constructors take the pointers that `mlx5dv_init_obj` hands out, and storage of the
-//! caller's for what software must remember of each slot.
+//! One file per ring, named after the ring: [`rq::ReceiveQueue`], [`srq::SharedReceiveQueue`],
+//! [`ordered::OrderedReceiveQueue`], [`frames::FrameQueue`], [`cq::CompletionQueue`], [`sq::SendQueue`], and
+//! [`tag_list::TagList`] on the same basic blocks; [`receive`] has what the three receive queues share,
+//! [`arm::CqDoorbell`] asks for an event. Nothing here allocates, makes a system call or knows of libibverbs: the
+//! constructors take the pointers that `mlx5dv_init_obj` hands out, and storage of the caller's for what software must
+//! remember of each slot.
 //!
 //! # Who may touch what
 //! The device reads and writes queue memory while this code runs. No Rust reference to a live WQE, CQE
@@ -30,6 +31,7 @@ pub mod cq;
 pub mod dbrec;
 pub mod frames;
 mod inline;
+pub mod ordered;
 mod prefetch;
 pub mod receive;
 pub mod rq;

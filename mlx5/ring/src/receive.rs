@@ -22,12 +22,14 @@ pub enum PostError {
     TooManySges,
 }
 
-/// A queue of receive WQEs: [`ReceiveQueue`](crate::rq::ReceiveQueue) or
-/// [`SharedReceiveQueue`](crate::srq::SharedReceiveQueue).
+/// A queue of receive WQEs: [`ReceiveQueue`](crate::rq::ReceiveQueue),
+/// [`SharedReceiveQueue`](crate::srq::SharedReceiveQueue) or
+/// [`OrderedReceiveQueue`](crate::ordered::OrderedReceiveQueue).
 ///
 /// Each slot goes through the same circle: posting hands it to the device, [`complete`](Self::complete) makes it the
 /// caller's, and [`recycle`](Self::recycle) or [`release`](Self::release) give it back. All of that is in memory after
-/// each call; the device learns of it by [`ring_doorbell`](Self::ring_doorbell).
+/// each call; the device learns of it by [`ring_doorbell`](Self::ring_doorbell). Cheaper is to [`lend`](Self::lend)
+/// slots, and to [give them back](Self::give_back) together.
 ///
 /// # Contract of posting
 /// Every `unsafe` method that posts has this contract. Each SGE or segment names memory that its key covers and that no
@@ -139,6 +141,30 @@ pub trait ReceiveRing {
         Some(slot)
     }
 
+    /// Marks a slot as completed, to be given back with its buffer by [`give_back`](Self::give_back). Until then the
+    /// buffer is the caller's, who does nothing else with the queue but to complete and to lend more slots.
+    ///
+    /// # Safety
+    /// [`posted_slot`](Self::posted_slot) returned `slot`, and nothing was done since. The
+    /// [contract of posting](ReceiveRing#contract-of-posting) holds for its buffer from the next call on that lends a
+    /// slot or gives slots back.
+    unsafe fn lend(&mut self, slot: u32);
+
+    /// As [`lend`](Self::lend), of a slot that is held.
+    ///
+    /// # Safety
+    /// `slot` is held, and the contract of [`lend`](Self::lend) holds.
+    unsafe fn lend_held(&mut self, slot: u32);
+
+    /// Takes the buffer out of the slot that was lent last, which is free then.
+    ///
+    /// # Safety
+    /// `slot` was lent last, and nothing but [`rewrite`](Self::rewrite) was done since.
+    unsafe fn release_lent(&mut self, slot: u32);
+
+    /// Posts the slots that were lent and whose turn has come. The next doorbell hands them to the device.
+    fn give_back(&mut self);
+
     /// Gives a held slot back with its buffer, which is posted again.
     ///
     /// # Safety
@@ -176,24 +202,25 @@ pub trait ReceiveRing {
     /// Returns the caller's value of a slot.
     ///
     /// # Safety
-    /// `slot` is posted or held.
+    /// `slot` is not free.
     #[inline(always)]
     unsafe fn data(&self, slot: u32) -> Self::Data {
         // SAFETY: such a slot exists and has data.
         unsafe { self.slots().data(slot) }
     }
 
-    /// Describes another buffer of one segment in a held slot.
+    /// Describes another buffer of one segment in a slot that is held or lent.
     ///
     /// # Safety
-    /// `slot` is held; [`recycle`](Self::recycle) will ask for the contract of posting.
+    /// `slot` is held, and [`recycle`](Self::recycle) will ask for the contract of posting. Or `slot` was lent last,
+    /// and the contract of [`lend`](Self::lend) holds for the other buffer.
     #[inline(always)]
     unsafe fn rewrite(&mut self, slot: u32, data: Self::Data, segment: DataSegment) {
-        // SAFETY: a slot that is held exists and is not the device's.
+        // SAFETY: a slot that is held or lent exists and is not the device's.
         unsafe {
             let wqes = self.wqes_mut();
             sge::write_one(wqes.segments(slot), wqes.max_sge, segment);
-            wqes.slots.get_mut(slot).set(data, SlotState::Held);
+            wqes.slots.get_mut(slot).set_data(data);
         }
     }
 }

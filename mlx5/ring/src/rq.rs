@@ -59,7 +59,8 @@ impl Layout {
 
 /// The receive queue of a QP; `T` is what the caller gets back with each completion.
 ///
-/// `[waiting-blocked]`: while a buffer waits, the slot at the head is posted or held, so there is no room.
+/// `[waiting-blocked]`: while a buffer waits that was not lent since [`give_back`](ReceiveRing::give_back), the slot at
+/// the head is posted or held, so there is no room.
 #[derive(Debug)]
 pub struct ReceiveQueue<T: Copy> {
     /// The count of posted WQEs is the index of the next one.
@@ -115,13 +116,35 @@ impl<T: Copy> ReceiveQueue<T> {
     fn post_head(&mut self) {
         // SAFETY: masked.
         let slot = unsafe { self.wqes.slots.get_mut(self.head_slot()) };
-        (slot.index, slot.state) = (self.wqes.posted as u16, SlotState::Posted);
+        slot.post(self.wqes.posted as u16);
         self.wqes.posted = self.wqes.posted.wrapping_add(1);
     }
 
     /// Posts the buffers that wait, as far as the slot at the head is free or has one.
-    #[cold]
+    #[inline(never)]
     fn post_waiting(&mut self) {
+        let first = self.wqes.posted;
+        let mut posted = first;
+        // After a lap no slot is loaded.
+        loop {
+            // SAFETY: masked.
+            let slot = unsafe { self.wqes.slots.get_mut(posted & self.mask) };
+            if slot.state != SlotState::Loaded {
+                break;
+            }
+            slot.post(posted as u16);
+            posted = posted.wrapping_add(1);
+        }
+        self.wqes.posted = posted;
+        self.waiting -= posted.wrapping_sub(first);
+        if self.waiting > 0 {
+            self.post_others();
+        }
+    }
+
+    /// Posts the buffers that wait in other slots than that at the head, as far as it is free.
+    #[cold]
+    fn post_others(&mut self) {
         while self.waiting > 0 {
             let to = self.head_slot();
             // SAFETY: masked.
@@ -135,9 +158,9 @@ impl<T: Copy> ReceiveQueue<T> {
         }
     }
 
-    /// Returns the first slot from the head on in which a buffer waits.
+    /// Returns a slot in which a buffer waits: the oldest, if receives have completed in order.
     fn next_waiting(&self) -> u32 {
-        let mut slot = self.head_slot();
+        let mut slot = self.wqes.posted.wrapping_sub(self.used) & self.mask;
         // SAFETY: masked.
         while unsafe { self.wqes.slots.get(slot).state } != SlotState::Loaded {
             slot = (slot + 1) & self.mask;
@@ -189,7 +212,9 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
             let segments = self.wqes.segments(slot);
             prefetch::ahead(segments, 1);
             write(segments, self.wqes.max_sge);
-            self.wqes.slots.get_mut(slot).post(data, index as u16);
+            let slot = self.wqes.slots.get_mut(slot);
+            slot.set_data(data);
+            slot.post(index as u16);
         }
         self.wqes.posted = index.wrapping_add(1);
         self.used += 1;
@@ -203,6 +228,34 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
         let posted = unsafe { self.wqes.slots.get(slot) };
         // A counter of another lap names the same slot.
         posted.is_posted_as(wqe_counter).then_some(slot)
+    }
+
+    #[inline(always)]
+    unsafe fn lend(&mut self, slot: u32) {
+        // SAFETY: a slot that was posted exists.
+        unsafe { self.wqes.slots.get_mut(slot).state = SlotState::Loaded };
+        self.waiting += 1;
+    }
+
+    #[inline(always)]
+    unsafe fn lend_held(&mut self, slot: u32) {
+        // SAFETY: a slot that is held exists.
+        unsafe { self.lend(slot) }
+    }
+
+    #[inline(always)]
+    unsafe fn release_lent(&mut self, slot: u32) {
+        // SAFETY: a slot that is lent exists.
+        unsafe { self.wqes.slots.get_mut(slot).state = SlotState::Free };
+        self.waiting -= 1;
+        self.used -= 1;
+    }
+
+    #[inline(always)]
+    fn give_back(&mut self) {
+        if self.waiting > 0 {
+            self.post_waiting();
+        }
     }
 
     #[inline(always)]

@@ -9,15 +9,15 @@ use core::ptr::NonNull;
 pub enum SlotState {
     /// No owner: the slot has no buffer.
     Free,
-    /// Software: the WQE describes a buffer that waits to be posted.
-    Loaded,
     /// The device.
     Posted,
     /// The code that completed the receive, until it gives the slot back.
     Held,
+    /// Software: the WQE describes a buffer that waits to be posted.
+    Loaded,
 }
 
-/// One slot: 24 bytes for data of 16 bytes, so a message needs one cache line of them.
+/// One slot: 24 bytes for data of 16 bytes, and 16 for data of 8.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Slot<T: Copy> {
@@ -29,11 +29,14 @@ pub struct Slot<T: Copy> {
     /// it is posted.
     pub(crate) index: u16,
     pub(crate) state: SlotState,
+    /// Ordered queue: is not 0 in slot `n` if one of the [`GROUP`] slots from `GROUP * n` on may be free.
+    has_free: u32,
 }
 
 impl<T: Copy> Slot<T> {
     /// A slot without a buffer.
-    pub const FREE: Self = Self { data: MaybeUninit::uninit(), _word: [], index: 0, state: SlotState::Free };
+    pub const FREE: Self =
+        Self { data: MaybeUninit::uninit(), _word: [], index: 0, state: SlotState::Free, has_free: 0 };
 
     /// Stores the caller's value with a state.
     #[inline(always)]
@@ -42,18 +45,35 @@ impl<T: Copy> Slot<T> {
         self.state = state;
     }
 
+    /// Stores another value of the caller's.
+    #[inline(always)]
+    pub(crate) const fn set_data(&mut self, data: T) {
+        self.data = MaybeUninit::new(data);
+    }
+
+    /// Returns index and state as one word.
+    #[inline(always)]
+    const fn word(&self) -> u32 {
+        // SAFETY: the two fields are adjacent, and `_word` aligns them.
+        unsafe { (&raw const *self).byte_add(core::mem::offset_of!(Self, index)).cast::<u32>().read() }
+    }
+
     /// Returns `true` if the slot is posted and has this index.
     #[inline(always)]
     pub(crate) const fn is_posted_as(&self, index: u16) -> bool {
         // One comparison.
-        word(self.index, self.state) == word(index, SlotState::Posted)
+        self.word() == word(index, SlotState::Posted)
     }
 
-    /// Posts the slot, which is free and whose WQE completes with `index`.
+    /// Posts the slot, whose WQE completes with `index`.
     #[inline(always)]
-    pub(crate) const fn post(&mut self, data: T, index: u16) {
-        self.index = index;
-        self.set(data, SlotState::Posted);
+    pub(crate) const fn post(&mut self, index: u16) {
+        // One store.
+        // SAFETY: the two fields are adjacent, and `_word` aligns them.
+        unsafe {
+            let word_of_two = (&raw mut *self).byte_add(core::mem::offset_of!(Self, index)).cast::<u32>();
+            word_of_two.write(word(index, SlotState::Posted));
+        }
     }
 }
 
@@ -63,6 +83,9 @@ const fn word(index: u16, state: SlotState) -> u32 {
     const { assert!(cfg!(target_endian = "little")) }
     index as u32 | (state as u32) << 16
 }
+
+/// Slots among which a free one is looked for at once.
+const GROUP: u32 = 32;
 
 /// All slots of a queue, in memory of the caller's.
 ///
@@ -166,6 +189,91 @@ impl<T: Copy> Slots<T> {
         [one, other].map(|slot| unsafe { self.slots.add(slot as usize).as_mut() })
     }
 
+    /// Returns `true` if the slot before `neighbour`, which the device does not have, is free and has the index of
+    /// `neighbour`, which then exists.
+    ///
+    /// # Safety
+    /// `neighbour` is not above [`count`](Self::count), and not 0.
+    #[inline(always)]
+    pub(crate) unsafe fn is_free_before(&self, neighbour: u32) -> bool {
+        const { assert!(SlotState::Free as u32 == 0 && SlotState::Posted as u32 == 1) }
+        // Slot 65,536 would be the word of a posted slot.
+        // SAFETY: the slot before the caller's `neighbour` is below the count.
+        unsafe { self.get(neighbour - 1).word() == neighbour }
+    }
+
+    /// Posts the slots from `slot` on that are loaded and have the index of their neighbour in memory, as far as that
+    /// is loaded, too. Returns the first one that stays.
+    ///
+    /// # Safety
+    /// `slot` is below [`count`](Self::count).
+    #[inline(always)]
+    pub(crate) unsafe fn post_run(&mut self, slot: u32) -> u32 {
+        const {
+            assert!(
+                SlotState::Loaded as u32 > SlotState::Posted as u32
+                    && SlotState::Loaded as u32 > SlotState::Held as u32
+            )
+        }
+        // The word of a slot that leads on. It is never that of slot 65,535, whose neighbour would be 65,536: `Loaded`
+        // is the largest state.
+        let mut leads_on = slot + 1 + ((SlotState::Loaded as u32) << 16);
+        // SAFETY: [slots-mapped]; the caller's `slot` is below the count. An index is below the count, so a slot that
+        // leads on has a neighbour.
+        unsafe {
+            let mut at = self.slots.add(slot as usize);
+            while at.as_ref().word() == leads_on {
+                let next = at.add(1);
+                if next.as_ref().state != SlotState::Loaded {
+                    break;
+                }
+                at.as_mut().state = SlotState::Posted;
+                at = next;
+                leads_on += 1;
+            }
+        }
+        leads_on - 1 - ((SlotState::Loaded as u32) << 16)
+    }
+
+    /// Takes note that `slot` is free, for [`next_free`](Self::next_free).
+    ///
+    /// # Safety
+    /// `slot` is below [`count`](Self::count).
+    #[inline(always)]
+    pub(crate) unsafe fn mark_free(&mut self, slot: u32) {
+        // SAFETY: the number of a group is not above that of its slots.
+        unsafe { self.get_mut(slot / GROUP).has_free = 1 };
+    }
+
+    /// Returns the first free slot from `from` on, and from slot 0 on after the last one. Each of them was
+    /// [marked](Self::mark_free) since it became free.
+    ///
+    /// # Safety
+    /// `from` is below [`count`](Self::count).
+    pub(crate) unsafe fn next_free(&mut self, from: u32) -> Option<u32> {
+        let groups = self.count.div_ceil(GROUP);
+        let mut start = from;
+        // The first group is searched twice: from `from` on, and all of it.
+        for _ in 0..=groups {
+            let group = start / GROUP;
+            let end = self.count.min(GROUP * (group + 1));
+            // SAFETY: there are no more groups than slots, and all slots are below the count.
+            unsafe {
+                if self.get(group).has_free != 0 {
+                    let free = (start..end).find(|&slot| self.get(slot).state == SlotState::Free);
+                    if free.is_some() {
+                        return free;
+                    }
+                    if start % GROUP == 0 {
+                        self.get_mut(group).has_free = 0;
+                    }
+                }
+            }
+            start = if end == self.count { 0 } else { end };
+        }
+        None
+    }
+
     /// Returns the caller's value of `slot`.
     ///
     /// # Safety
@@ -188,5 +296,14 @@ impl<T: Copy> Slots<T> {
                 each(unsafe { slot.data.assume_init() });
             }
         }
+    }
+}
+
+#[cfg(test)]
+impl<T: Copy> Slots<T> {
+    /// Returns `true` if `slot` is marked as free.
+    pub(crate) fn is_marked(&self, slot: u32) -> bool {
+        // SAFETY: the tests ask for slots that exist.
+        unsafe { self.get(slot / GROUP).has_free != 0 }
     }
 }

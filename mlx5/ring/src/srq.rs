@@ -93,6 +93,8 @@ pub struct SharedReceiveQueue<T: Copy> {
     tail: u32,
     /// Free slots, at least one.
     free: u32,
+    /// The slot that was lent last, which is held, until it is given back.
+    lent: Option<u32>,
 }
 
 impl<T: Copy> SharedReceiveQueue<T> {
@@ -115,7 +117,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
             let slots = Slots::new(slots, count);
             Wqes::new(segments, layout.stride, layout.max_sge(), layout.dbrec, slots)
         };
-        let mut queue = Self { wqes, head: 0, tail: count - 1, free: count };
+        let mut queue = Self { wqes, head: 0, tail: count - 1, free: count, lent: None };
         for slot in 0..count {
             queue.store_link(slot, (slot + 1) % count);
         }
@@ -162,6 +164,7 @@ impl<T: Copy> SharedReceiveQueue<T> {
     /// Takes every receive back: the SRQ was destroyed, or no code posts to it any more. Calls `each` with the value of
     /// those that were posted or waited; held ones are their holders'.
     pub fn drain(&mut self, each: impl FnMut(T)) {
+        self.give_back();
         self.wqes.slots.clear(each);
     }
 
@@ -258,6 +261,38 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
     fn posted_slot(&self, wqe_counter: u16) -> Option<u32> {
         let slot = u32::from(wqe_counter);
         self.wqes.slots.is_posted(slot).then_some(slot)
+    }
+
+    #[inline(always)]
+    unsafe fn lend(&mut self, slot: u32) {
+        // SAFETY: the caller's slot was returned by `posted_slot`.
+        unsafe {
+            self.hold(slot);
+            self.lend_held(slot);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn lend_held(&mut self, slot: u32) {
+        if let Some(before) = self.lent.replace(slot) {
+            // SAFETY: it is held, and its buffer is the queue's from this call on.
+            unsafe { self.recycle(before) }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn release_lent(&mut self, slot: u32) {
+        self.lent = None;
+        // SAFETY: a slot that is lent is held.
+        unsafe { self.release(slot) }
+    }
+
+    #[inline(always)]
+    fn give_back(&mut self) {
+        if let Some(slot) = self.lent.take() {
+            // SAFETY: it is held, and its buffer is the queue's from this call on.
+            unsafe { self.recycle(slot) }
+        }
     }
 
     #[inline(always)]

@@ -1,6 +1,10 @@
 //! Counters of a receiver.
 
+use mlx5_ring::receive::ReceiveRing;
+
 use super::super::Receiver;
+use super::super::queue::RecvQueue;
+use crate::ids::SrqId;
 use crate::qp_state::QpEnd;
 
 /// Counters of a [`Receiver`], from [`Receiver::statistics`].
@@ -49,7 +53,47 @@ pub struct Statistics {
     pub last_wqe_missing: u64,
 }
 
+/// The order of the receives of an SRQ on the direct path, from [`Receiver::srq_statistics`].
+///
+/// ```
+/// # let mut world = doorbell_doc::World::new();
+/// # let (receiver, srq) = (&mut world.receiver, world.srq);
+/// let before = receiver.srq_statistics(srq).expect("the direct path");
+/// # world.send(b"hello");
+/// # let receiver = &mut world.receiver;
+/// while receiver.poll().next().is_some() {}
+/// let now = receiver.srq_statistics(srq).expect("the direct path");
+/// println!("{:.2} of the links lead to the next slot", now.adjacent_since(&before));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SrqStatistics {
+    /// Receives posted to the device, modulo 2^32.
+    pub posted: u32,
+    /// Those that another receive follows than the next in memory, modulo 2^32. Each may cost the adapter a fetch.
+    pub jumps: u32,
+    /// Receives that [wait](crate::SrqConfig#receives-that-wait) for an older one.
+    pub waiting: u32,
+}
+
+impl SrqStatistics {
+    /// Returns the share of the receives posted since `before` that the next in memory follows: 1.0 if each does, or if
+    /// none was posted.
+    pub fn adjacent_since(&self, before: &Self) -> f64 {
+        let posted = self.posted.wrapping_sub(before.posted);
+        1.0 - f64::from(self.jumps.wrapping_sub(before.jumps)) / f64::from(posted.max(1))
+    }
+}
+
 impl Receiver {
+    /// Returns in which order the receives of an SRQ were posted; `None` on the verbs path, with a
+    /// [patience](crate::SrqConfig::patience) of 0, and if there is no such SRQ.
+    pub fn srq_statistics(&self, srq: SrqId) -> Option<SrqStatistics> {
+        let RecvQueue::Ordered(srq) = self.find(srq.0)? else { return None };
+        let ring = &srq.ring;
+        Some(SrqStatistics { posted: ring.posted(), jumps: ring.jumps(), waiting: ring.waiting() })
+    }
+
     /// Starts counting; see [`statistics`](Self::statistics).
     pub fn enable_statistics(&mut self) {
         self.maintenance_mut();

@@ -294,7 +294,7 @@ fn what_the_readme_says_of_cost_is_what_was_counted() {
         ("send of 32 bytes inline, from the call to the register", "one message: critical, send", 2),
         ("round: send, receive, completion", "one message: round", 2),
         ("in order, batches of 32", "SRQ cycle, lending batch", 1),
-        ("random order, batches of 32", "SRQ cycle, lending batch, random order", 1),
+        ("random order, batches of 32", "SRQ cycle, lending batch, 10 messages at once", 1),
         ("SEND, batches of 32", "SEND post and poll, Sender", 1),
         ("Ethernet frames, plain queue, batches of 32", "frame lent", 1),
     ] {

@@ -159,7 +159,7 @@ fn what_datagrams_cannot_do_is_refused() {
     assert_matches!(refused, NotSent::Transport);
     assert!(refused.to_string().contains("send_to"), "{refused}");
     let refused = w.peers.qps[0].send_to(b"", &to, None).unwrap_err();
-    assert!(matches!(refused.reason, NotSent::Transport), "{refused}");
+    assert!(matches!(refused, NotSent::Transport), "{refused}");
 
     let long = BufferPool::new(&pd, &PoolConfig::new(1, 8192)).unwrap();
     let mut buffer = long.take().unwrap();
@@ -274,7 +274,7 @@ fn an_address_handle_of_another_domain_is_refused() {
     let global = is_global(&near.qp);
     for _ in 0..2 {
         let refused = near.qp.send_to(b"bytes", &foreign, None).unwrap_err();
-        assert_matches!(refused.reason, NotSent::WrongDomain);
+        assert_matches!(refused, NotSent::WrongDomain);
         let mut buffer = near.pool.take().unwrap();
         buffer.extend_from_slice(b"buffer");
         let refused = near.qp.send_to(buffer, &foreign, Some(1)).unwrap_err();

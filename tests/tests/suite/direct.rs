@@ -3,7 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
 use doorbell::raw::SlotContext;
-use doorbell::{Cause, ProtectionDomain, QpConfig, Receiver, SrqId, WcStatus};
+use doorbell::{Cause, ProtectionDomain, Receiver, SrqId, WcStatus};
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{device, direct_only, message, receiving};
 use mlx5_ring::receive::{PostError, ReceiveRing};
@@ -80,7 +80,7 @@ fn completed(receiver: &mut Receiver) -> Cause {
 #[test]
 fn receives_of_the_program_and_of_the_library_share_a_queue() {
     direct_only!(&device::open());
-    let mut w = Shared::with(15, 2, 1, 64, QpConfig::rc());
+    let mut w = Shared::without_patience(15, 2, 1, 64);
     let memory = Memory::new(&w.pd);
     for round in 0..50_u64 {
         let at = round as usize % 8 * 128;
@@ -101,7 +101,7 @@ fn receives_of_the_program_and_of_the_library_share_a_queue() {
 #[test]
 fn an_entry_of_no_length_on_an_srq_is_left_out() {
     direct_only!(&device::open());
-    let mut w = Shared::with(15, 2, 1, 64, QpConfig::rc());
+    let mut w = Shared::without_patience(15, 2, 1, 64);
     let memory = Memory::new(&w.pd);
     // The second entry is the whole of the receive: two gigabytes would not fit the region.
     post(&mut w.receiver, w.queue, 1, &[memory.sge(0, 0), memory.sge(64, 64)]);
@@ -140,7 +140,7 @@ fn an_entry_of_no_length_on_a_receive_queue_is_left_out() {
 fn an_entry_outside_its_region_fails_the_receive_and_is_not_written() {
     direct_only!(&device::open());
     for outside in [PAGE, PAGE - 32] {
-        let mut w = Shared::new(15, 2, 64);
+        let mut w = Shared::without_patience(15, 1, 2, 64);
         let memory = Memory::new(&w.pd);
         post(&mut w.receiver, w.queue, 9, &[memory.sge(outside, 64)]);
         w.peers.send(0, 64);
@@ -157,7 +157,7 @@ fn an_entry_outside_its_region_fails_the_receive_and_is_not_written() {
 #[test]
 fn more_entries_than_a_receive_has_room_for() {
     direct_only!(&device::open());
-    let mut w = Shared::new(15, 1, 64);
+    let mut w = Shared::without_patience(15, 1, 1, 64);
     let memory = Memory::new(&w.pd);
     let sges = [memory.sge(0, 8); 64];
     // SAFETY: as in `post`.
@@ -183,7 +183,7 @@ fn the_verbs_path_has_no_rings() {
 #[test]
 fn a_receive_of_the_program_that_failed_is_not_posted_again() {
     direct_only!(&device::open());
-    let mut w = Shared::new(15, 2, 64);
+    let mut w = Shared::without_patience(15, 1, 2, 64);
     let memory = Memory::new(&w.pd);
     for (at, peer) in [(PAGE, 0), (PAGE - 8, 1)] {
         post(&mut w.receiver, w.queue, 9, &[memory.sge(at, 64)]);

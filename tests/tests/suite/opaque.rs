@@ -127,7 +127,7 @@ impl Ends {
     fn receive(&mut self, bytes: &[u8], inline: bool) -> OpaqueBuffer {
         let queue = self.far.send_queue().unwrap();
         if inline {
-            self.far_sender.send(queue, bytes).map_err(|refused| refused.reason).unwrap();
+            self.far_sender.send(queue, bytes).unwrap();
         } else {
             let mut buffer = self.host.take().unwrap();
             buffer.extend_from_slice(bytes);

@@ -131,6 +131,7 @@ pub(crate) fn run(out: &Path, baseline: Option<&Path>, filter: &str, save: bool)
         current.entry(row.op.clone()).or_insert(cost);
         rows.push(row);
     }
+    rows.extend(doorbell_benches::adjacency::rows(filter));
     report::print(&rows);
     match baseline {
         Some(path) if save => baseline::save(&current, path)?,

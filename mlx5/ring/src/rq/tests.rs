@@ -1,6 +1,7 @@
 //! Changes that tests make inside a receive queue.
 
 use super::ReceiveQueue;
+use crate::slots::SlotState;
 
 impl<T: Copy> ReceiveQueue<T> {
     /// Puts the running count into the lap before `end`; returns the distance from where they were.
@@ -14,5 +15,13 @@ impl<T: Copy> ReceiveQueue<T> {
             slot.index = slot.index.wrapping_add(by as u16);
         }
         by
+    }
+
+    /// Checks that no buffer waits whose turn has come, after slots were given back.
+    pub fn check_rung(&self) {
+        // SAFETY: masked.
+        let next = unsafe { self.wqes.slots.get(self.head_slot()).state };
+        let stands = matches!(next, SlotState::Posted | SlotState::Held);
+        assert!(self.waiting == 0 || stands, "a buffer waits for a slot that is {next:?}");
     }
 }

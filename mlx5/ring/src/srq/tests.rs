@@ -9,4 +9,14 @@ impl<T: Copy> SharedReceiveQueue<T> {
         self.wqes.posted = self.wqes.posted.wrapping_add(by);
         by
     }
+
+    /// Checks that nothing is lent, after slots were given back.
+    pub fn check_rung(&self) {
+        assert_eq!(self.lent, None);
+    }
+
+    /// Returns the slot that was lent last.
+    pub const fn lent(&self) -> Option<u32> {
+        self.lent
+    }
 }

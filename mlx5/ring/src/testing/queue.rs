@@ -1,9 +1,10 @@
-//! Receive queues of both kinds, each beside the device's side of it.
+//! Receive queues of all kinds, each beside the device's side of it.
 
 use core::ptr::NonNull;
 
 use super::{Arena, device::Device};
 use crate::cq::CompletionQueue;
+use crate::ordered::OrderedReceiveQueue;
 use crate::rq::{self, ReceiveQueue};
 use crate::slots::Slot;
 use crate::srq::{self, SharedReceiveQueue};
@@ -11,6 +12,7 @@ use crate::srq::{self, SharedReceiveQueue};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Srq,
+    Ordered,
     Rq,
 }
 
@@ -18,14 +20,16 @@ pub enum Kind {
 #[derive(Debug)]
 pub enum Ring {
     Srq(SharedReceiveQueue<u32>),
+    Ordered(OrderedReceiveQueue<u32>),
     Rq(ReceiveQueue<u32>),
 }
 
-/// Does the same with a queue of either kind.
+/// Does the same with a queue of any kind.
 macro_rules! on {
     ($queue:expr, $ring:ident => $result:expr) => {
         match $queue {
             $crate::testing::queue::Ring::Srq($ring) => $result,
+            $crate::testing::queue::Ring::Ordered($ring) => $result,
             $crate::testing::queue::Ring::Rq($ring) => $result,
         }
     };
@@ -40,15 +44,18 @@ pub struct Queue {
 
 impl Queue {
     pub fn new(arena: &mut Arena, kind: Kind, slots: u32, stride: usize) -> Self {
-        let device = Device::new(arena, slots, stride, kind == Kind::Srq);
+        let device = Device::new(arena, slots, stride, kind != Kind::Rq);
         let memory: NonNull<Slot<u32>> = arena.cut(slots as usize * size_of::<Slot<u32>>());
         let (buf, dbrec, stride) = (device.wqes, device.dbrec, stride as u32);
         // SAFETY: memory of the arena, which the caller keeps as long as the queue.
         let ring = unsafe {
             match kind {
-                Kind::Srq => {
+                Kind::Srq | Kind::Ordered => {
                     let layout = srq::Layout { buf, dbrec, stride, head: 0, tail: slots - 1 };
-                    Ring::Srq(SharedReceiveQueue::new(layout, memory).unwrap())
+                    match kind {
+                        Kind::Srq => Ring::Srq(SharedReceiveQueue::new(layout, memory).unwrap()),
+                        _ => Ring::Ordered(OrderedReceiveQueue::new(layout, memory).unwrap()),
+                    }
                 }
                 Kind::Rq => {
                     let layout = rq::Layout { buf, dbrec, stride, wqe_cnt: slots };
@@ -63,6 +70,7 @@ impl Queue {
     pub fn shift(&mut self, end: u32) -> u32 {
         let by = match &mut self.ring {
             Ring::Srq(srq) => srq.count_to(end),
+            Ring::Ordered(srq) => srq.count_to(end),
             Ring::Rq(rq) => rq.count_to(end),
         };
         let Device { seen, .. } = self.device;

@@ -10,7 +10,7 @@ use mlx5_wire::opcode::CqeOpcode;
 
 use super::buffers::{Buffers, Owner, Shape};
 use super::queue::{Kind, Queue, Ring, on};
-use super::{Arena, CqDevice, CqeSpec};
+use super::{Arena, CqDevice, CqeSpec, device::Device};
 use crate::cq::CompletionQueue;
 use crate::receive::{self, Completion, PostError, ReceiveRing};
 use crate::sge::Sge;
@@ -64,7 +64,7 @@ pub struct State {
     pub owners: Vec<(Owner, Shape)>,
     /// Where to look for a free buffer.
     hint: usize,
-    /// Bytes that recycling in place has stored to WQEs.
+    /// Bytes that were stored to WQEs of full queues.
     pub stored: usize,
 }
 
@@ -86,6 +86,24 @@ impl core::ops::DerefMut for Rig {
     fn deref_mut(&mut self) -> &mut State {
         &mut self.state
     }
+}
+
+/// Does something with a queue. Checks that it stores nothing to the WQEs of a queue without a free slot, but to links
+/// of an SRQ, and returns the number of bytes.
+fn full_stores(ring: &mut Ring, device: &Device, step: impl FnOnce(&mut Ring)) -> usize {
+    let is_full = match &*ring {
+        Ring::Srq(srq) => srq.is_loaded(),
+        Ring::Ordered(srq) => srq.is_loaded(),
+        Ring::Rq(rq) => rq.free_slots() == 0,
+    };
+    if !is_full || device.slots > 64 {
+        step(ring);
+        return 0;
+    }
+    let stores = device.stores(|| step(ring));
+    let allowed = |at: &usize| device.is_srq() && (2..4).contains(&(at % device.stride));
+    assert!(stores.iter().all(allowed), "a full queue stores to its WQEs: {stores:?}");
+    stores.len()
 }
 
 /// Number of the QP on which messages for a queue arrive.
@@ -162,12 +180,13 @@ impl Rig {
 
     /// Posts a buffer, without a doorbell. Returns whether there was room.
     pub fn post(&mut self, queue: usize) -> bool {
+        self.give_back(queue);
         let id = self.free_buffer();
         let State { queues, .. } = &self.state;
         let sges = self.sges(id);
         let Queue { device, .. } = &queues[queue];
         let room = on!(&queues[queue].ring, ring => ring.free_slots() > 0 && match &queues[queue].ring {
-            Ring::Srq(_) => true,
+            Ring::Srq(_) | Ring::Ordered(_) => true,
             // A receive queue posts in order: the next slot may be in use while another one is free.
             Ring::Rq(rq) => {
                 let next = rq.posted() & (device.slots - 1);
@@ -180,8 +199,9 @@ impl Rig {
         let fits = sges.len() <= on!(&*ring, ring => ring.max_sge()) as usize;
         match result {
             Ok(index) => {
-                let name = on!(&*ring, ring => ring.slots().posted(index % ring.slots().count()));
-                assert_eq!((name, room, fits), (Some(id), true, true));
+                // SAFETY: the slot is not free.
+                let name = on!(&*ring, ring => unsafe { ring.data(index % ring.slots().count()) });
+                assert_eq!((name, room, fits), (id, true, true));
                 self.owners[id as usize].0 = Owner::Queue(queue);
             }
             Err(PostError::Full) => assert!(!room && fits, "full too early"),
@@ -195,22 +215,35 @@ impl Rig {
         match &self.queues[queue].ring {
             Ring::Rq(rq) => rq.posted() & (self.queues[queue].device.slots - 1),
             Ring::Srq(srq) => srq.head_slot(),
+            Ring::Ordered(srq) => srq.tail(),
         }
     }
 
     /// Returns whether an SRQ has just one free slot, which has no buffer.
     pub fn can_load(&self, queue: usize) -> bool {
-        matches!(&self.queues[queue].ring, Ring::Srq(srq) if srq.free_slots() == 0 && !srq.is_loaded())
+        match &self.queues[queue].ring {
+            Ring::Srq(srq) => srq.free_slots() == 0 && !srq.is_loaded(),
+            Ring::Ordered(srq) => srq.free_slots() == 0 && !srq.is_loaded(),
+            Ring::Rq(_) => false,
+        }
     }
 
     /// Loads the last free slot of an SRQ. Returns whether that can be done now.
     pub fn load(&mut self, queue: usize) -> bool {
+        self.give_back(queue);
         let (id, can) = (self.free_buffer(), self.can_load(queue));
         let sges = self.sges(id);
-        let Ring::Srq(srq) = &mut self.state.queues[queue].ring else { return false };
-        let fits = sges.len() <= srq.max_sge() as usize;
+        let ring = &mut self.state.queues[queue].ring;
+        let fits = sges.len() <= on!(&*ring, ring => ring.max_sge()) as usize;
         // SAFETY: as for `post`.
-        match unsafe { srq.load(id, &sges) } {
+        let loaded = unsafe {
+            match ring {
+                Ring::Srq(srq) => srq.load(id, &sges),
+                Ring::Ordered(srq) => srq.load(id, &sges),
+                Ring::Rq(_) => return false,
+            }
+        };
+        match loaded {
             Ok(()) => self.owners[id as usize].0 = Owner::Queue(queue),
             Err(PostError::Full) => assert!(!can),
             Err(PostError::TooManySges) => assert!(can && !fits),
@@ -257,8 +290,18 @@ impl Rig {
         true
     }
 
+    /// Gives back the slots that were lent, as the kinds of queues want it before anything else.
+    fn give_back(&mut self, queue: usize) {
+        let State { queues, stored, .. } = &mut self.state;
+        let Queue { ring, device } = &mut queues[queue];
+        if !matches!(ring, Ring::Ordered(_)) {
+            *stored += full_stores(ring, device, |ring| on!(ring, ring => ring.give_back()));
+        }
+    }
+
     /// Gives back the held slot at `at`.
     pub fn give(&mut self, at: usize, how: Give) {
+        self.give_back(self.held[at].queue);
         let Held { queue, slot, buffer } = self.held[at];
         let spare = self.free_buffer();
         let segment = {
@@ -280,26 +323,37 @@ impl Rig {
                 }
             }
         }
-        // In its turn, nothing is stored to a WQE but a link that changes.
-        let waits = |slot| on!(&*ring, ring => ring.slots().state(slot)) == SlotState::Loaded;
-        let expected = match &*ring {
-            Ring::Srq(srq) if srq.is_loaded() => {
-                let last = srq.head_slot();
-                let link = last as usize * device.stride + 2;
-                Some(link..link + if device.link(last) == slot as u16 { 0 } else { 2 })
-            }
-            Ring::Rq(rq) if slot == rq.posted() & (device.slots - 1) => (!(0..device.slots).any(waits)).then_some(0..0),
-            _ => None,
-        };
         // SAFETY: as above.
-        let mut recycle = || on!(ring, ring => unsafe { ring.recycle(slot) });
-        match expected {
-            Some(expected) if device.slots <= 64 => {
-                *stored += expected.len();
-                assert_eq!(device.stores(recycle), expected.collect::<Vec<_>>(), "stores to WQEs");
-            }
-            _ => recycle(),
+        *stored += full_stores(ring, device, |ring| on!(ring, ring => unsafe { ring.recycle(slot) }));
+    }
+
+    /// Takes the next CQE, which is of a message, and lends its slot; the buffer goes back to the queue or is taken
+    /// out. Returns `false` if there is no such CQE.
+    pub fn lend(&mut self, takes: bool) -> bool {
+        let State { queues, cq, arrived, owners, stored, .. } = &mut self.state;
+        let Some(&Arrived { queue, completion: Completion::Message(slot), spec }) = arrived.front() else {
+            return false;
+        };
+        if spec.format != CqeFormat::Plain {
+            return false;
         }
+        arrived.pop_front();
+        let cqe = cq.next().expect("it has arrived");
+        let Queue { ring, device } = &mut queues[queue];
+        assert_eq!(on!(&*ring, ring => ring.posted_slot(cqe.wqe_counter())), Some(slot));
+        device.polled(slot);
+        // SAFETY: the slot is posted.
+        let buffer = on!(&*ring, ring => unsafe { ring.data(slot) });
+        // SAFETY: the slot was returned above; the ledger gives its buffer to the queue, or takes it.
+        *stored += full_stores(ring, device, |ring| on!(ring, ring => unsafe { ring.lend(slot) }));
+        // SAFETY: the slot is lent.
+        assert_eq!(on!(&*ring, ring => unsafe { ring.data(slot) }), buffer, "another buffer is lent");
+        if takes {
+            // SAFETY: as above.
+            on!(ring, ring => unsafe { ring.release_lent(slot) });
+            owners[buffer as usize].0 = Owner::Test;
+        }
+        true
     }
 
     /// Gives all CQEs that were taken back to the device.
@@ -310,8 +364,11 @@ impl Rig {
 
     /// Rings the doorbell of a queue; the device looks.
     pub fn ring_doorbell(&mut self, queue: usize) {
-        let Queue { ring, device } = &mut self.state.queues[queue];
-        on!(ring, ring => ring.ring_doorbell());
+        let State { queues, stored, .. } = &mut self.state;
+        let Queue { ring, device } = &mut queues[queue];
+        *stored += full_stores(ring, device, |ring| on!(ring, ring => ring.give_back()));
+        on!(&mut *ring, ring => ring.ring_doorbell());
+        on!(&*ring, ring => ring.check_rung());
         let new = device.look();
         let first = device.queue.len() - new;
         for i in first..device.queue.len() {
@@ -395,6 +452,7 @@ impl Rig {
         };
         match ring {
             Ring::Srq(srq) => srq.drain(back),
+            Ring::Ordered(srq) => srq.drain(back),
             Ring::Rq(rq) => rq.reset(back),
         }
         assert!(owners.iter().all(|(owner, _)| *owner != Owner::Queue(queue)), "buffers are lost");

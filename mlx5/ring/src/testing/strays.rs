@@ -21,7 +21,7 @@ impl Rig {
         let Queue { ring, device } = &self.queues[queue];
         let (slots, posted): (u32, Vec<_>) = (device.slots, (0..device.slots).filter(|&slot| posted(slot)).collect());
         let counters: Vec<u16> = match ring {
-            Ring::Srq(_) => posted.iter().map(|&slot| slot as u16).collect(),
+            Ring::Srq(_) | Ring::Ordered(_) => posted.iter().map(|&slot| slot as u16).collect(),
             Ring::Rq(rq) => posted
                 .iter()
                 .map(|&slot| {

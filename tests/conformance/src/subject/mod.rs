@@ -83,7 +83,7 @@ impl Wrapped {
                 Receiver::from_raw_cq(pd, twin.cq, &CqConfig::new(4096).path(Path::Direct)).expect("a fresh CQ");
             let srq = shape.shared.then(|| {
                 receiver
-                    .attach_srq(twin.srq, &SrqConfig::new(shape.max_wr).max_sge(shape.max_sge))
+                    .attach_srq(twin.srq, &SrqConfig::new(shape.max_wr).max_sge(shape.max_sge).patience(0))
                     .unwrap_or_else(|error| panic!("{error}"))
             });
             let own = RqConfig::new(shape.max_wr).max_sge(shape.max_sge);

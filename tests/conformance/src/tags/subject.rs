@@ -58,7 +58,7 @@ impl Subject {
             let pd = ProtectionDomain::from_raw(&context, twin.base.pd);
             let mut receiver = Receiver::from_raw_cq(&pd, twin.cq.cast(), &CqConfig::new(4096).path(Path::Direct))
                 .expect("a fresh CQ");
-            let srq = receiver.attach_srq(twin.srq, &SrqConfig::new(shape.slots)).expect("a fresh SRQ");
+            let srq = receiver.attach_srq(twin.srq, &SrqConfig::new(shape.slots).patience(0)).expect("a fresh SRQ");
             poison::post_and_poll(twin.base.context);
             poison::extended_cq(twin.cq);
             (receiver, srq)

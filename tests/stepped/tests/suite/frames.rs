@@ -371,8 +371,8 @@ fn frames_are_not_messages() {
     let Publisher { sender, frames, .. } = &mut world.publisher;
     let queue = frames.send_queue().unwrap();
     let mut posting = sender.post_many(queue).unwrap();
-    assert!(matches!(posting.send(b"hello").unwrap_err().reason, NotSent::Transport));
-    let runt = posting.token(7).send_frame(&[0; 18], false).unwrap_err().reason;
+    assert!(matches!(posting.send(b"hello").unwrap_err(), NotSent::Transport));
+    let runt = posting.token(7).send_frame(&[0; 18], false).unwrap_err();
     assert!(matches!(runt, NotSent::Runt { len: 18, min: 19 }), "{runt}");
     // The token was that of the refused request.
     posting.signaled().send_frame(&[0; 60], false).unwrap();

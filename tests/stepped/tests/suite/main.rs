@@ -25,4 +25,5 @@ mod torn_reads;
 mod unsignaled;
 mod vectors;
 mod verify;
+mod waiting;
 mod wakeups;

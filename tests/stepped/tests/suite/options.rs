@@ -149,7 +149,7 @@ const OPTIONS: &[(&str, Check)] = &[
             let pool = pool(&w.pd, PoolConfig::new(2, 64));
             let sent = sender.send(&far, [pool.take().unwrap(), pool.take().unwrap()]);
             let has_too_many =
-                |refused: &doorbell::Refused<_, NotSent>| matches!(refused.reason, NotSent::TooManyBuffers { max: 1 });
+                |refused: &doorbell::Refused<_>| matches!(refused.reason, NotSent::TooManyBuffers { max: 1 });
             assert_eq!(sent.is_ok(), is_taken);
             assert!(is_taken || sent.is_err_and(|refused| has_too_many(&refused)));
         }
@@ -186,6 +186,10 @@ const OPTIONS: &[(&str, Check)] = &[
     ("SrqConfig: max_sge", |w| {
         let srq = w.receiver.create_srq(&SrqConfig::new(4).max_sge(5)).unwrap();
         takes_buffers(&mut w.receiver, srq.into(), &w.pd, 5);
+    }),
+    ("SrqConfig: patience", |w| {
+        // `waiting.rs` shows what it does.
+        assert!(w.receiver.create_srq(&SrqConfig::new(4).patience(0)).is_ok());
     }),
     ("tags::TagMatchingConfig: cq", |w| {
         assert_eq!(TagMatchingSrq::new(&w.pd, &TagMatchingConfig::new(4).cq(cq(w.path))).unwrap().path(), w.path);

@@ -43,19 +43,18 @@ fn random_senders(path: Path) {
 macro_rules! send_any {
     ($model:ident, $request:ident, $token:ident) => {{
         match $model.rng.u32(..6) {
-            0 => Some(($request.send($token.to_ne_bytes()).map_err(|refused| refused.reason), 0, 0)),
-            1 => Self::buffer(&$model.pool, $token)
-                .map(|buffer| ($request.send(buffer).map_err(|refused| refused.reason), 1, 0)),
+            0 => Some(($request.send($token.to_ne_bytes()), 0, 0)),
+            1 => Self::buffer(&$model.pool, $token).map(|buffer| ($request.send(buffer).map_err(NotSent::from), 1, 0)),
             2 => Self::buffer(&$model.pool, $token)
-                .map(|buffer| ($request.send(buffer.part(..8)).map_err(|refused| refused.reason), 1, 0)),
+                .map(|buffer| ($request.send(buffer.part(..8)).map_err(NotSent::from), 1, 0)),
             3 => Self::opaque(&$model.opaque, $model.memory, $token)
-                .map(|buffer| ($request.send(buffer).map_err(|refused| refused.reason), 0, 1)),
+                .map(|buffer| ($request.send(buffer).map_err(NotSent::from), 0, 1)),
             4 => Self::opaque(&$model.opaque, $model.memory, $token)
                 .zip($model.opaque.take())
-                .map(|(first, second)| ($request.send([first, second]).map_err(|refused| refused.reason), 0, 2)),
+                .map(|(first, second)| ($request.send([first, second]).map_err(NotSent::from), 0, 2)),
             _ => Self::buffer(&$model.pool, $token).zip($model.pool.take()).map(|(first, mut second)| {
                 second.extend_from_slice(&$token.to_be_bytes());
-                ($request.send([first, second]).map_err(|refused| refused.reason), 2, 0)
+                ($request.send([first, second]).map_err(NotSent::from), 2, 0)
             }),
         }
     }};

@@ -34,8 +34,8 @@ fn post(w: &mut Sending, qp: usize, token: u32) -> bool {
     let request = w.sender.post(w.queue(qp)).unwrap().token(token.into());
     match request.unsignaled().send(token.to_ne_bytes()) {
         Ok(()) => true,
-        Err(refused) if matches!(refused.reason, NotSent::Full) => false,
-        Err(refused) => panic!("{refused}"),
+        Err(NotSent::Full) => false,
+        Err(error) => panic!("{error}"),
     }
 }
 

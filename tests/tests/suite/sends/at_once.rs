@@ -1,6 +1,7 @@
 //! One request: its doorbell has rung when the call returns.
 
-use doorbell::{QpConfig, Sender};
+use doorbell::{NotSent, QpConfig, Sender};
+use doorbell_tests::assert_matches;
 use doorbell_tests::receiving::{self, wait_for};
 use doorbell_tests::sending::{Sending, bytes_of};
 use doorbell_tests::sent::Sent;
@@ -29,11 +30,11 @@ fn a_send_is_on_its_way_before_the_arm_of_its_match_runs() {
         };
         match sender.post(qp).unwrap().token(round).send(bytes) {
             Ok(()) => arrived(round, sender),
-            Err(refused) => panic!("{}", refused.reason),
+            Err(error) => panic!("{error}"),
         }
         match sender.send(qp, &bytes[..]) {
             Ok(()) => arrived(0, sender),
-            Err(refused) => panic!("{}", refused.reason),
+            Err(error) => panic!("{error}"),
         }
         let mut buffer = pool.take().unwrap();
         buffer.extend_from_slice(&bytes);
@@ -52,21 +53,21 @@ fn every_other_request_is_on_its_way_when_the_call_returns() {
     memory.write(8, &40u64.to_ne_bytes());
     match sender.post(qp).unwrap().write(b"text", &text) {
         Ok(()) => wait_for("the write", || (bytes_of(memory, 0, 4) == *b"text").then_some(())),
-        Err(refused) => panic!("{}", refused.reason),
+        Err(error) => panic!("{error}"),
     }
     over(sender);
     match sender.post(qp).unwrap().write_with_imm(b"more", &text, 9) {
         Ok(()) => receiving::messages(far_receiver, 1, |message| {
             assert_eq!((message.imm(), message.written()), (Some(9), Some(4)));
         }),
-        Err(refused) => panic!("{}", refused.reason),
+        Err(error) => panic!("{error}"),
     }
     over(sender);
     match sender.post(qp).unwrap().send_with_imm(b"said", 11) {
         Ok(()) => receiving::messages(far_receiver, 1, |message| {
             assert_eq!((&message[..], message.imm()), (&b"said"[..], Some(11)));
         }),
-        Err(refused) => panic!("{}", refused.reason),
+        Err(error) => panic!("{error}"),
     }
     over(sender);
     match sender.post(qp).unwrap().read(pool.take().unwrap(), &text) {
@@ -91,8 +92,8 @@ fn what_was_refused_or_given_up_leaves_nothing_behind() {
     let mut w = world();
     let queue = w.queue(0);
     for round in 0..20u8 {
-        let long = w.sender.post(queue).unwrap().token(1).send([7; 4096]).unwrap_err();
-        assert_eq!(long.payload, [7; 4096]);
+        let refused = w.sender.post(queue).unwrap().token(1).send([7; 4096]).unwrap_err();
+        assert_matches!(refused, NotSent::InlineTooLong { len: 4096, .. });
         drop(w.sender.post(queue).unwrap().token(2).solicited());
         w.sender.post(queue).unwrap().send([round]).unwrap();
         assert_eq!(w.messages(1)[0].1, [round]);

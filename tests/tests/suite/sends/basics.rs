@@ -91,7 +91,7 @@ fn small_messages_need_no_setting() {
         }
         if direct {
             let refused = w.sender.send(queue, &bytes[..=most]).unwrap_err();
-            assert_matches!(refused.reason, NotSent::TooLong { len, max } if (len, max) == (most + 1, most));
+            assert_matches!(refused, NotSent::InlineTooLong { len, max } if (len, max) == (most + 1, most));
         }
     }
 }
@@ -204,7 +204,7 @@ fn the_ring_and_its_counters_wrap() {
             match posting.send(&bytes[..len]) {
                 Ok(()) => posted += 1,
                 Err(error) => {
-                    assert!(matches!(error.reason, doorbell::NotSent::Full), "{error}");
+                    assert!(matches!(error, NotSent::Full), "{error}");
                     break;
                 }
             }

@@ -1,7 +1,8 @@
 //! A refused request gives everything back, and changes nothing.
 
 use doorbell::{
-    BufferPool, CqConfig, Error, NotSent, Path, PoolConfig, QpConfig, QpState, QueuePair, RqConfig, Sender, WcStatus,
+    Buffer, BufferPool, CqConfig, Error, NotSent, Path, PoolConfig, QpConfig, QpState, QueuePair, Refused, RqConfig,
+    Sender, SqId, WcStatus,
 };
 use doorbell_tests::sending::Sending;
 use doorbell_tests::{assert_matches, device};
@@ -29,6 +30,35 @@ fn a_full_queue_gives_the_buffer_back_and_has_room_again_after_completions() {
     assert_eq!(w.pool.available(), 256);
 }
 
+/// Sends borrowed bytes, which end with the function, and a buffer.
+fn both<E: From<NotSent> + From<Refused<Buffer>>>(w: &mut Sending, queue: SqId) -> Result<(), E> {
+    let text = String::from("text");
+    w.sender.send(queue, text.as_bytes())?;
+    let buffer = w.buffer(b"buffer");
+    w.sender.send(queue, buffer)?;
+    Ok(())
+}
+
+#[test]
+fn a_question_mark_returns_the_error_of_each_payload() {
+    // With one request before, the other of the two payloads is refused.
+    for has_one_more in [false, true] {
+        let mut w = Sending::new(1, 4, 64);
+        let queue = w.queue(0);
+        if has_one_more {
+            w.sender.send(queue, b"one more").unwrap();
+        }
+        let full = loop {
+            if let Err(error) = both::<NotSent>(&mut w, queue) {
+                break error;
+            }
+        };
+        assert_matches!(full, NotSent::Full);
+        let boxed = both::<Box<dyn std::error::Error>>(&mut w, queue).unwrap_err();
+        assert_matches!(boxed.downcast_ref(), Some(NotSent::Full));
+    }
+}
+
 #[test]
 fn wrong_requests_are_refused_with_their_payload() {
     let config = QpConfig::rc().sends(4).max_inline(8).send_buffers(2);
@@ -43,7 +73,7 @@ fn wrong_requests_are_refused_with_their_payload() {
     let mut posting = w.sender.post_many(queue).unwrap();
     {
         let error = posting.send(&long[..]).unwrap_err();
-        assert_matches!(error.reason, NotSent::TooLong { len, max } if len == max + 1);
+        assert_matches!(error, NotSent::InlineTooLong { len, max } if len == max + 1);
         let error = posting.send(foreign.take().unwrap()).unwrap_err();
         assert_matches!(error.reason, NotSent::WrongDomain);
         let error = posting.send([a, foreign.take().unwrap()]).unwrap_err();
@@ -54,7 +84,7 @@ fn wrong_requests_are_refused_with_their_payload() {
         let error = posting.write(e, &remote.slice(0, 4).unwrap()).unwrap_err();
         assert_matches!(error.reason, NotSent::OutOfBounds { len: 5, max: 4 });
         let error = posting.read(error.payload, &remote.slice(0, 65).unwrap()).unwrap_err();
-        assert_matches!(error.reason, NotSent::TooLong { len: 65, max: 64 });
+        assert_matches!(error.reason, NotSent::BufferTooSmall { len: 65, capacity: 64 });
         assert_eq!(*error.payload, *b"bytes");
         for (offset, len) in [(4, 8), (8, 4), (8, 16)] {
             let at = remote.slice(offset, len).unwrap();

@@ -32,7 +32,7 @@ fn noise_gives_no_slot_two_owners() {
     for round in 0..cases(1000) {
         let cqe_size = 64 << (round & 1);
         let setup = Setup {
-            queues: Vec::from([(random.pick(&[Kind::Srq, Kind::Rq]), 8, 64)]),
+            queues: Vec::from([(random.pick(&[Kind::Ordered, Kind::Srq, Kind::Rq]), 8, 64)]),
             cqes: 8 << random.below(3),
             cqe_size,
             compression: (cqe_size == 64).then_some(MiniCqeFormat::Checksum),

@@ -11,15 +11,15 @@ use crate::testing::{CqeSpec, Give, Kind, Owner, Random, Rig, Setup, cases, on, 
 
 /// A small queue: of up to 64 slots, and of any stride.
 fn small(random: &mut Random) -> (Kind, u32, usize) {
-    match random.pick(&[Kind::Srq, Kind::Rq]) {
-        Kind::Srq => (Kind::Srq, 2 << random.below(6), 32 << random.below(3)),
+    match random.pick(&[Kind::Ordered, Kind::Srq, Kind::Rq]) {
+        kind @ (Kind::Ordered | Kind::Srq) => (kind, 2 << random.below(6), 32 << random.below(3)),
         Kind::Rq => (Kind::Rq, 1 << random.below(7), 16 << random.below(4)),
     }
 }
 
 /// A CQ with just as many entries as the queues have receives, or more.
 fn setup(queues: Vec<(Kind, u32, usize)>, random: &mut Random) -> Setup {
-    let receives = |&(kind, slots, _): &_| if kind == Kind::Srq { slots - 1 } else { slots };
+    let receives = |&(kind, slots, _): &_| if kind == Kind::Rq { slots } else { slots - 1 };
     let exact = queues.iter().map(receives).sum::<u32>().next_power_of_two();
     let cqe_size = random.pick(&[64, 128]);
     let formats = [None, Some(MiniCqeFormat::Hash), Some(MiniCqeFormat::Checksum)];
@@ -73,7 +73,11 @@ fn batch(rig: &mut Rig, random: &mut Random) {
         [Give::Recycle, Give::Release, Give::Rewrite],
         [Give::Recycle, Give::Recycle, Give::Rewrite],
     ]);
+    let lends = random.once_in(2);
     for _ in 0..random.below(2 * rig.producer.count + 1) {
+        if lends && rig.lend(random.once_in(8)) {
+            continue;
+        }
         if !rig.next() {
             break;
         }
@@ -157,11 +161,12 @@ fn random_steps() {
 fn long_runs_and_large_queues() {
     let random = &mut Random::new(seed());
     for (kind, slots, steps) in [
-        (Kind::Srq, 2, 40_000),
+        (Kind::Ordered, 2, 40_000),
         (Kind::Rq, 1, 40_000),
+        (Kind::Ordered, 256, 1000),
         (Kind::Srq, 256, 1000),
         (Kind::Rq, 256, 1000),
-        (Kind::Srq, 1 << 16, 16),
+        (Kind::Ordered, 1 << 16, 16),
         (Kind::Rq, 1 << 15, 24),
     ] {
         let setup = Setup { wrap: 32, ..setup(Vec::from([(kind, slots, 32)]), random) };

@@ -16,12 +16,12 @@ use crate::qp_state::QpState;
 /// loop {
 ///     match sender.send(queue, b"hello") {
 ///         Ok(()) => break,
-///         // Completions free slots. `refused.payload` has the payload, to send it again.
-///         Err(refused) if matches!(refused.reason, NotSent::Full) => {
+///         // Completions free slots.
+///         Err(NotSent::Full) => {
 ///             sender.wait(None)?;
 ///             while sender.poll().next().is_some() {}
 ///         }
-///         Err(refused) => return Err(refused.reason.into()),
+///         Err(error) => return Err(error.into()),
 ///     }
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -39,15 +39,30 @@ pub enum NotSent {
         "the queue pair is in state {0}, and must be in RTS to send: connect it; after a failure reset and connect it, with tag matching remove the peer and add it again, with frames create another FrameReceiver"
     )]
     State(QpState),
-    /// The message, or the memory to read, is too long.
+    /// The bytes to copy do not fit into a WQE.
     #[error(
-        "the request has {len} bytes, and the limit is {max}: for bytes raise max_inline of QpConfig or FrameConfig, or send a Buffer; for a READ or an atomic take a larger buffer; a datagram is limited by the MTU, another message by the port"
+        "the request copies {len} bytes, and the limit is {max}: send a Buffer, or raise max_inline of the queue pair"
     )]
-    TooLong {
-        /// Bytes of the message, or to read.
+    InlineTooLong {
+        /// Bytes of the message.
         len: usize,
-        /// Bytes there is room for: in a WQE for an inline send, in the buffer of a READ, else in a message of the
-        /// port.
+        /// Bytes that a WQE of the queue holds.
+        max: usize,
+    },
+    /// The answer of a READ or an atomic does not fit into the buffer.
+    #[error("the answer has {len} bytes, and the buffer holds {capacity}: take a larger buffer")]
+    BufferTooSmall {
+        /// Bytes of the answer.
+        len: usize,
+        /// Bytes that the buffer holds.
+        capacity: usize,
+    },
+    /// The message is longer than the port sends, or the datagram longer than its MTU.
+    #[error("the message has {len} bytes, and the limit of the port is {max}: send several messages")]
+    TooLong {
+        /// Bytes of the message.
+        len: usize,
+        /// Bytes of the longest message or datagram of the port.
         max: usize,
     },
     /// The frame is too short.

@@ -1,0 +1,40 @@
+//! Access of tests to the inside of an ordered queue.
+
+use super::OrderedReceiveQueue;
+use crate::slots::SlotState;
+
+impl<T: Copy> OrderedReceiveQueue<T> {
+    /// Puts the running count where the next post makes it `end`; returns the distance from where they were.
+    pub fn count_to(&mut self, end: u32) -> u32 {
+        let by = end.wrapping_sub(1).wrapping_sub(self.wqes.posted);
+        self.wqes.posted = self.wqes.posted.wrapping_add(by);
+        by
+    }
+
+    fn count(&self, state: SlotState) -> u32 {
+        (0..self.wqes.slots.count()).filter(|slot| self.state(*slot) == state).count() as u32
+    }
+
+    /// Checks the invariants.
+    pub fn check(&self) {
+        let loaded = u32::from(self.state(self.tail) == SlotState::Loaded);
+        assert!(loaded == 1 || self.state(self.tail) == SlotState::Free, "[tail]");
+        let counts = [SlotState::Free, SlotState::Held, SlotState::Loaded].map(|state| self.count(state));
+        assert_eq!([self.free, self.held, self.ready + loaded], counts, "[counts]");
+        let is_marked = |slot| self.state(slot) != SlotState::Free || self.wqes.slots.is_marked(slot);
+        assert!((0..self.wqes.slots.count()).all(is_marked), "[free-marked]");
+    }
+
+    /// Checks that no more slots wait than may, after slots were given back.
+    pub fn check_rung(&self) {
+        let with_device = self.count(SlotState::Posted);
+        assert!(self.waiting() <= self.patience.min(with_device / 4), "[rung] {} wait", self.waiting());
+        let waits = self.next == self.tail || self.ready == 0 || self.state(self.next) == SlotState::Posted;
+        assert!(waits, "[rung] the next slot is {:?}", self.state(self.next));
+    }
+
+    /// Returns the slot that the tail waits for.
+    pub fn next(&self) -> u32 {
+        if self.next == self.tail { self.after(self.tail) } else { self.next }
+    }
+}
