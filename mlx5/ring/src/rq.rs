@@ -70,6 +70,8 @@ pub struct ReceiveQueue<T: Copy> {
     used: u32,
     /// Slots that are loaded: their turn to be posted has not come.
     waiting: u32,
+    /// Index before which no slot is in use, brought up to date by [`next_waiting`](Self::next_waiting).
+    oldest: u32,
 }
 
 impl<T: Copy> ReceiveQueue<T> {
@@ -89,7 +91,7 @@ impl<T: Copy> ReceiveQueue<T> {
             let slots = Slots::new(slots, layout.wqe_cnt);
             Wqes::new(layout.buf, layout.stride, layout.max_sge(), layout.dbrec, slots)
         };
-        Ok(Self { wqes, mask: layout.wqe_cnt - 1, used: 0, waiting: 0 })
+        Ok(Self { wqes, mask: layout.wqe_cnt - 1, used: 0, waiting: 0, oldest: 0 })
     }
 
     /// Takes every receive back, as the device did: its QP was reset or destroyed. Calls `each` with the value of those
@@ -97,7 +99,7 @@ impl<T: Copy> ReceiveQueue<T> {
     pub fn reset(&mut self, each: impl FnMut(T)) {
         self.wqes.slots.clear(each);
         // The reset has zeroed the record.
-        (self.wqes.posted, self.used, self.waiting) = (0, 0, 0);
+        (self.wqes.posted, self.used, self.waiting, self.oldest) = (0, 0, 0, 0);
     }
 
     /// Zeroes the doorbell record of a QP in RESET: a doorbell that came after the reset may have written it.
@@ -151,21 +153,32 @@ impl<T: Copy> ReceiveQueue<T> {
             match unsafe { self.wqes.slots.get(to).state } {
                 SlotState::Posted | SlotState::Held => return,
                 SlotState::Loaded => {}
-                SlotState::Free => self.move_wqe(self.next_waiting(), to),
+                SlotState::Free => {
+                    let from = self.next_waiting();
+                    self.move_wqe(from, to);
+                }
             }
             self.post_head();
             self.waiting -= 1;
         }
     }
 
-    /// Returns a slot in which a buffer waits: the oldest, if receives have completed in order.
-    fn next_waiting(&self) -> u32 {
-        let mut slot = self.wqes.posted.wrapping_sub(self.used) & self.mask;
-        // SAFETY: masked.
-        while unsafe { self.wqes.slots.get(slot).state } != SlotState::Loaded {
-            slot = (slot + 1) & self.mask;
+    /// Returns the oldest slot in which a buffer waits; there is one.
+    fn next_waiting(&mut self) -> u32 {
+        let lap = self.wqes.slots.count();
+        if self.wqes.posted.wrapping_sub(self.oldest) > lap {
+            self.oldest = self.wqes.posted.wrapping_sub(lap);
         }
-        slot
+        // SAFETY: masked.
+        let state = |index: u32| unsafe { self.wqes.slots.get(index & self.mask).state };
+        while state(self.oldest) == SlotState::Free {
+            self.oldest = self.oldest.wrapping_add(1);
+        }
+        let mut waiting = self.oldest;
+        while state(waiting) != SlotState::Loaded {
+            waiting = waiting.wrapping_add(1);
+        }
+        waiting & self.mask
     }
 
     /// Puts the buffer of slot `from` into slot `to`, which is free, and frees `from`.

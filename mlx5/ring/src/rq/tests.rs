@@ -9,6 +9,7 @@ impl<T: Copy> ReceiveQueue<T> {
         let head = end.wrapping_sub(self.wqes.slots.count()).wrapping_add(self.head_slot());
         let by = head.wrapping_sub(self.wqes.posted);
         self.wqes.posted = head;
+        self.oldest = self.oldest.wrapping_add(by);
         for slot in 0..self.wqes.slots.count() {
             // SAFETY: below the count.
             let slot = unsafe { self.wqes.slots.get_mut(slot) };
