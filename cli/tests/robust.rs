@@ -84,8 +84,8 @@ fn megabytes_of_anything() {
         let began = processor_time();
         decode(&junk);
         let spent = processor_time() - began;
-        // A quarter of a second; what grows with the square of the length takes minutes.
-        assert!(spent < Duration::from_secs(5), "{spent:?} for {:?}", &junk[..20]);
+        // A second or two; what grows with the square of the length takes minutes.
+        assert!(spent < Duration::from_secs(30), "{spent:?} for {:?}", &junk[..20]);
         // A dump after the junk is found.
         let report = decode(&[&junk[..], b"\n\nend of that\nand more\nand more\nand more\n", dump.as_bytes()].concat());
         let found = report.left_out > 0 || report.findings.iter().any(|finding| finding.kind == Kind::ErrorCqe);
