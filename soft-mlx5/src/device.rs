@@ -126,6 +126,12 @@ impl Builder {
         self
     }
 
+    /// Lets programs send firmware commands (`mlx5dv_devx_*`): a context that asks for it gets a user of the firmware.
+    pub fn devx(mut self, devx: bool) -> Self {
+        self.config.devx = devx;
+        self
+    }
+
     /// Offers timestamps in real time, as an adapter does whose real-time clock is enabled in its firmware. Real
     /// time of a stepped device is the time since power-up.
     pub fn real_time(mut self, real_time: bool) -> Self {

@@ -46,9 +46,11 @@ impl Execution<'_> {
             log_page_size: context.log_page_size,
             page_offset: context.page_offset,
             list: command.after::<CreateCq>(),
-            umem: create.umem_valid.then_some((create.umem_id, create.umem_offset)),
+            umem_valid: create.umem_valid,
+            umem: (create.umem_id, create.umem_offset),
             record: context.dbr_addr,
-            record_umem: context.dbr_umem_valid.then_some(context.dbr_umem_id),
+            record_umem_valid: context.dbr_umem_valid,
+            record_umem: context.dbr_umem_id,
         };
         let found = self.locate(&memory, u64::from(cqe_count) * u64::from(cqe_size), uid)?;
         uses.extend(found.uses);
@@ -123,16 +125,14 @@ impl Execution<'_> {
         let old = CqContext::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)?;
         let new = modify.context;
         let (cqe_size, cqe_count) = (cqe_size(&old)?, check_size(&new)?);
-        if modify.umem_valid {
+        if self.is_umem(modify.umem_valid) {
             return Err(Refusal::FIELDS);
         }
         let memory = QueueMemory {
             log_page_size: new.log_page_size,
             page_offset: new.page_offset,
             list: command.after::<ModifyCq>(),
-            umem: None,
-            record: 0,
-            record_umem: None,
+            ..QueueMemory::default()
         };
         let found = self.locate(&memory, u64::from(cqe_count) * u64::from(cqe_size), uid)?;
         let resized = self.nic.resize_cq_in(Cqn(modify.cqn), &found.spaces.ring, found.ring, cqe_count);

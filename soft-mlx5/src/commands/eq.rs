@@ -149,25 +149,38 @@ impl Commands {
 
     /// Turns an event of the device into entries.
     pub fn report(&mut self, happened: Event, interrupts: &mut dyn Interrupts) {
+        let (source, eqe) = self.entry_of(&happened);
+        if eqe.event != event::COMPLETION {
+            return self.eqs.push_all(eqe, interrupts);
+        }
+        let Some(cq) = source.and_then(|Id(kind, number)| self.objects.get(kind, number)) else { return };
+        let eqn = Execution::eqn_of(&cq.context);
+        self.eqs.push(eqn, eqe, interrupts);
+    }
+
+    /// Returns the object that an event is about, unless it is about the device as a whole, and the entry that reports
+    /// the event.
+    pub fn entry_of(&self, happened: &Event) -> (Option<Id>, Eqe) {
         const QP: u8 = 0;
         const RQ: u8 = 1;
         const SQ: u8 = 2;
-        let of_qp = |kind, number: u32| {
-            let is_sq = self.objects.get(Kind::Sq, number).is_some();
-            of_queue(kind, if is_sq { SQ } else { QP }, number)
+        const OTHER: u8 = 0;
+        let first = |kinds: [Kind; 2], number| {
+            let made = |kind: &Kind| self.objects.get(*kind, number).is_some();
+            kinds.into_iter().find(made).unwrap_or(kinds[0])
         };
-        let eqe = match happened {
-            Event::Completion(cqn) => {
-                let Some(cq) = self.objects.get(Kind::Cq, cqn.0) else { return };
-                let eqn = Execution::eqn_of(&cq.context);
-                let eqe = of_queue(event::COMPLETION, 0, cqn.0);
-                self.eqs.push(eqn, eqe, interrupts);
-                return;
-            }
+        let of_qp = |event, number: u32| match first([Kind::Qp, Kind::Sq], number) {
+            Kind::Sq => (Id(Kind::Sq, number), of_queue(event, SQ, number)),
+            kind => (Id(kind, number), of_queue(event, QP, number)),
+        };
+        let of_srq =
+            |event, number: u32| (Id(first([Kind::Rmp, Kind::XrcSrq], number), number), of_queue(event, OTHER, number));
+        let (source, eqe) = match *happened {
+            Event::Completion(cqn) => (Id(Kind::Cq, cqn.0), of_queue(event::COMPLETION, OTHER, cqn.0)),
             Event::CqError(cqn) => {
                 const OVERRUN: u8 = 1;
                 let data = CqErrorData { cqn: cqn.0, syndrome: OVERRUN }.to_bytes();
-                Eqe { event: event::CQ_ERROR, data, ..Eqe::ZERO }
+                (Id(Kind::Cq, cqn.0), Eqe { event: event::CQ_ERROR, data, ..Eqe::ZERO })
             }
             Event::QpFatal(qpn) => of_qp(event::WQ_CATASTROPHIC, qpn.0),
             Event::QpAccessError(qpn) => of_qp(event::WQ_ACCESS_ERROR, qpn.0),
@@ -175,18 +188,17 @@ impl Commands {
             Event::CommunicationEstablished(qpn) => of_qp(event::COMMUNICATION_ESTABLISHED, qpn.0),
             Event::SqDrained(qpn) => of_qp(event::SQ_DRAINED, qpn.0),
             Event::LastWqe(qpn) => of_qp(event::SRQ_LAST_WQE, qpn.0),
-            Event::SrqLimit(srqn) => of_queue(event::SRQ_LIMIT, 0, srqn.0),
-            Event::SrqError(srqn) => of_queue(event::SRQ_CATASTROPHIC, 0, srqn.0),
-            Event::WqFatal(wqn) => of_queue(event::WQ_CATASTROPHIC, RQ, wqn.0),
-            Event::Port { up } => Eqe {
-                event: event::PORT_CHANGE,
-                sub_type: if up { event::PORT_ACTIVE } else { event::PORT_DOWN },
-                data: PortData { port: 1 }.to_bytes(),
-                ..Eqe::ZERO
-            },
-            Event::DeviceFatal => Eqe { event: event::INTERNAL_ERROR, ..Eqe::ZERO },
+            Event::SrqLimit(srqn) => of_srq(event::SRQ_LIMIT, srqn.0),
+            Event::SrqError(srqn) => of_srq(event::SRQ_CATASTROPHIC, srqn.0),
+            Event::WqFatal(wqn) => (Id(Kind::Rq, wqn.0), of_queue(event::WQ_CATASTROPHIC, RQ, wqn.0)),
+            Event::Port { up } => {
+                let sub_type = if up { event::PORT_ACTIVE } else { event::PORT_DOWN };
+                let data = PortData { port: 1 }.to_bytes();
+                return (None, Eqe { event: event::PORT_CHANGE, sub_type, data, ..Eqe::ZERO });
+            }
+            Event::DeviceFatal => return (None, Eqe { event: event::INTERNAL_ERROR, ..Eqe::ZERO }),
         };
-        self.eqs.push_all(eqe, interrupts);
+        (Some(source), eqe)
     }
 }
 
@@ -205,9 +217,7 @@ impl Execution<'_> {
             log_page_size: context.log_page_size,
             page_offset: context.page_offset,
             list: command.after::<CreateEq>(),
-            umem: None,
-            record: 0,
-            record_umem: None,
+            ..QueueMemory::default()
         };
         let found = self.locate(&memory, len as u64, command.uid())?;
         let entry =

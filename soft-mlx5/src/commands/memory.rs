@@ -5,10 +5,11 @@ use std::sync::Arc;
 use mlx5_wire::firmware::mkey::CreateUmem;
 use mlx5_wire::firmware::pages;
 
-use super::Execution;
 use super::objects::{Entry, Id, Kind};
 use super::opcodes::{Command, Result, created};
 use super::refusal::Refusal;
+use super::umem::Umem;
+use super::{Commands, Execution};
 use crate::objects::memory::{PageList, Space, Spaces};
 
 /// log2 of the smallest page.
@@ -19,7 +20,7 @@ const LOG_LARGEST: u32 = 52;
 const RIGHTS: u64 = (1 << LOG_PAGE) - 1;
 
 /// Memory of a queue as its context describes it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct QueueMemory<'a> {
     /// log2 of the page size, less 12.
     pub log_page_size: u8,
@@ -27,12 +28,16 @@ pub struct QueueMemory<'a> {
     pub page_offset: u8,
     /// The page list, and what follows it.
     pub list: &'a [u8],
-    /// UMEM and offset in it, in place of the list.
-    pub umem: Option<(u32, u64)>,
+    /// The UMEM stands in place of the list.
+    pub umem_valid: bool,
+    /// UMEM and offset in it.
+    pub umem: (u32, u64),
     /// Doorbell record, or offset in the UMEM that follows.
     pub record: u64,
+    /// The record lies in a UMEM.
+    pub record_umem_valid: bool,
     /// UMEM of the record.
-    pub record_umem: Option<u32>,
+    pub record_umem: u32,
 }
 
 /// Spaces, addresses in them, and the UMEMs that the queue refers to.
@@ -61,44 +66,51 @@ impl Execution<'_> {
             return Err(Refusal::PAGE_LIST);
         }
         let pages = given.take(needed as usize).map(|page| page & !RIGHTS).collect();
-        Ok(Arc::new(PageList::new(self.dma.clone(), log_size, start, pages)))
+        self.host.page_list(log_size, start, pages).ok_or(Refusal::PAGE_LIST)
     }
 
-    fn umem(&self, number: u32, uid: u16, offset: u64, len: u64) -> Result<Arc<PageList>> {
+    /// Finds `len` bytes at an offset of a UMEM that an object of `uid` may refer to.
+    pub(super) fn umem(&self, number: u32, uid: u16, offset: u64, len: u64) -> Result<(Space, u64)> {
         let id = self.state.objects.check_use(Id(Kind::Umem, number), uid)?;
-        let pages = self.state.objects.find(id, 0)?.pages.clone().ok_or(Refusal::NO_OBJECT)?;
-        let end = offset.checked_add(len).ok_or(Refusal::UMEM_RANGE)?;
-        if end <= pages.len() { Ok(pages) } else { Err(Refusal::UMEM_RANGE) }
+        let umem = self.state.objects.find(id, 0)?.umem.as_ref().ok_or(Refusal::NO_OBJECT)?;
+        umem.place(offset, len)
+    }
+
+    /// Returns `true` if memory is a UMEM: where the command says so, and always in a process, as the kernel has it.
+    pub(super) fn is_umem(&self, valid: bool) -> bool {
+        valid || self.host.is_process()
     }
 
     /// Finds the memory of a queue whose ring has `len` bytes.
     pub(super) fn locate(&self, memory: &QueueMemory, len: u64, uid: u16) -> Result<Located> {
         let mut uses = Vec::new();
-        let (ring_space, ring) = match memory.umem {
-            _ if len == 0 => (Space::Process, 0),
-            Some((number, offset)) => {
-                uses.push(Id(Kind::Umem, number));
-                (Space::Pages(self.umem(number, uid, offset, len)?), offset)
-            }
-            None => {
-                let log_size = LOG_PAGE + u32::from(memory.log_page_size);
-                let unit = 1u64.checked_shl(log_size).ok_or(Refusal::PAGE_SIZE)? / 64;
-                let start = unit * u64::from(memory.page_offset);
-                (Space::Pages(self.page_list(log_size, start, len, memory.list)?), 0)
-            }
+        let (ring_space, ring) = if len == 0 {
+            (Space::Process, 0)
+        } else if self.is_umem(memory.umem_valid) {
+            let (number, offset) = memory.umem;
+            uses.push(Id(Kind::Umem, number));
+            self.umem(number, uid, offset, len)?
+        } else {
+            let log_size = LOG_PAGE + u32::from(memory.log_page_size);
+            let unit = 1u64.checked_shl(log_size).ok_or(Refusal::PAGE_SIZE)? / 64;
+            let start = unit * u64::from(memory.page_offset);
+            (Space::Pages(self.page_list(log_size, start, len, memory.list)?), 0)
         };
         if memory.record % 8 != 0 {
             return Err(Refusal::RECORD);
         }
-        let record_space = match memory.record_umem {
-            Some(number) => {
-                uses.push(Id(Kind::Umem, number));
-                Space::Pages(self.umem(number, uid, memory.record, 8)?)
-            }
-            None => Space::Host(self.dma.clone()),
+        let (record_space, record) = if self.is_umem(memory.record_umem_valid) {
+            uses.push(Id(Kind::Umem, memory.record_umem));
+            self.umem(memory.record_umem, uid, memory.record, 8)?
+        } else {
+            (self.host.clone(), memory.record)
         };
+        // Memory of a process may begin anywhere.
+        if record % 8 != 0 {
+            return Err(Refusal::RECORD);
+        }
         let spaces = Spaces { ring: ring_space, record: record_space };
-        Ok(Located { spaces, ring, record: memory.record, uses })
+        Ok(Located { spaces, ring, record, uses })
     }
 
     pub(super) fn create_umem(&mut self, command: &Command, output: &mut [u8]) -> Result {
@@ -111,8 +123,16 @@ impl Execution<'_> {
             return Err(Refusal::PAGE_LIST);
         }
         let list = command.after::<CreateUmem>();
-        let pages = Some(self.page_list(log_size, start, len, list)?);
-        let entry = Entry { uid: command.uid(), pages, ..Entry::default() };
+        let umem = Some(Umem::Pages(self.page_list(log_size, start, len, list)?));
+        let entry = Entry { uid: command.uid(), umem, ..Entry::default() };
         created(output, self.state.objects.insert_new(Kind::Umem, entry)?)
+    }
+}
+
+impl Commands {
+    /// Makes a UMEM of memory of this process, which CREATE_UMEM cannot describe; returns its number.
+    pub(crate) fn create_umem_of_process(&mut self, uid: u16, addr: u64, len: u64) -> Result<u32> {
+        let umem = Some(Umem::Process { addr, len });
+        self.objects.insert_new(Kind::Umem, Entry { uid, umem, ..Entry::default() })
     }
 }

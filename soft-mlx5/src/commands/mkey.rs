@@ -27,7 +27,7 @@ impl Execution<'_> {
         let mut uses = vec![pd];
         let attr =
             MkeyAttr { pd: Pdn(context.pd), va: 0, iova: context.start, length: context.len, access: rights(&context) };
-        let host = Space::Host(self.dma.clone());
+        let host = self.host.clone();
         let mut list = &[][..];
         let (attr, space) = match context.access_mode {
             access_mode::KLM | access_mode::KSM => {
@@ -35,6 +35,8 @@ impl Execution<'_> {
                 let length = if context.length64 { u64::MAX } else { attr.length };
                 (MkeyAttr { length, ..attr }, host)
             }
+            // Programs reach no memory but that which was registered for them.
+            access_mode::PHYSICAL if self.host.is_process() => return Err(Refusal::ACCESS_MODE),
             // UMR gives the key its memory.
             _ if context.free => (MkeyAttr { length: 0, ..attr }, host),
             access_mode::PHYSICAL => {
@@ -44,7 +46,7 @@ impl Execution<'_> {
             }
             _ => {
                 context.start.checked_add(context.len).ok_or(Refusal::KEY_RANGE)?;
-                if create.umem_valid {
+                if self.is_umem(create.umem_valid) {
                     uses.push(Id(Kind::Umem, create.umem_id));
                 }
                 self.translated(command, &create, attr)?
@@ -73,13 +75,9 @@ impl Execution<'_> {
     // A key whose pages follow the command or are those of a UMEM.
     fn translated(&self, command: &Command, create: &CreateMkey, attr: MkeyAttr) -> Result<(MkeyAttr, Space)> {
         let context = &create.context;
-        if create.umem_valid {
-            let (id, offset) = (Id(Kind::Umem, create.umem_id), create.umem_offset);
-            let id = self.state.objects.check_use(id, command.uid())?;
-            let pages = self.state.objects.find(id, 0)?.pages.clone().ok_or(Refusal::NO_OBJECT)?;
-            let end = offset.checked_add(context.len).filter(|end| *end <= pages.len());
-            end.ok_or(Refusal::UMEM_RANGE)?;
-            return Ok((MkeyAttr { va: offset, ..attr }, Space::Pages(pages)));
+        if self.is_umem(create.umem_valid) {
+            let (space, va) = self.umem(create.umem_id, command.uid(), create.umem_offset, context.len)?;
+            return Ok((MkeyAttr { va, ..attr }, space));
         }
         let log_size = u32::from(context.log_page_size);
         let size = 1u64.checked_shl(log_size).ok_or(Refusal::PAGE_SIZE)?;

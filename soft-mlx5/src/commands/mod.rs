@@ -1,6 +1,6 @@
 //! The firmware of the adapter: commands as bytes, for drivers that stand on a bus.
 //!
-//! [`Commands`] is what the firmware knows. Its owner has the adapter, gives memory of the host ([`Dma`]) with each
+//! [`Commands`] is what the firmware knows. Its owner has the adapter, gives memory of the host ([`Space`]) with each
 //! command, and delivers events afterwards: a PCI function through event queues and [`Interrupts`].
 //!
 //! `opcodes` is the table of commands; it checks lengths and the state of the function. One module per object does
@@ -24,10 +24,10 @@ pub mod refusal;
 mod register;
 mod srq;
 pub(crate) mod stage;
+mod umem;
 mod vport;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use mlx5_wire::firmware::capabilities::{GROUP, GROUP_SIZE};
 use mlx5_wire::firmware::command::{Opcode, Reply, Request};
@@ -36,13 +36,14 @@ pub use self::eq::CommandEvents;
 use self::eq::EventQueues;
 use self::hca::Hca;
 pub use self::host::Interrupts;
-use self::objects::{Id, Kind, Objects};
+use self::objects::{Entry, Id, Kind, Objects};
 use self::opcodes::Command;
 use self::refusal::Refusal;
+use self::stage::Stage;
 use self::vport::Vport;
-use crate::base::dma::Dma;
 use crate::engine::{Nic, PortAddress};
 use crate::fabric::LinkLayer;
+use crate::objects::memory::Space;
 use crate::objects::{Cqn, Pdn, Qpn, Srqn, Tirn, Wqn};
 
 /// State of the firmware: objects, and the settings of the driver.
@@ -81,11 +82,32 @@ impl Commands {
         }
     }
 
-    /// Executes a command on an adapter. `output` is as long as the driver allows, and gets the answer or the refusal,
-    /// with zeros in the rest.
-    pub fn execute(&mut self, nic: &mut Nic, dma: &Arc<dyn Dma>, input: &[u8], output: &mut [u8]) {
+    /// Returns the state that the kernel of a process finds: initialized, with an event queue for each completion
+    /// vector, which all users may name.
+    pub fn of_process(layer: LinkLayer, port: &PortAddress, vectors: u32) -> Self {
+        let mut commands = Self::new(layer, port);
+        commands.hca.stage = Stage::Initialized;
+        commands.objects = Objects::of_process();
+        for _ in 0..vectors {
+            let entry = Entry { uid: objects::SHARED_UID, ..Entry::default() };
+            // A machine with more vectors than event queues shares the last one.
+            let _ = commands.objects.insert_new(Kind::Eq, entry);
+        }
+        commands
+    }
+
+    /// Returns the number of the event queue of a completion vector in a process.
+    pub fn eqn(&self, vector: u32) -> u32 {
+        let queues = self.objects.count(Kind::Eq) as u32;
+        Objects::FIRST_EQ + vector.min(queues.saturating_sub(1))
+    }
+
+    /// Executes a command on an adapter, whose queues lie in memory of `host`. A process has no page lists: the memory
+    /// of its queues are UMEMs. `output` is as long as the driver allows, and gets the answer or the refusal, with
+    /// zeros in the rest.
+    pub fn execute(&mut self, nic: &mut Nic, host: &Space, input: &[u8], output: &mut [u8]) {
         output.fill(0);
-        let done = Execution { nic, dma, state: self }.run(input, output);
+        let done = Execution { nic, host, state: self }.run(input, output);
         let mut reply = Reply::ZERO;
         if let Err(refusal) = done {
             output.fill(0);
@@ -102,15 +124,15 @@ impl Commands {
     }
 
     /// Goes back to the state after power-up: all objects are gone, and no memory of the host is touched afterwards.
-    pub fn reset(&mut self, nic: &mut Nic, dma: &Arc<dyn Dma>) {
-        Execution { nic, dma, state: self }.reset();
+    pub fn reset(&mut self, nic: &mut Nic, host: &Space) {
+        Execution { nic, host, state: self }.reset();
     }
 }
 
 /// A command in execution.
 pub(crate) struct Execution<'a> {
     nic: &'a mut Nic,
-    dma: &'a Arc<dyn Dma>,
+    host: &'a Space,
     state: &'a mut Commands,
 }
 

@@ -1,14 +1,13 @@
 //! Objects of a function: numbers, owners and references.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mlx5_wire::firmware::capabilities::General;
 
 use super::Commands;
 use super::capabilities::{GENERAL, GENERAL_ETHERNET};
 use super::refusal::Refusal;
-use crate::objects::memory::PageList;
+use super::umem::Umem;
 
 type Result<T> = std::result::Result<T, Refusal>;
 
@@ -81,23 +80,40 @@ pub struct Entry {
     pub uses: Vec<Id>,
     /// Context as the driver gave it, with the changes since.
     pub context: Vec<u8>,
-    /// Pages of a UMEM.
-    pub pages: Option<Arc<PageList>>,
+    /// Memory of a UMEM.
+    pub umem: Option<Umem>,
 }
 
-/// Returns the first number of a kind and how many there are, or `None` for objects that the device numbers.
-fn range(kind: Kind) -> Option<(u32, u32)> {
+/// Numbers of a kind of objects.
+#[derive(Debug, Clone, Copy)]
+struct Range {
+    first: u32,
+    count: u32,
+    /// Freed numbers that are not given again yet.
+    resting: usize,
+}
+
+/// UAR pages of a function, behind its bus.
+const UAR_OF_FUNCTION: Range =
+    Range { first: Commands::FIRST_UAR, count: Commands::BAR_PAGES - Commands::FIRST_UAR, resting: 0 };
+/// UAR pages of a process. A freed page rests before it is given again, so that the doorbells of its old context are
+/// long past when a new context uses it.
+const UAR_OF_PROCESS: Range = Range { first: 0, count: 1 << 14, resting: 1024 };
+
+/// Returns the numbers of a kind, or `None` for objects that the device numbers.
+fn range(kind: Kind, uars: Range) -> Option<Range> {
     const ETHERNET: General = GENERAL_ETHERNET;
-    let objects = |log: u8| Some((1, (1 << log) - 1));
+    let range = |first, count| Some(Range { first, count, resting: 0 });
+    let objects = |log: u8| range(1, (1 << log) - 1);
     match kind {
         Kind::User => objects(GENERAL.log_max_uctx),
-        Kind::Uar => Some((Commands::FIRST_UAR, Commands::BAR_PAGES - Commands::FIRST_UAR)),
+        Kind::Uar => Some(uars),
         Kind::AddressHandle | Kind::DeviceMemory => objects(24),
         Kind::Xrcd => objects(GENERAL.log_max_xrcd),
         Kind::TransportDomain => objects(ETHERNET.log_max_transport_domain),
         Kind::Counters => objects(8),
         Kind::Umem => objects(GENERAL.log_max_umem),
-        Kind::Eq => Some((0x10, GENERAL.max_num_eqs.into())),
+        Kind::Eq => range(Objects::FIRST_EQ, GENERAL.max_num_eqs.into()),
         Kind::Tis => objects(ETHERNET.log_max_tis),
         Kind::Rqt => objects(ETHERNET.log_max_rqt),
         Kind::FlowTable | Kind::FlowGroup | Kind::FlowEntry => objects(16),
@@ -106,44 +122,72 @@ fn range(kind: Kind) -> Option<(u32, u32)> {
     }
 }
 
-/// Numbers that the firmware gives itself: the lowest free one.
+/// Numbers that the firmware gives itself: the lowest free one, and one that rests if there is no other.
 #[derive(Debug, Default)]
 struct Numbers {
     given: u32,
     free: BTreeSet<u32>,
+    resting: VecDeque<u32>,
 }
 
 impl Numbers {
-    fn take(&mut self, limit: u32) -> Option<u32> {
+    fn take(&mut self, count: u32) -> Option<u32> {
         if let Some(number) = self.free.pop_first() {
             return Some(number);
         }
-        let number = self.given;
-        (number < limit).then(|| {
-            self.given += 1;
-            number
-        })
+        if self.given == count {
+            return self.resting.pop_front();
+        }
+        self.given += 1;
+        Some(self.given - 1)
     }
 
-    fn give_back(&mut self, number: u32) {
-        self.free.insert(number);
+    fn give_back(&mut self, number: u32, resting: usize) {
+        self.resting.push_back(number);
+        while self.resting.len() > resting {
+            self.free.extend(self.resting.pop_front());
+        }
+    }
+
+    fn in_use(&self) -> usize {
+        self.given as usize - self.free.len() - self.resting.len()
     }
 }
 
 /// All objects of a function.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Objects {
+    uars: Range,
     entries: BTreeMap<Id, Entry>,
     numbers: BTreeMap<Kind, Numbers>,
 }
 
+impl Default for Objects {
+    fn default() -> Self {
+        Self { uars: UAR_OF_FUNCTION, entries: BTreeMap::new(), numbers: BTreeMap::new() }
+    }
+}
+
 impl Objects {
+    /// Number of the first event queue.
+    pub const FIRST_EQ: u32 = 0x10;
+
+    /// Starts without objects, with the UAR pages of a process.
+    pub fn of_process() -> Self {
+        Self { uars: UAR_OF_PROCESS, ..Self::default() }
+    }
+
     /// Adds an object under the lowest free number of its kind, which the firmware numbers.
     pub fn insert_new(&mut self, kind: Kind, entry: Entry) -> Result<u32> {
-        let (base, limit) = range(kind).ok_or(Refusal::NO_RESOURCES)?;
-        let number = self.numbers.entry(kind).or_default().take(limit).ok_or(Refusal::TOO_MANY)?;
-        self.insert(Id(kind, base + number), entry);
-        Ok(base + number)
+        let Range { first, count, .. } = range(kind, self.uars).ok_or(Refusal::NO_RESOURCES)?;
+        let number = first + self.numbers.entry(kind).or_default().take(count).ok_or(Refusal::TOO_MANY)?;
+        self.insert(Id(kind, number), entry);
+        Ok(number)
+    }
+
+    /// Returns how many objects there are of a kind that the firmware numbers.
+    pub fn count(&self, kind: Kind) -> usize {
+        self.numbers.get(&kind).map_or(0, Numbers::in_use)
     }
 
     /// Returns the number of objects.
@@ -220,8 +264,8 @@ impl Objects {
     pub fn remove(&mut self, id: Id) -> Option<Entry> {
         let entry = self.entries.remove(&id)?;
         let Id(kind, number) = id;
-        if let Some((base, _)) = range(kind) {
-            self.numbers.entry(kind).or_default().give_back(number - base);
+        if let Some(range) = range(kind, self.uars) {
+            self.numbers.entry(kind).or_default().give_back(number - range.first, range.resting);
         }
         for used in &entry.uses {
             if let Some(used) = self.entries.get_mut(used) {

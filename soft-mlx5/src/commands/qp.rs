@@ -269,9 +269,11 @@ impl Execution<'_> {
             log_page_size: context.log_page_size,
             page_offset: context.page_offset,
             list: command.after::<CreateQp>(),
-            umem: create.umem_valid.then_some((create.umem_id, create.umem_offset)),
+            umem_valid: create.umem_valid,
+            umem: (create.umem_id, create.umem_offset),
             record: context.dbr_addr,
-            record_umem: context.dbr_umem_valid.then_some(context.dbr_umem_id),
+            record_umem_valid: context.dbr_umem_valid,
+            record_umem: context.dbr_umem_id,
         };
         let rq_bytes = u64::from(rq_count) << rq_shift;
         let found = self.locate(&memory, rq_bytes + u64::from(sq_count) * 64, uid)?;

@@ -31,9 +31,11 @@ pub fn memory_of<'a>(queue: &WorkQueue, list: &'a [u8]) -> QueueMemory<'a> {
         log_page_size: queue.log_page_size,
         page_offset: queue.page_offset,
         list,
-        umem: queue.umem_valid.then_some((queue.umem_id, queue.umem_offset)),
+        umem_valid: queue.umem_valid,
+        umem: (queue.umem_id, queue.umem_offset),
         record: queue.dbr_addr,
-        record_umem: queue.dbr_umem_valid.then_some(queue.dbr_umem_id),
+        record_umem_valid: queue.dbr_umem_valid,
+        record_umem: queue.dbr_umem_id,
     }
 }
 
@@ -80,9 +82,8 @@ impl Execution<'_> {
             log_page_size: context.log_page_size,
             page_offset: context.page_offset,
             list: command.after::<CreateXrcSrq>(),
-            umem: None,
             record: context.dbr_addr,
-            record_umem: None,
+            ..QueueMemory::default()
         };
         let found = self.locate(&memory, len, uid)?;
         uses.extend(found.uses);

@@ -22,6 +22,7 @@ const DEVICE: &[DeviceOption] = options! {
     "shared-registers" None, "Let QPs share UAR registers, as libmlx5 does on current kernels";
     "blue-flame" None, "Share registers, and execute the WQE in the register: for programs that copy whole WQEs";
     "distinct-qp-numbers" None, "Never use a QP number twice";
+    "devx" None, "Let programs send firmware commands (DEVX): not all commands that UCX and DPDK send exist yet";
     "memlock" None, "Count registered memory against RLIMIT_MEMLOCK, as the kernel does";
     "real-time" None, "Offer timestamps in real time";
     "frames" Some("FILE"), "Send the frames of a capture file (pcap) to the port, from its first flow on, at their times";
@@ -83,6 +84,7 @@ impl NicConfig {
             "blue-flame" => &mut self.blue_flame,
             "distinct-qp-numbers" => &mut self.distinct_qp_numbers,
             "all-users" => &mut self.all_users,
+            "devx" => &mut self.devx,
             "memlock" => &mut self.memlock,
             "real-time" => &mut self.real_time,
             "refuse-raw" => &mut self.refuse_raw,

@@ -125,14 +125,19 @@ impl PageList {
 }
 
 impl Space {
-    /// Returns the space of a list of pages of the same host, or `None` for memory of this process.
-    pub fn of_pages(&self, log_size: u32, start: u64, pages: Vec<u64>) -> Option<Self> {
+    /// Returns a list of pages of the same host, or `None` for memory of this process.
+    pub fn page_list(&self, log_size: u32, start: u64, pages: Vec<u64>) -> Option<Arc<PageList>> {
         let dma = match self {
             Self::Process => return None,
             Self::Host(dma) => dma,
             Self::Pages(list) => &list.dma,
         };
-        Some(Self::Pages(Arc::new(PageList::new(dma.clone(), log_size, start, pages))))
+        Some(Arc::new(PageList::new(dma.clone(), log_size, start, pages)))
+    }
+
+    /// Returns `true` for memory of this process.
+    pub fn is_process(&self) -> bool {
+        matches!(self, Self::Process)
     }
 
     // Calls `copy` with each piece of `len` bytes at `addr`: its address in this process and its place in the range.

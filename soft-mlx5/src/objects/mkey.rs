@@ -188,7 +188,8 @@ impl Entry {
                 let pages = self.list.chunks_exact(8).filter_map(<[u8]>::first_chunk);
                 let pages = pages.map(|entry| umr::mtt_page(u64::from_be_bytes(*entry))).collect();
                 let start = self.attr.iova & ((1 << log_size) - 1);
-                self.translation = Translation::Space(space.of_pages(log_size, start, pages).ok_or(Denied)?);
+                let list = space.page_list(log_size, start, pages).ok_or(Denied)?;
+                self.translation = Translation::Space(Space::Pages(list));
                 self.attr.va = 0;
             }
         }

@@ -11,6 +11,7 @@ use crate::base::faults::Faults;
 use crate::commands::refusal::Refusal;
 use crate::commands::{CommandEvents, Commands, Interrupts};
 use crate::engine::{Nic, NicConfig, PortAddress};
+use crate::objects::memory::Space;
 
 /// One PCI function of the device, with the objects that its driver made. A bus gives it memory of the host ([`Dma`])
 /// and interrupts ([`Interrupts`]), hands it the commands of the command queue and the doorbells of trapped pages, and
@@ -19,7 +20,7 @@ use crate::engine::{Nic, NicConfig, PortAddress};
 pub struct Function {
     nic: Nic,
     pub(crate) commands: Commands,
-    dma: Arc<dyn Dma>,
+    host: Space,
     interrupts: Box<dyn Interrupts>,
     doorbell: Assembly,
 }
@@ -32,12 +33,12 @@ impl Function {
         let mut nic = unsafe { Nic::new(config)? };
         nic.reserve_uar_pages(Commands::BAR_PAGES)?;
         let commands = Commands::new(layer, &nic.port());
-        Ok(Self { nic, commands, dma, interrupts, doorbell: Assembly::default() })
+        Ok(Self { nic, commands, host: Space::Host(dma), interrupts, doorbell: Assembly::default() })
     }
 
     /// Executes a command, as [`Commands::execute`], and delivers the events.
     pub fn execute(&mut self, input: &[u8], output: &mut [u8]) {
-        self.commands.execute(&mut self.nic, &self.dma, input, output);
+        self.commands.execute(&mut self.nic, &self.host, input, output);
         self.deliver_events();
     }
 
@@ -131,7 +132,7 @@ impl Function {
 
     /// Resets the function, as after power-up: all objects are gone, and no memory of the host is touched afterwards.
     pub fn reset(&mut self) {
-        self.commands.reset(&mut self.nic, &self.dma);
+        self.commands.reset(&mut self.nic, &self.host);
         self.doorbell = Assembly::default();
     }
 }

@@ -8,6 +8,7 @@ mod connections;
 mod counters;
 mod datagrams;
 mod descriptors;
+mod devx;
 #[path = "../common/dma_buf.rs"]
 mod dma_buf;
 mod faults;

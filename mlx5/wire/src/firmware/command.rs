@@ -157,6 +157,8 @@ opcodes! {
     ALLOC_TRANSPORT_DOMAIN = 0x816,
     /// Frees a transport domain.
     DEALLOC_TRANSPORT_DOMAIN = 0x817,
+    /// Returns how the ports of the device are bonded.
+    QUERY_LAG = 0x842,
     /// Makes a target of flow rules.
     CREATE_TIR = 0x900,
     /// Changes a target of flow rules.

@@ -117,17 +117,26 @@ fn allocate(call: &mut Call, driver: &Udata) -> Result<()> {
     }
     let per_page = uar::BFREGS_PER_PAGE as u32;
     let bfregs = request.total_num_bfregs.checked_next_multiple_of(per_page).ok_or(EINVAL)?;
-    // Firmware without user contexts refuses DEVX like this.
-    if request.num_low_latency_bfregs >= bfregs || request.flags & FLAG_DEVX != 0 {
+    let devx = request.flags & FLAG_DEVX != 0;
+    // Firmware without users refuses DEVX like this.
+    if request.num_low_latency_bfregs >= bfregs || devx && !call.core.devx {
         return Err(EINVAL);
     }
+    let uid = if devx { call.core.create_user()? } else { 0 };
     let cqe_version = request.max_cqe_version.min(1);
     let objects = call.core.shared_registers && request.lib_caps & LIB_CAP_DYN_UAR != 0;
     let context = if objects {
-        Context::of_objects(cqe_version)
+        Context::of_objects(uid, cqe_version)
     } else {
-        let bfregs = call.core.uars.registers(bfregs as usize);
-        Context::new(&mut call.core.uars, cqe_version, bfregs)?
+        let registry = &mut call.core.commands.objects;
+        let bfregs = uar::registers(registry, bfregs as usize);
+        match Context::new(registry, uid, cqe_version, bfregs) {
+            Ok(context) => context,
+            Err(error) => {
+                call.core.destroy_user(uid);
+                return Err(error);
+            }
+        }
     };
     let answer = answer(&context, call.core.real_time);
     call.file().context = Some(context);
@@ -136,7 +145,7 @@ fn allocate(call: &mut Call, driver: &Udata) -> Result<()> {
         .put(&AllocContextResp { response_length: driver.output.len.min(AllocContextResp::SIZE) as u32, ..answer });
     if answered.is_err() {
         if let Some(context) = call.file().context.take() {
-            context.release(&mut call.core.uars);
+            call.core.end_context(context);
         }
     }
     answered

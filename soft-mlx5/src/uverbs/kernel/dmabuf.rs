@@ -62,13 +62,7 @@ pub fn register(call: &mut Call, attrs: &Attrs) -> Result<()> {
         // The device has no such function.
         return Err(if iova & IN_PAGE != 0 { EOPNOTSUPP } else { EINVAL });
     }
-    let end = offset.checked_add(length).ok_or(EINVAL)?;
-    let fd = fd as RawFd;
-    let size = size(fd)?;
-    if size < end || length == 0 {
-        return Err(EINVAL);
-    }
-    let mapping = Mapping::new(fd, size, flags & access::WRITING != 0)?;
+    let mapping = map(fd as RawFd, offset, length, flags & access::WRITING != 0)?;
     let va = mapping.addr() + offset;
     let attr = MkeyAttr { pd: call.get::<Pd>(pd)?.pdn, va, iova, length, access: flags };
     let memory = Memory { mapping: Some(mapping), ..Memory::default() };
@@ -78,6 +72,16 @@ pub fn register(call: &mut Call, attrs: &Attrs) -> Result<()> {
         .and_then(|()| attrs.put(RESP_RKEY, &mkey.0))
         .and_then(|()| attrs.put_new(HANDLE, handle));
     call.or_destroy(handle, answered)
+}
+
+/// Maps a dma-buf that has this range.
+pub fn map(fd: RawFd, offset: u64, length: u64, writable: bool) -> Result<Mapping> {
+    let end = offset.checked_add(length).ok_or(EINVAL)?;
+    let size = size(fd)?;
+    if size < end || length == 0 {
+        return Err(EINVAL);
+    }
+    Mapping::new(fd, size, writable)
 }
 
 /// Returns the size of a dma-buf, or of a memfd that stands for it.

@@ -29,5 +29,6 @@ errnos!(
     EOPNOTSUPP,
     EPERM,
     EPROTONOSUPPORT,
+    EREMOTEIO,
     ETIMEDOUT
 );

@@ -8,6 +8,8 @@ use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use mlx5_wire::firmware::eq::Eqe;
+
 use super::abi::Abi;
 use super::abi::uverbs::AsyncEvent;
 use super::errno::EMFILE;
@@ -32,13 +34,22 @@ pub enum Carries {
     Completions,
     /// Asynchronous events.
     Asynchronous,
+    /// Answers of asynchronous queries, with the number that the program gave each.
+    Answers,
+    /// Events with the value of the subscription and the entry of the event queue.
+    DeviceEvents,
+    /// Values of subscriptions that had events.
+    Cookies,
 }
 
 impl Carries {
+    /// Bytes of the longest record.
     fn record(self) -> usize {
         match self {
-            Self::Completions => 8,
+            Self::Completions | Self::Cookies => 8,
             Self::Asynchronous => AsyncEvent::SIZE,
+            Self::DeviceEvents => 8 + Eqe::SIZE,
+            Self::Answers => 8 + usize::from(u16::MAX),
         }
     }
 }
@@ -90,7 +101,8 @@ impl EventFile {
         let got = unsafe {
             libc::recv(self.receive.as_raw_fd(), record.as_mut_ptr().cast(), record.len(), libc::MSG_DONTWAIT)
         };
-        (got == record.len() as isize).then_some(record)
+        record.truncate(usize::try_from(got).ok().filter(|got| *got > 0)?);
+        Some(record)
     }
 
     fn has_unread(&self) -> bool {
@@ -129,10 +141,27 @@ impl EventFile {
         }
     }
 
-    // Takes the unread events back that `unwanted` selects.
-    fn retract(&mut self, unwanted: impl Fn(&[u8]) -> bool) -> u32 {
+    // Returns the events that the program has not read. It may read some of them meanwhile.
+    fn unread(&mut self) -> Vec<Vec<u8>> {
+        let unread = self.take_all();
+        self.backlog.clone_from(&unread);
+        self.flush();
+        unread.into()
+    }
+
+    fn holds(&mut self, record: &[u8]) -> bool {
+        self.unread().iter().any(|unread| unread == record)
+    }
+
+    fn take_all(&mut self) -> VecDeque<Vec<u8>> {
         let mut unread: VecDeque<_> = std::iter::from_fn(|| self.take()).collect();
         unread.append(&mut self.backlog);
+        unread
+    }
+
+    // Takes the unread events back that `unwanted` selects.
+    fn retract(&mut self, unwanted: impl Fn(&[u8]) -> bool) -> u32 {
+        let mut unread = self.take_all();
         let before = unread.len();
         unread.retain(|record| !unwanted(record));
         let retracted = before - unread.len();
@@ -201,6 +230,26 @@ impl EventFiles {
     /// Delivers an asynchronous event; returns `false` if no program can read it any more.
     pub fn push_async(&mut self, id: FileId, element: u64, event_type: u32) -> bool {
         self.push(id, AsyncEvent { element, event_type, reserved: 0 }.to_bytes())
+    }
+
+    /// Delivers the answer of a query.
+    pub fn push_answer(&mut self, id: FileId, query: u64, output: &[u8]) {
+        self.push(id, [&query.to_ne_bytes(), output].concat());
+    }
+
+    /// Delivers an event to a subscriber. A file without entries reports a subscription once, until that was read.
+    pub fn push_event(&mut self, id: FileId, cookie: u64, eqe: &[u8; Eqe::SIZE]) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        if file.carries != Carries::Cookies {
+            self.push(id, [&cookie.to_ne_bytes()[..], eqe].concat());
+        } else if !file.holds(&cookie.to_bytes()) {
+            self.push(id, cookie.to_bytes());
+        }
+    }
+
+    /// Returns the bytes that the program has not read.
+    pub fn unread_bytes(&mut self, id: FileId) -> usize {
+        self.files.get_mut(&id).map_or(0, |file| file.unread().iter().map(Vec::len).sum())
     }
 
     fn push(&mut self, id: FileId, record: Vec<u8>) -> bool {

@@ -5,6 +5,8 @@ use std::collections::BinaryHeap;
 
 use super::ah::Ah;
 use super::cq::Cq;
+use super::devx::object::DevxObject;
+use super::devx::umem::Umem;
 use super::dm::Dm;
 use super::errno::{EINVAL, ENOENT};
 use super::flow::Flow;
@@ -80,7 +82,9 @@ objects!(
     IndTable = 11,
     Wq = 12,
     Dm = 14,
-    UarObject = 0x1008
+    UarObject = 0x1008,
+    DevxObject = 0x1001,
+    Umem = 0x1002
 );
 
 /// Handle table: a new object gets the lowest free handle.

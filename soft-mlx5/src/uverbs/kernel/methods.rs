@@ -2,7 +2,8 @@
 //! the write form or report that the device lacks the function.
 
 use super::attrs::{Attrs, Carries, DRIVER, Spec};
-use super::{Call, context, cq, dm, dmabuf, info, mr, mw, pd, port, qp, qp_create, srq, uar_object, wq, write};
+use super::devx::{events, object, umem};
+use super::{Call, context, cq, devx, dm, dmabuf, info, mr, mw, pd, port, qp, qp_create, srq, uar_object, wq, write};
 use crate::objects::Result;
 
 /// One method of one object type.
@@ -29,7 +30,10 @@ const WQ: u16 = wq::TYPE_ID;
 const DM: u16 = dm::TYPE;
 const ASYNC_EVENT: u16 = 16;
 
-// Method numbers of the driver.
+// Object types and method numbers of the driver.
+const DEVX: u16 = 0x1000;
+const ANSWER_FILE: u16 = 0x1004;
+const EVENT_FILE: u16 = 0x1005;
 const DRIVER_FIRST: u16 = 0x1000;
 
 const ONE_HANDLE: &[Spec] = &[Spec::needs(0, Carries::Handle)];
@@ -90,6 +94,19 @@ const MLX5: &[Method] = &[
         attrs: &[uar_object::DESTROY],
         run: uar_object::destroy,
     },
+    Method { object: DEVX, method: DRIVER_FIRST, attrs: &[devx::OTHER], run: devx::other },
+    Method { object: DEVX, method: DRIVER_FIRST + 1, attrs: &[devx::QUERY_NUMBER], run: devx::query_uar },
+    Method { object: DEVX, method: DRIVER_FIRST + 2, attrs: &[devx::QUERY_NUMBER], run: devx::query_eqn },
+    Method { object: DEVX, method: DRIVER_FIRST + 3, attrs: &[events::SUBSCRIBE], run: events::subscribe },
+    Method { object: object::TYPE, method: DRIVER_FIRST, attrs: &[object::CREATE], run: object::create },
+    Method { object: object::TYPE, method: DRIVER_FIRST + 1, attrs: &[object::DESTROY], run: object::destroy },
+    Method { object: object::TYPE, method: DRIVER_FIRST + 2, attrs: &[object::COMMAND_ON], run: object::modify },
+    Method { object: object::TYPE, method: DRIVER_FIRST + 3, attrs: &[object::COMMAND_ON], run: object::query },
+    Method { object: object::TYPE, method: DRIVER_FIRST + 4, attrs: &[object::ASYNC_QUERY], run: object::query_async },
+    Method { object: umem::TYPE, method: DRIVER_FIRST, attrs: &[umem::REGISTER], run: umem::register },
+    Method { object: umem::TYPE, method: DRIVER_FIRST + 1, attrs: &[umem::DEREGISTER], run: umem::deregister },
+    Method { object: ANSWER_FILE, method: DRIVER_FIRST, attrs: &[events::ANSWER_FILE], run: events::answer_file },
+    Method { object: EVENT_FILE, method: DRIVER_FIRST, attrs: &[events::EVENT_FILE], run: events::event_file },
     Method { object: PD, method: DRIVER_FIRST, attrs: &[pd::query::SPECS], run: pd::query::run },
 ];
 

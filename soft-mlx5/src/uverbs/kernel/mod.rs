@@ -12,6 +12,7 @@ mod capability;
 mod clock_pages;
 mod context;
 mod cq;
+mod devx;
 mod dm;
 mod dmabuf;
 mod errno;
@@ -62,6 +63,7 @@ use std::time::Duration;
 use self::async_event::Reported;
 use self::clock_pages::ClockPages;
 use self::context::Context;
+use self::devx::events::Subscription;
 use self::errno::{EAGAIN, EBADF, EBUSY, EINVAL, EIO, ENOMEM};
 pub use self::events::is_any_closed;
 use self::events::{Carries, EventFiles, FileId};
@@ -70,7 +72,6 @@ use self::memlock::Memlock;
 use self::rdma_cm::RdmaCm;
 use self::removal::Removal;
 use self::report::Routes;
-use self::uar::UarPages;
 use self::umad::UmadFiles;
 
 use super::fd_table;
@@ -99,6 +100,8 @@ pub struct Core {
     link: LinkLayer,
     netdev: Option<String>,
     shared_registers: bool,
+    // Contexts may have users of the firmware.
+    devx: bool,
     real_time: bool,
     refuse_raw: bool,
     // Time 0 of the device, in nanoseconds since 1970.
@@ -124,7 +127,7 @@ pub struct Core {
     files: BTreeMap<FileId, File>,
     events: EventFiles,
     routes: Routes,
-    uars: UarPages,
+    subscriptions: Vec<Subscription>,
     memlock: Memlock,
     umad: UmadFiles,
     rdma_cm: RdmaCm,
@@ -152,11 +155,12 @@ impl Core {
         // The next process with this port must not repeat the identifiers of this one.
         let rdma_cm = RdmaCm::new(port.guid, port.lid, config.seed ^ config.epoch);
         Ok(Self {
-            commands: Commands::new(config.link_layer, &port),
+            commands: Commands::of_process(config.link_layer, &port, vectors),
             nic,
             link: config.link_layer,
             netdev: config.netdev.clone(),
             shared_registers: config.shared_registers || config.blue_flame,
+            devx: config.devx,
             real_time: config.real_time,
             refuse_raw: config.refuse_raw,
             epoch: config.epoch,
@@ -176,7 +180,7 @@ impl Core {
             files: BTreeMap::new(),
             events: EventFiles::new(slot),
             routes: Routes::default(),
-            uars: UarPages::default(),
+            subscriptions: Vec::new(),
             memlock: Memlock::new(config.memlock),
             umad: UmadFiles::new(slot),
             rdma_cm,
@@ -265,7 +269,7 @@ impl Core {
                 let Some(file) = self.files.get_mut(&entry.id) else { return };
                 file.descriptors -= 1;
                 if file.descriptors == 0 {
-                    if !file.handles.of_type(4).is_empty() {
+                    if self.nic.has_queue_pairs() {
                         self.settle();
                     }
                     let mut call = Call { core: self, file: entry.id };
@@ -273,11 +277,14 @@ impl Core {
                     let context = call.file().context.take();
                     self.files.remove(&entry.id);
                     if let Some(context) = context {
-                        context.release(&mut self.uars);
+                        self.end_context(context);
                     }
                 }
             }
-            fd_table::Kind::Events => self.events.close(entry.id),
+            fd_table::Kind::Events => {
+                self.events.close(entry.id);
+                self.end_subscriptions_of_closed_files();
+            }
             fd_table::Kind::RdmaCm => self.close_rdma_cm(entry.id),
             fd_table::Kind::Umad => self.umad.close(entry.id),
             fd_table::Kind::Inherited | fd_table::Kind::Netlink => {}
@@ -302,6 +309,13 @@ impl Core {
     /// Returns the memory of a mapping of the device at this offset: a descriptor and an offset in it.
     pub fn map(&mut self, file: FileId, request: MapRequest) -> Result<(RawFd, u64)> {
         uar::map(&mut self.call(file)?, request)
+    }
+
+    // Gives back what a context without objects had.
+    fn end_context(&mut self, context: Context) {
+        let uid = context.uid;
+        context.release(&mut self.commands.objects);
+        self.destroy_user(uid);
     }
 
     fn call(&mut self, file: FileId) -> Result<Call<'_>> {
@@ -350,6 +364,11 @@ impl Call<'_> {
     /// Returns the context; commands before GET_CONTEXT have none.
     fn context(&mut self) -> Result<&mut Context> {
         self.file().context.as_mut().ok_or(EINVAL)
+    }
+
+    /// Returns the user of the objects of this file: 0 without DEVX.
+    fn uid(&mut self) -> u16 {
+        self.file().context.as_ref().map_or(0, |context| context.uid)
     }
 
     /// Returns the event file of a descriptor of the program.
@@ -435,15 +454,18 @@ impl Call<'_> {
             dm::TYPE => self.free_dm(handle)?,
             mw::TYPE => self.destroy_mw(handle)?,
             uar_object::TYPE => self.destroy_uar(handle)?,
+            devx::object::TYPE => self.destroy_devx_object(handle)?,
+            devx::umem::TYPE => self.destroy_umem(handle)?,
             _ => self.destroy_mr(handle)?,
         };
         self.forget(handle);
         Ok(reported)
     }
 
-    // Destroys users first: flows, QPs, indirection tables, WQs, AHs, memory windows, MRs, device memory, SRQs, CQs,
-    // PDs, UAR pages.
+    // Destroys users first: objects of commands, flows, QPs, indirection tables, WQs, AHs, memory windows, MRs, device
+    // memory, SRQs, CQs, PDs, UAR pages.
     fn destroy_all(&mut self) {
+        self.destroy_all_devx();
         self.detach_all_multicast();
         let of_frames = [flow::TYPE_ID, 4, rss::TABLE_TYPE, wq::TYPE_ID];
         for type_id in of_frames.into_iter().chain([6, mw::TYPE, 7, dm::TYPE, 5, 3, 1, uar_object::TYPE]) {
@@ -463,13 +485,14 @@ impl Call<'_> {
     /// Keeps an object that the device numbers, and uses the objects with these handles; returns its handle.
     fn enter(&mut self, id: Id, uses: &[u32], object: impl Into<Object>) -> u32 {
         let uses = self.ids(uses);
-        self.core.commands.objects.insert(id, Entry { uses, ..Entry::default() });
+        let uid = self.uid();
+        self.core.commands.objects.insert(id, Entry { uid, uses, ..Entry::default() });
         self.handles().insert(Some(id), object)
     }
 
     /// Does the same for an object that the firmware numbers.
     fn enter_new(&mut self, kind: registry::Kind, uses: &[u32], object: impl Into<Object>) -> Result<u32> {
-        let entry = Entry { uses: self.ids(uses), ..Entry::default() };
+        let entry = Entry { uid: self.uid(), uses: self.ids(uses), ..Entry::default() };
         let number = self.core.commands.objects.insert_new(kind, entry).map_err(|_| ENOMEM)?;
         Ok(self.handles().insert(Some(Id(kind, number)), object))
     }

@@ -22,11 +22,6 @@ impl Routes {
         self.places.insert(number, (file, handle));
     }
 
-    /// Returns `true` if there is a queue pair.
-    pub fn has_queue_pairs(&self) -> bool {
-        self.places.keys().any(|number| matches!(number, Number::Qp(_)))
-    }
-
     /// Removes a destroyed object.
     pub fn remove(&mut self, number: Number) {
         self.places.remove(&number);
@@ -37,6 +32,7 @@ impl Core {
     /// Hands all events of the device to the program.
     pub fn deliver_events(&mut self) {
         while let Some(event) = self.nic.next_event() {
+            self.deliver_to_subscribers(&event);
             // An event of an object that was destroyed meanwhile has no reader.
             let _ = self.deliver(event);
         }

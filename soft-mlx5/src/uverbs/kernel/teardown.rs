@@ -56,7 +56,7 @@ impl Core {
     /// Settles before the process ends, if there are queue pairs that peers may talk to.
     pub fn settle_at_exit(&mut self) {
         self.end_rdma_cm();
-        if self.routes.has_queue_pairs() {
+        if self.nic.has_queue_pairs() {
             self.settle();
         }
     }

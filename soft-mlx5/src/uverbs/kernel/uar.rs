@@ -1,11 +1,11 @@
 //! UAR pages and BlueFlame registers of a context, and the memory of its mappings.
 
-use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
 use super::errno::{EBUSY, EINVAL, ENOMEM, ENOSYS, EPERM};
 use super::mapping::MapRequest;
 use super::{Call, dm};
+use crate::commands::objects::{Entry, Id, Kind, Objects};
 use crate::objects::{Register, Result};
 
 const PAGE: u64 = 4096;
@@ -21,43 +21,18 @@ pub const STATIC_BFREGS: usize = 512;
 /// Contexts that get all of these registers. Others get as many as they ask for, which is 16 unless `MLX5_TOTAL_UUARS`
 /// says otherwise: a process has some 65,000 mappings, and each page takes two.
 const LARGE_CONTEXTS: usize = 32;
-/// UAR pages of a device.
-const MAX_PAGES: u32 = 1 << 14;
 /// Registers of the thread domains.
 pub const DYNAMIC_BFREGS: usize = 512;
 
-/// UAR pages of the device.
-#[derive(Debug, Default)]
-pub struct UarPages {
-    used: u32,
-    // A freed page rests before it is used again, so that the doorbells of its old context are long past when
-    // a new context uses it.
-    free: VecDeque<u32>,
+/// Allocates a page for the user of a context.
+pub fn allocate(objects: &mut Objects, uid: u16) -> Result<u32> {
+    objects.insert_new(Kind::Uar, Entry { uid, ..Entry::default() }).map_err(|_| ENOMEM)
 }
 
-impl UarPages {
-    const RESTING: usize = 1024;
-
-    /// Returns a page that is not in use.
-    pub fn allocate(&mut self) -> Result<u32> {
-        if self.free.len() > Self::RESTING || self.used == MAX_PAGES {
-            return self.free.pop_front().ok_or(ENOMEM);
-        }
-        self.used += 1;
-        Ok(self.used - 1)
-    }
-
-    /// Returns the number of registers of the next context, which asks for `wanted`.
-    pub fn registers(&self, wanted: usize) -> usize {
-        let in_use = self.used as usize - self.free.len();
-        let many = in_use < LARGE_CONTEXTS * (STATIC_BFREGS / BFREGS_PER_PAGE);
-        if many { STATIC_BFREGS } else { wanted.min(STATIC_BFREGS) }
-    }
-
-    /// Takes a page back that is not used any more.
-    pub fn release(&mut self, page: u32) {
-        self.free.push_back(page);
-    }
+/// Returns the number of registers of the next context, which asks for `wanted`.
+pub fn registers(objects: &Objects, wanted: usize) -> usize {
+    let many = objects.count(Kind::Uar) < LARGE_CONTEXTS * (STATIC_BFREGS / BFREGS_PER_PAGE);
+    if many { STATIC_BFREGS } else { wanted.min(STATIC_BFREGS) }
 }
 
 /// The driver's state of an open file.
@@ -65,6 +40,8 @@ impl UarPages {
 pub struct Context {
     /// 1 when CQEs carry user indices.
     pub cqe_version: u8,
+    /// User of its objects; 0 without DEVX.
+    pub uid: u16,
     static_pages: Vec<u32>,
     dynamic_pages: Vec<Option<u32>>,
     // Pages of UAR objects; each object releases its page itself.
@@ -75,19 +52,20 @@ pub struct Context {
 
 impl Context {
     /// Makes a context with its first registers.
-    pub fn new(pages: &mut UarPages, cqe_version: u8, bfregs: usize) -> Result<Self> {
+    pub fn new(objects: &mut Objects, uid: u16, cqe_version: u8, bfregs: usize) -> Result<Self> {
         let mut context = Self {
             cqe_version,
+            uid,
             static_pages: Vec::new(),
             dynamic_pages: vec![None; DYNAMIC_BFREGS / BFREGS_PER_PAGE],
             object_pages: Vec::new(),
             users: vec![0; bfregs],
         };
         for _ in 0..bfregs / BFREGS_PER_PAGE {
-            match pages.allocate() {
+            match allocate(objects, uid) {
                 Ok(page) => context.static_pages.push(page),
                 Err(error) => {
-                    context.release(pages);
+                    context.release(objects);
                     return Err(error);
                 }
             }
@@ -101,9 +79,10 @@ impl Context {
     }
 
     /// Makes a context whose library manages UAR objects.
-    pub fn of_objects(cqe_version: u8) -> Self {
+    pub fn of_objects(uid: u16, cqe_version: u8) -> Self {
         Self {
             cqe_version,
+            uid,
             static_pages: Vec::new(),
             dynamic_pages: Vec::new(),
             object_pages: Vec::new(),
@@ -135,10 +114,10 @@ impl Context {
     }
 
     /// Gives the pages back.
-    pub fn release(self, pages: &mut UarPages) {
+    pub fn release(self, objects: &mut Objects) {
         let dynamic = self.dynamic_pages.into_iter().flatten();
         for page in self.static_pages.into_iter().chain(dynamic) {
-            pages.release(page);
+            objects.remove(Id(Kind::Uar, page));
         }
     }
 
@@ -218,7 +197,8 @@ pub fn map(call: &mut Call, request: MapRequest) -> Result<(RawFd, u64)> {
             if dynamic.is_some() {
                 return Err(EBUSY);
             }
-            let page = call.core.uars.allocate()?;
+            let uid = context.uid;
+            let page = allocate(&mut call.core.commands.objects, uid)?;
             call.context()?.dynamic_pages[index] = Some(page);
             page
         }
@@ -254,7 +234,7 @@ mod tests {
 
     #[test]
     fn each_qp_has_its_own_register_until_there_are_none_left() {
-        let mut context = Context::new(&mut UarPages::default(), 1, STATIC_BFREGS).unwrap();
+        let mut context = Context::new(&mut Objects::of_process(), 0, 1, STATIC_BFREGS).unwrap();
         let bfregs: Vec<_> = (0..STATIC_BFREGS).map(|_| context.allocate_bfreg().unwrap()).collect();
         let places: HashSet<_> = bfregs.iter().map(|&bfreg| context.register(bfreg)).collect();
         assert_eq!(places.len(), STATIC_BFREGS);
@@ -266,9 +246,9 @@ mod tests {
 
     #[test]
     fn registers_sit_in_the_second_half_of_their_page() {
-        let mut pages = UarPages::default();
-        let first = Context::new(&mut pages, 1, STATIC_BFREGS).unwrap();
-        let second = Context::new(&mut pages, 1, STATIC_BFREGS).unwrap();
+        let mut objects = Objects::of_process();
+        let first = Context::new(&mut objects, 0, 1, STATIC_BFREGS).unwrap();
+        let second = Context::new(&mut objects, 0, 1, STATIC_BFREGS).unwrap();
         assert_eq!(first.register(3), Register { page: 1, offset: 0xa00 });
         assert_eq!(second.register(2), Register { page: 257, offset: 0x800 });
         assert_eq!((gross(0), gross(1), gross(2), gross(3)), (0, 1, 4, 5));
@@ -277,26 +257,26 @@ mod tests {
 
     #[test]
     fn pages_of_a_closed_context_rest() {
-        let mut pages = UarPages::default();
-        let first = Context::new(&mut pages, 1, STATIC_BFREGS).unwrap();
-        first.release(&mut pages);
-        assert_eq!(Context::new(&mut pages, 1, 16).unwrap().cq_page(), Ok(256));
+        let mut objects = Objects::of_process();
+        let first = Context::new(&mut objects, 0, 1, STATIC_BFREGS).unwrap();
+        first.release(&mut objects);
+        assert_eq!(Context::new(&mut objects, 0, 1, 16).unwrap().cq_page(), Ok(256));
     }
 
     #[test]
     fn contexts_run_out_when_pages_do() {
-        let mut pages = UarPages::default();
+        let mut objects = Objects::of_process();
         let mut open = Vec::new();
         let error = loop {
-            let bfregs = pages.registers(16);
-            match Context::new(&mut pages, 1, bfregs) {
+            let bfregs = registers(&objects, 16);
+            match Context::new(&mut objects, 0, 1, bfregs) {
                 Ok(context) => open.push(context),
                 Err(error) => break error,
             }
         };
         assert_eq!((open.len(), error), (32 + (16384 - 32 * 256) / 8, ENOMEM));
         assert_eq!((open[31].bfregs(), open[32].bfregs()), (512, 16));
-        open.pop().unwrap().release(&mut pages);
-        assert!(Context::new(&mut pages, 1, 16).is_ok());
+        open.pop().unwrap().release(&mut objects);
+        assert!(Context::new(&mut objects, 0, 1, 16).is_ok());
     }
 }

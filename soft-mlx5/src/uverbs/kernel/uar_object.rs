@@ -6,7 +6,8 @@ use super::Call;
 use super::async_event::Reported;
 use super::attrs::{Attrs, CONSTANT, Carries, Spec, room};
 use super::errno::{EINVAL, EOPNOTSUPP};
-use super::uar::object_offset;
+use super::uar::{self, object_offset};
+use crate::commands::objects::{Id, Kind};
 use crate::objects::Result;
 
 /// A UAR page.
@@ -48,9 +49,10 @@ pub fn alloc(call: &mut Call, attrs: &Attrs) -> Result<()> {
     if attrs.constant(ALLOC_TYPE)? >= ALLOC_TYPES {
         return Err(EOPNOTSUPP);
     }
-    let page = call.core.uars.allocate()?;
+    let uid = call.uid();
+    let page = uar::allocate(&mut call.core.commands.objects, uid)?;
     let number = call.context()?.add_object_page(page);
-    let handle = call.handles().insert(None, UarObject { page, number });
+    let handle = call.handles().insert(Some(Id(Kind::Uar, page)), UarObject { page, number });
     let answered = attrs
         .put(MMAP_OFFSET, &object_offset(number))
         .and_then(|()| attrs.put(MMAP_LENGTH, &PAGE))
@@ -67,9 +69,8 @@ pub fn destroy(call: &mut Call, attrs: &Attrs) -> Result<()> {
 impl Call<'_> {
     pub(super) fn destroy_uar(&mut self, handle: u32) -> Result<Reported> {
         let object: &UarObject = self.get(handle)?;
-        let (page, number) = (object.page, object.number);
+        let number = object.number;
         self.context()?.remove_object_page(number);
-        self.core.uars.release(page);
         Ok(Reported::default())
     }
 

@@ -1,0 +1,420 @@
+//! Objects that programs make by firmware commands, through the stock `mlx5dv_devx_*`.
+
+use std::alloc::{Layout, alloc_zeroed};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use mlx5_wire::ctrl::{CQ_UPDATE, ControlSegment};
+use mlx5_wire::data::DataSegment;
+use mlx5_wire::firmware::command::{Created, Numbered, Opcode, Reply, Request};
+use mlx5_wire::firmware::cq::{CqContext, CreateCq};
+use mlx5_wire::firmware::qp::{AddressPath, CreateQp, ModifyQp, QpContext};
+use mlx5_wire::opcode::WqeOpcode;
+use rdma_core_sys::*;
+use soft_mlx5::{Builder, Device, LinkLayer};
+
+use crate::world::{World, errno};
+
+pub const PAGE: usize = 4096;
+const LOG_WQES: u8 = 4;
+const RQ: usize = 16 << LOG_WQES;
+
+/// `struct mlx5dv_devx_umem`.
+#[repr(C)]
+pub struct Umem {
+    pub id: u32,
+}
+
+/// `struct mlx5dv_devx_event_channel`, `struct mlx5dv_devx_cmd_comp`.
+#[repr(C)]
+pub struct EventFile {
+    pub fd: c_int,
+}
+
+/// `struct mlx5dv_devx_umem_in`.
+#[repr(C)]
+pub struct UmemIn {
+    addr: *mut c_void,
+    size: usize,
+    access: u32,
+    page_sizes: u64,
+    comp_mask: u64,
+}
+
+type Object = *mut c_void;
+
+macro_rules! libmlx5 {
+    ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {$(
+        /// Calls the function of libmlx5 with this name.
+        ///
+        /// # Safety
+        /// As the function says.
+        pub unsafe fn $name($($argument: $type),*) $(-> $result)? {
+            let found = symbol(concat!(stringify!($name), "\0"));
+            // SAFETY: the signature is that of the header.
+            let function: unsafe extern "C" fn($($type),*) $(-> $result)? = unsafe { std::mem::transmute(found) };
+            // SAFETY: the caller promises what the function asks for.
+            unsafe { function($($argument),*) }
+        }
+    )*};
+}
+
+libmlx5! {
+    fn mlx5dv_devx_general_cmd(a: *mut ibv_context, b: *const u8, c: usize, d: *mut u8, e: usize) -> c_int;
+    fn mlx5dv_devx_obj_create(a: *mut ibv_context, b: *const u8, c: usize, d: *mut u8, e: usize) -> Object;
+    fn mlx5dv_devx_obj_destroy(a: Object) -> c_int;
+    fn mlx5dv_devx_obj_modify(a: Object, b: *const u8, c: usize, d: *mut u8, e: usize) -> c_int;
+    fn mlx5dv_devx_obj_query(a: Object, b: *const u8, c: usize, d: *mut u8, e: usize) -> c_int;
+    fn mlx5dv_devx_obj_query_async(a: Object, b: *const u8, c: usize, d: usize, e: u64, f: *mut EventFile) -> c_int;
+    fn mlx5dv_devx_umem_reg(a: *mut ibv_context, b: *mut c_void, c: usize, d: u32) -> *mut Umem;
+    fn mlx5dv_devx_umem_reg_ex(a: *mut ibv_context, b: *mut UmemIn) -> *mut Umem;
+    fn mlx5dv_devx_umem_dereg(a: *mut Umem) -> c_int;
+    fn mlx5dv_devx_alloc_uar(a: *mut ibv_context, b: u32) -> *mut mlx5dv_devx_uar;
+    fn mlx5dv_devx_free_uar(a: *mut mlx5dv_devx_uar);
+    fn mlx5dv_devx_query_eqn(a: *mut ibv_context, b: u32, c: *mut u32) -> c_int;
+    fn mlx5dv_devx_create_event_channel(a: *mut ibv_context, b: u32) -> *mut EventFile;
+    fn mlx5dv_devx_destroy_event_channel(a: *mut EventFile);
+    fn mlx5dv_devx_subscribe_devx_event(a: *mut EventFile, b: Object, c: u16, d: *const u16, e: u64) -> c_int;
+    fn mlx5dv_devx_subscribe_devx_event_fd(a: *mut EventFile, b: c_int, c: Object, d: u16) -> c_int;
+    fn mlx5dv_devx_create_cmd_comp(a: *mut ibv_context) -> *mut EventFile;
+    fn mlx5dv_devx_destroy_cmd_comp(a: *mut EventFile);
+}
+
+fn symbol(name: &str) -> *mut c_void {
+    let name = CStr::from_bytes_with_nul(name.as_bytes()).unwrap();
+    // SAFETY: both names end in zero.
+    let found = unsafe {
+        let library = libc::dlopen(c"libmlx5.so.1".as_ptr(), libc::RTLD_NOW);
+        assert!(!library.is_null());
+        libc::dlsym(library, name.as_ptr().cast::<c_char>())
+    };
+    assert!(!found.is_null(), "{name:?}");
+    found
+}
+
+/// A refused command: errno, status and syndrome.
+pub type Refused = (i32, u8, u32);
+
+/// Bytes of the program that the device uses, page by page.
+pub fn memory(len: usize) -> *mut u8 {
+    // SAFETY: the layout has a size. The memory stays for the life of the process.
+    unsafe { alloc_zeroed(Layout::from_size_align(len, PAGE).unwrap()) }
+}
+
+/// A context with a user of the firmware, a domain, a register and memory for doorbell records.
+pub struct Bench {
+    pub world: World,
+    pub uar: *mut mlx5dv_devx_uar,
+    pub eqn: u32,
+    pub records: *mut u8,
+    pub records_umem: *mut Umem,
+}
+
+/// A CQ that a command made.
+pub struct Cq {
+    pub object: Object,
+    pub number: u32,
+    pub ring: *mut u8,
+    pub umem: *mut Umem,
+    pub taken: u32,
+    arms: u32,
+}
+
+/// A queue pair that a command made.
+pub struct Qp {
+    pub object: Object,
+    pub number: u32,
+    pub ring: *mut u8,
+    pub umem: *mut Umem,
+    pub posted: u32,
+}
+
+const CQ_RECORD: usize = 0;
+const QP_RECORD: usize = 64;
+
+pub fn request(opcode: Opcode) -> Request {
+    Request::new(opcode)
+}
+
+pub fn numbered(opcode: Opcode, number: u32) -> [u8; Numbered::SIZE] {
+    Numbered { request: request(opcode), number, ..Numbered::ZERO }.to_bytes()
+}
+
+fn outcome(error: i32, output: &[u8]) -> Result<(), Refused> {
+    let reply = Reply::from_prefix(output).unwrap();
+    if error == 0 { Ok(()) } else { Err((error, reply.status, reply.syndrome)) }
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        Self::on(LinkLayer::InfiniBand)
+    }
+
+    pub fn on(link: LinkLayer) -> Self {
+        Self::with(Device::builder().stepped().strict(true).link_layer(link))
+    }
+
+    pub fn with(builder: Builder) -> Self {
+        let world = World::new(builder.devx(true));
+        // SAFETY: the context is open.
+        let uar = unsafe { mlx5dv_devx_alloc_uar(world.ctx, 0) };
+        assert!(!uar.is_null(), "{}", errno());
+        let mut eqn = 0;
+        // SAFETY: the context is open, and the number is writable.
+        assert_eq!(unsafe { mlx5dv_devx_query_eqn(world.ctx, 0, &mut eqn) }, 0);
+        let records = memory(PAGE);
+        let mut bench = Self { world, uar, eqn, records, records_umem: std::ptr::null_mut() };
+        bench.records_umem = bench.umem(records, PAGE).unwrap();
+        bench
+    }
+
+    pub fn uar_page(&self) -> u32 {
+        // SAFETY: the register is alive.
+        unsafe { (*self.uar).page_id }
+    }
+
+    pub fn umem(&self, memory: *mut u8, len: usize) -> Result<*mut Umem, i32> {
+        // SAFETY: the context is open, and the memory stays.
+        let umem = unsafe { mlx5dv_devx_umem_reg(self.world.ctx, memory.cast(), len, IBV_ACCESS_LOCAL_WRITE) };
+        if umem.is_null() { Err(errno()) } else { Ok(umem) }
+    }
+
+    /// Registers memory with these page sizes.
+    pub fn umem_with(&self, memory: *mut u8, size: usize, page_sizes: u64) -> Result<*mut Umem, i32> {
+        let mut given = UmemIn { addr: memory.cast(), size, access: 1, page_sizes, comp_mask: 0 };
+        // SAFETY: the context is open, and the memory stays.
+        let umem = unsafe { mlx5dv_devx_umem_reg_ex(self.world.ctx, &mut given) };
+        if umem.is_null() { Err(errno()) } else { Ok(umem) }
+    }
+
+    /// Executes a command about no object; returns the answer.
+    pub fn general(&self, input: &[u8], len: usize) -> Result<Vec<u8>, Refused> {
+        let mut output = vec![0; len];
+        // SAFETY: the context is open, and both areas have their lengths.
+        let error =
+            unsafe { mlx5dv_devx_general_cmd(self.world.ctx, input.as_ptr(), input.len(), output.as_mut_ptr(), len) };
+        outcome(error, &output).map(|()| output)
+    }
+
+    /// Makes an object; returns it with its number.
+    pub fn create(&self, input: &[u8]) -> Result<(Object, u32), Refused> {
+        create_in(self.world.ctx, input)
+    }
+
+    pub fn cq_command(&self, umem: u32) -> CreateCq {
+        CreateCq {
+            request: request(Opcode::CREATE_CQ),
+            context: CqContext {
+                log_size: 6,
+                uar_page: self.uar_page(),
+                eqn: self.eqn as u8,
+                dbr_addr: CQ_RECORD as u64,
+                // SAFETY: the UMEM is alive.
+                dbr_umem_id: unsafe { (*self.records_umem).id },
+                ..CqContext::ZERO
+            },
+            umem_id: umem,
+            ..CreateCq::ZERO
+        }
+    }
+
+    /// Makes a CQ of 64 entries. One CQ and one queue pair at a time use the records.
+    pub fn cq(&self) -> Cq {
+        self.clear_record(CQ_RECORD);
+        let ring = memory(PAGE);
+        for entry in 0..64 {
+            // SAFETY: the entry is in the page.
+            unsafe { ring.add(entry * 64 + 63).write_volatile(0xf1) };
+        }
+        let umem = self.umem(ring, PAGE).unwrap();
+        // SAFETY: the UMEM is alive.
+        let (object, number) = self.create(&self.cq_command(unsafe { (*umem).id }).to_bytes()).unwrap();
+        Cq { object, number, ring, umem, taken: 0, arms: 0 }
+    }
+
+    pub fn qp_command(&self, pd: u32, cqn: u32, umem: u32) -> CreateQp {
+        CreateQp {
+            request: request(Opcode::CREATE_QP),
+            context: QpContext {
+                pd,
+                pm_state: 3,
+                log_rq_size: LOG_WQES,
+                log_sq_size: LOG_WQES,
+                uar_page: self.uar_page(),
+                cqn_snd: cqn,
+                cqn_rcv: cqn,
+                dbr_addr: QP_RECORD as u64,
+                // SAFETY: the UMEM is alive.
+                dbr_umem_id: unsafe { (*self.records_umem).id },
+                ..QpContext::ZERO
+            },
+            umem_id: umem,
+            ..CreateQp::ZERO
+        }
+    }
+
+    /// Returns the number of the domain.
+    pub fn pdn(&self) -> u32 {
+        pdn(self.world.pd)
+    }
+
+    /// Makes an RC queue pair of 16 receives and 16 basic blocks.
+    pub fn qp(&self, cq: &Cq) -> Qp {
+        self.clear_record(QP_RECORD);
+        let ring = memory(PAGE);
+        let umem = self.umem(ring, PAGE).unwrap();
+        // SAFETY: the UMEM is alive.
+        let create = self.qp_command(self.pdn(), cq.number, unsafe { (*umem).id });
+        let (object, number) = self.create(&create.to_bytes()).unwrap();
+        Qp { object, number, ring, umem, posted: 0 }
+    }
+
+    pub fn modify(&self, qp: &Qp, opcode: Opcode, context: QpContext) -> Result<(), Refused> {
+        let modify = ModifyQp { request: request(opcode), qpn: qp.number, optional: 0, context };
+        modify_object(qp.object, &modify.to_bytes())
+    }
+
+    /// Connects a queue pair to itself.
+    pub fn connect(&self, qp: &Qp) {
+        let mut port = ibv_port_attr::default();
+        let mut gid = ibv_gid::default();
+        // SAFETY: the context is open.
+        unsafe {
+            assert_eq!(ibv_query_port(self.world.ctx, 1, &mut port), 0);
+            assert_eq!(ibv_query_gid(self.world.ctx, 1, 1, &mut gid), 0);
+        }
+        let path = AddressPath { port: 1, ..AddressPath::ZERO };
+        let init = QpContext { pm_state: 3, rre: true, rwe: true, path, ..QpContext::ZERO };
+        self.modify(qp, Opcode::RST2INIT_QP, init).unwrap();
+        // SAFETY: every form of a GID is bytes.
+        let rgid = unsafe { gid.raw };
+        let path = match u32::from(port.link_layer) {
+            1 => AddressPath { rlid: port.lid, port: 1, ..AddressPath::ZERO },
+            _ => AddressPath { rgid, src_addr_index: 1, hop_limit: 64, port: 1, ..AddressPath::ZERO },
+        };
+        let rtr = QpContext {
+            pm_state: 3,
+            mtu: 3,
+            log_msg_max: 30,
+            remote_qpn: qp.number,
+            min_rnr_nak: 12,
+            path,
+            ..QpContext::ZERO
+        };
+        self.modify(qp, Opcode::INIT2RTR_QP, rtr).unwrap();
+        let path = AddressPath { ack_timeout: 14, ..AddressPath::ZERO };
+        let rts = QpContext { pm_state: 3, retry_count: 7, rnr_retry: 7, path, ..QpContext::ZERO };
+        self.modify(qp, Opcode::RTR2RTS_QP, rts).unwrap();
+    }
+
+    /// Sends `len` bytes from one address to another, both under a key, and lets the device work.
+    pub fn send(&self, qp: &mut Qp, key: u32, from: u64, to: u64, len: u32) {
+        let index = qp.posted as u16;
+        qp.posted += 1;
+        let slot = usize::from(index) & ((1 << LOG_WQES) - 1);
+        let control = ControlSegment::new(WqeOpcode::SEND.get(), index, qp.number, 2, CQ_UPDATE);
+        let data = |addr| DataSegment::new(addr, len, key);
+        // SAFETY: the WQEs, the records and the register are memory of this test.
+        unsafe {
+            store(qp.ring.add(16 * slot), data(to).to_bytes());
+            self.record(QP_RECORD, qp.posted);
+            store(qp.ring.add(RQ + 64 * slot), control.to_bytes());
+            store(qp.ring.add(RQ + 64 * slot + 16), data(from).to_bytes());
+            self.record(QP_RECORD + 4, qp.posted);
+            let first = qp.ring.add(RQ + 64 * slot).cast::<u64>().read();
+            (*self.uar).reg_addr.cast::<u64>().write_volatile(first);
+        }
+        self.world.device().settle();
+    }
+
+    fn clear_record(&self, offset: usize) {
+        // SAFETY: the records are memory of this test.
+        unsafe {
+            self.record(offset, 0);
+            self.record(offset + 4, 0);
+        }
+    }
+
+    unsafe fn record(&self, offset: usize, value: u32) {
+        // SAFETY: the offset is that of a record in the page.
+        unsafe { &*self.records.add(offset).cast::<AtomicU32>() }.store(value.to_be(), Ordering::Release);
+    }
+
+    /// Arms a CQ.
+    pub fn arm(&self, cq: &mut Cq) {
+        let word = (cq.arms & 3) << 28 | cq.taken & 0xff_ffff;
+        cq.arms += 1;
+        // SAFETY: the records and the register are memory of this test.
+        unsafe {
+            self.record(CQ_RECORD + 4, word);
+            fence(Ordering::SeqCst);
+            let doorbell = (u64::from(word) << 32 | u64::from(cq.number)).to_be();
+            (*self.uar).base_addr.cast::<u8>().add(0x20).cast::<u64>().write_volatile(doorbell);
+        }
+        self.world.device().settle();
+    }
+
+    /// Takes the next CQE: its opcode and its queue pair.
+    pub fn poll(&self, cq: &mut Cq) -> Option<(u8, u32)> {
+        let slot = cq.taken as usize & 63;
+        // SAFETY: the entry is in the page.
+        let cqe: [u8; 64] = unsafe { cq.ring.add(slot * 64).cast::<[u8; 64]>().read_volatile() };
+        if cqe[63] >> 4 == 0xf || u32::from(cqe[63] & 1) != cq.taken >> 6 & 1 {
+            return None;
+        }
+        cq.taken += 1;
+        // SAFETY: the record is memory of this test.
+        unsafe { self.record(CQ_RECORD, cq.taken) };
+        Some((cqe[63] >> 4, u32::from_be_bytes([0, cqe[57], cqe[58], cqe[59]])))
+    }
+}
+
+/// # Safety
+/// There is room for a segment.
+unsafe fn store(at: *mut u8, segment: [u8; 16]) {
+    // SAFETY: the caller promises the room.
+    unsafe { at.cast::<[u8; 16]>().write_volatile(segment) };
+}
+
+/// Makes an object in another context.
+pub fn create_in(ctx: *mut ibv_context, input: &[u8]) -> Result<(Object, u32), Refused> {
+    let mut output = [0; Created::SIZE];
+    // SAFETY: the context is open, and both areas have their lengths.
+    let object = unsafe { mlx5dv_devx_obj_create(ctx, input.as_ptr(), input.len(), output.as_mut_ptr(), output.len()) };
+    outcome(if object.is_null() { errno() } else { 0 }, &output)?;
+    Ok((object, Created::from_prefix(&output).unwrap().number))
+}
+
+pub fn modify_object(object: Object, input: &[u8]) -> Result<(), Refused> {
+    let mut output = [0; 16];
+    // SAFETY: the object is alive, and both areas have their lengths.
+    let error = unsafe { mlx5dv_devx_obj_modify(object, input.as_ptr(), input.len(), output.as_mut_ptr(), 16) };
+    outcome(error, &output)
+}
+
+pub fn query_object(object: Object, input: &[u8], len: usize) -> Result<Vec<u8>, Refused> {
+    let mut output = vec![0; len];
+    // SAFETY: the object is alive, and both areas have their lengths.
+    let error = unsafe { mlx5dv_devx_obj_query(object, input.as_ptr(), input.len(), output.as_mut_ptr(), len) };
+    outcome(error, &output).map(|()| output)
+}
+
+pub fn destroy(object: Object) -> i32 {
+    // SAFETY: the object is alive, and not used after this succeeds.
+    unsafe { mlx5dv_devx_obj_destroy(object) }
+}
+
+pub fn deregister(umem: *mut Umem) -> i32 {
+    // SAFETY: the UMEM is alive, and not used after this succeeds.
+    unsafe { mlx5dv_devx_umem_dereg(umem) }
+}
+
+/// Returns the number of a domain of verbs.
+pub fn pdn(pd: *mut ibv_pd) -> u32 {
+    let mut found = mlx5dv_pd::default();
+    let mut object = mlx5dv_obj::default();
+    (object.pd.in_, object.pd.out) = (pd, &mut found);
+    // SAFETY: the domain is alive, and the result is writable.
+    assert_eq!(unsafe { (Mlx5dv::get().unwrap().init_obj)(&mut object, MLX5DV_OBJ_PD.into()) }, 0);
+    found.pdn
+}

@@ -1,0 +1,165 @@
+//! Events that programs subscribe to, and answers that come later.
+
+use std::fs::File;
+use std::io::Read;
+use std::mem::ManuallyDrop;
+use std::os::fd::FromRawFd;
+use std::ptr;
+
+use mlx5_wire::firmware::command::Opcode;
+use mlx5_wire::firmware::eq::{Eqe, QueueData, event};
+use mlx5_wire::firmware::qp::{QueryQpReply, state};
+
+use super::bench::*;
+use super::{page, put_text};
+
+const COMPLETION: u16 = event::COMPLETION as u16;
+const OMIT_DATA: u32 = 1;
+
+/// Reads what an event file has now.
+fn read(fd: i32) -> Vec<Vec<u8>> {
+    // SAFETY: plain calls on a descriptor of this test.
+    unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
+    // SAFETY: the descriptor stays open, and the file does not close it.
+    let mut file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
+    let mut records = Vec::new();
+    let mut bytes = vec![0; 70_000];
+    while let Ok(len) = file.read(&mut bytes) {
+        records.push(bytes[..len].to_vec());
+    }
+    records
+}
+
+struct Channel(*mut EventFile);
+
+impl Channel {
+    fn new(bench: &Bench, flags: u32) -> Self {
+        // SAFETY: the context is open.
+        let channel = unsafe { mlx5dv_devx_create_event_channel(bench.world.ctx, flags) };
+        assert!(!channel.is_null());
+        Self(channel)
+    }
+
+    fn subscribe(&self, object: *mut std::ffi::c_void, types: &[u16], cookie: u64) -> i32 {
+        let len = size_of_val(types) as u16;
+        // SAFETY: channel and object are alive, and the list has this length.
+        unsafe { mlx5dv_devx_subscribe_devx_event(self.0, object, len, types.as_ptr(), cookie) }
+    }
+
+    fn read(&self) -> Vec<Vec<u8>> {
+        // SAFETY: the channel is alive.
+        read(unsafe { (*self.0).fd })
+    }
+}
+
+fn exchange(bench: &Bench, cq: &mut Cq, qp: &mut Qp, page: (u64, u32)) {
+    bench.arm(cq);
+    bench.send(qp, page.1, page.0, page.0 + 2048, 5);
+    while bench.poll(cq).is_some() {}
+}
+
+#[test]
+fn an_armed_cq_has_an_event_for_each_subscriber() {
+    let bench = Bench::new();
+    let mut cq = bench.cq();
+    let mut qp = bench.qp(&cq);
+    bench.connect(&qp);
+    let page = page(&bench.world);
+    put_text(page.0, "event");
+    let (brief, full) = (Channel::new(&bench, OMIT_DATA), Channel::new(&bench, 0));
+    assert_eq!(brief.subscribe(cq.object, &[COMPLETION], 0x1234), 0);
+    assert_eq!(full.subscribe(cq.object, &[COMPLETION, event::CQ_ERROR.into()], 0x5678), 0);
+    // SAFETY: the counter is a descriptor of this test.
+    let counter = unsafe { libc::eventfd(0, 0) };
+    // SAFETY: channel and object are alive.
+    assert_eq!(unsafe { mlx5dv_devx_subscribe_devx_event_fd(full.0, counter, cq.object, COMPLETION) }, 0);
+    exchange(&bench, &mut cq, &mut qp, page);
+    exchange(&bench, &mut cq, &mut qp, page);
+    assert_eq!(brief.read(), [0x1234u64.to_ne_bytes()], "one until it is read");
+    let records = full.read();
+    assert_eq!(records.len(), 2);
+    for record in records {
+        let (cookie, entry) = record.split_at(8);
+        assert_eq!(cookie, 0x5678u64.to_ne_bytes());
+        let eqe = Eqe::from_bytes(entry.first_chunk().unwrap());
+        assert_eq!((eqe.event, QueueData::from_prefix(&eqe.data).unwrap().number), (event::COMPLETION, cq.number));
+    }
+    assert_eq!(read(counter), [2u64.to_ne_bytes()]);
+    exchange(&bench, &mut cq, &mut qp, page);
+    assert_eq!((brief.read().len(), full.read().len(), read(counter).len()), (1, 1, 1));
+    // SAFETY: the channel is not used any more.
+    unsafe { mlx5dv_devx_destroy_event_channel(full.0) };
+    exchange(&bench, &mut cq, &mut qp, page);
+    assert_eq!((brief.read().len(), read(counter).len()), (1, 0), "the closed channel has no subscriptions");
+    assert_eq!((destroy(qp.object), destroy(cq.object)), (0, 0));
+    // Numbers are used again some time.
+    let mut again = (0..1000).map(|_| bench.cq()).find(|made| made.number == cq.number || destroy(made.object) != 0);
+    let again = again.as_mut().filter(|again| again.number == cq.number).expect("the number of the first");
+    let mut qp = bench.qp(again);
+    bench.connect(&qp);
+    exchange(&bench, again, &mut qp, page);
+    assert_eq!(brief.read().len(), 0, "a destroyed object has no subscriptions");
+}
+
+#[test]
+fn the_device_as_a_whole_has_port_events() {
+    let bench = Bench::new();
+    let channel = Channel::new(&bench, 0);
+    assert_eq!(channel.subscribe(ptr::null_mut(), &[event::PORT_CHANGE.into()], 7), 0);
+    bench.world.device().set_link(false);
+    bench.world.device().set_link(true);
+    let types: Vec<u8> = channel.read().iter().map(|record| record[8 + 3]).collect();
+    assert_eq!(types, [event::PORT_DOWN, event::PORT_ACTIVE]);
+}
+
+#[test]
+fn unknown_events_are_refused() {
+    let bench = Bench::new();
+    let cq = bench.cq();
+    let channel = Channel::new(&bench, 0);
+    assert_eq!(channel.subscribe(cq.object, &[event::PORT_CHANGE.into()], 0), libc::EINVAL);
+    assert_eq!(channel.subscribe(cq.object, &[COMPLETION, 0x100], 0), libc::EINVAL);
+    assert_eq!(channel.subscribe(ptr::null_mut(), &[COMPLETION], 0), libc::EINVAL);
+    assert_eq!(channel.subscribe(cq.object, &[COMPLETION; 17], 0), libc::EINVAL);
+    // SAFETY: channel and object are alive.
+    assert_eq!(unsafe { mlx5dv_devx_subscribe_devx_event_fd(channel.0, 0, cq.object, COMPLETION) }, libc::EINVAL);
+}
+
+#[test]
+fn a_queue_pair_reports_its_errors() {
+    let bench = Bench::new();
+    let cq = bench.cq();
+    let qp = bench.qp(&cq);
+    bench.connect(&qp);
+    let channel = Channel::new(&bench, OMIT_DATA);
+    assert_eq!(channel.subscribe(qp.object, &[event::WQ_CATASTROPHIC.into()], 5), 0);
+    assert!(bench.world.device().fail_qp(qp.number));
+    assert_eq!(channel.read(), [5u64.to_ne_bytes()]);
+}
+
+#[test]
+fn answers_of_asynchronous_queries_come_to_a_file() {
+    let bench = Bench::new();
+    let cq = bench.cq();
+    let qp = bench.qp(&cq);
+    // SAFETY: the context is open.
+    let file = unsafe { mlx5dv_devx_create_cmd_comp(bench.world.ctx) };
+    assert!(!file.is_null());
+    let ask = |number, len, id| {
+        let input = numbered(Opcode::QUERY_QP, number);
+        // SAFETY: object and file are alive, and the input has its length.
+        unsafe { mlx5dv_devx_obj_query_async(qp.object, input.as_ptr(), input.len(), len, id, file) }
+    };
+    assert_eq!(ask(qp.number, QueryQpReply::SIZE, 1), 0);
+    assert_eq!(ask(qp.number, 16, 2), 0, "the refusal is the answer");
+    assert_eq!(ask(qp.number + 1, QueryQpReply::SIZE, 3), libc::EINVAL);
+    // SAFETY: the file is alive.
+    let records = read(unsafe { (*file).fd });
+    let ids: Vec<u8> = records.iter().map(|record| record[0]).collect();
+    assert_eq!(ids, [1, 2]);
+    let context = QueryQpReply::from_prefix(&records[0][8..]).unwrap().context;
+    assert_eq!((context.state, context.pd), (state::RST, bench.pdn()));
+    assert_eq!((records[1].len(), records[1][8]), (24, 0x51), "bad output length");
+    // SAFETY: the file is not used any more.
+    unsafe { mlx5dv_devx_destroy_cmd_comp(file) };
+}
