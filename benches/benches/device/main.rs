@@ -65,14 +65,17 @@ macro_rules! both {
     };
 }
 
-/// Makes the queue pairs of both libraries, without an SRQ and with one.
-fn sides(place: &Place) -> Result<[(Ours, Theirs); 2], String> {
-    let sides = |shared| -> Result<_, String> {
-        let ours = Ours::new(place, shared).map_err(|error| error.to_string())?;
-        let theirs = Theirs::new(place, shared).map_err(|error| format!("libmlx5: {error}"))?;
+/// Queue pairs of each end: without an SRQ, and on one.
+const SHAPES: [Option<u32>; 4] = [None, Some(1), Some(3), Some(10)];
+
+/// Makes the queue pairs of both libraries, of each shape.
+fn sides(place: &Place) -> Result<Vec<(Ours, Theirs)>, String> {
+    let sides = |srq_of| {
+        let ours = Ours::new(place, srq_of).map_err(|error| error.to_string())?;
+        let theirs = Theirs::new(place, srq_of).map_err(|error| format!("libmlx5: {error}"))?;
         Ok((ours, theirs))
     };
-    Ok([sides(false)?, sides(true)?])
+    SHAPES.into_iter().map(sides).collect()
 }
 
 /// Queue pairs of both libraries.
@@ -110,6 +113,12 @@ impl Suite<'_> {
         self.compare("SEND of 64 bytes to an SRQ, half round trip", 1, LIBMLX5, make);
         let make = both!(sides, |side| side::stream(side, STREAM, 32));
         self.compare("SEND to an SRQ in batches of 32", STREAM.into(), LIBMLX5, make);
+    }
+
+    fn in_turn(&mut self, sides: &Sides, queue_pairs: u32) {
+        let make = both!(sides, |side| side::stream_in_turn(side, STREAM));
+        let what = format!("SEND of 4096 bytes from {queue_pairs} queue pairs to an SRQ");
+        self.compare(&what, STREAM.into(), LIBMLX5, make);
     }
 
     fn tags(&mut self) {
@@ -159,9 +168,14 @@ fn main() {
     pin();
     let criterion = turns::criterion(20, Duration::from_millis(1000));
     let mut suite = Suite { criterion, place: &place, device, rows: Vec::new() };
-    let [own, shared] = sides.map(|(ours, theirs)| (Rc::new(RefCell::new(ours)), Rc::new(RefCell::new(theirs))));
-    suite.messages(&own);
-    suite.shared(&shared);
+    for (srq_of, (ours, theirs)) in SHAPES.into_iter().zip(sides) {
+        let sides = (Rc::new(RefCell::new(ours)), Rc::new(RefCell::new(theirs)));
+        match srq_of {
+            None => suite.messages(&sides),
+            Some(1) => suite.shared(&sides),
+            Some(queue_pairs) => suite.in_turn(&sides, queue_pairs),
+        }
+    }
     suite.tags();
     suite.frames();
     suite.criterion.final_summary();

@@ -11,8 +11,10 @@ use crate::side::{INLINE, LONGEST, RECEIVES, Side, until};
 struct End {
     receiver: Receiver,
     sender: Sender,
-    qp: QueuePair,
-    queue: SqId,
+    qps: Vec<QueuePair>,
+    queues: Vec<SqId>,
+    /// Index of the queue that sends next.
+    next: usize,
     memory: RemoteMemory,
     has_read: bool,
 }
@@ -27,24 +29,35 @@ pub struct Ours {
 }
 
 impl End {
-    fn new(place: &Place, pd: &ProtectionDomain, shared: bool) -> Result<Self> {
-        let mut receiver = Receiver::new(pd, &CqConfig::new(RECEIVES).path(Path::Direct))?;
-        let mut sender = Sender::new(pd, &CqConfig::new(2 * RECEIVES).path(Path::Direct))?;
-        let from: ReceiveFrom = match shared {
-            true => receiver.create_srq(&SrqConfig::new(RECEIVES - 1))?.into(),
-            false => RqConfig::new(RECEIVES).into(),
-        };
+    fn new(place: &Place, pd: &ProtectionDomain, srq_of: Option<u32>) -> Result<Self> {
+        let count = srq_of.unwrap_or(1);
         let config = place.config().sends(RECEIVES).max_inline(INLINE as u32).remote_write(true).remote_read(true);
-        let qp = QueuePair::builder(&config).receive(&mut receiver, from).send(&mut sender).build()?;
+        let mut receiver = Receiver::new(pd, &CqConfig::new(RECEIVES).path(Path::Direct))?;
+        let sends = CqConfig::new(Sender::entries_for(&config, count)).path(Path::Direct);
+        let mut sender = Sender::new(pd, &sends)?;
+        let from: ReceiveFrom = match srq_of {
+            Some(_) => receiver.create_srq(&SrqConfig::new(RECEIVES - 1))?.into(),
+            None => RqConfig::new(RECEIVES).into(),
+        };
+        let make = |_| QueuePair::builder(&config).receive(&mut receiver, from).send(&mut sender).build();
+        let qps = (0..count).map(make).collect::<Result<Vec<_>>>()?;
         let pool = BufferPool::new(pd, &PoolConfig::new(RECEIVES + 1, LONGEST as u32))?;
-        match (from, qp.receive_queue()) {
+        match (from, qps[0].receive_queue()) {
             (ReceiveFrom::Srq(srq), _) => receiver.fill(srq, &pool)?,
             (_, Some(own)) => receiver.fill(own, &pool)?,
             _ => unreachable!("made with a receive queue"),
         };
-        let queue = (&qp).into();
+        let queues = qps.iter().map(SqId::from).collect();
         let memory = RemoteMemory::with_access(pd, LONGEST, RemoteAccess::WRITE | RemoteAccess::READ)?;
-        Ok(Self { receiver, sender, qp, queue, memory, has_read: false })
+        Ok(Self { receiver, sender, qps, queues, next: 0, memory, has_read: false })
+    }
+
+    /// Returns the queue whose turn it is.
+    #[inline(always)]
+    fn queue(&mut self) -> SqId {
+        let queue = self.queues[self.next];
+        self.next = if self.next + 1 == self.queues.len() { 0 } else { self.next + 1 };
+        queue
     }
 
     fn reap(&mut self) {
@@ -58,13 +71,16 @@ impl End {
 const READ: u64 = 1;
 
 impl Ours {
-    /// Makes both ends; with `shared` they receive from SRQs.
-    pub fn new(place: &Place, shared: bool) -> Result<Self> {
+    /// Makes both ends. Each receives from an SRQ of so many queue pairs, or from the queue of one.
+    pub fn new(place: &Place, srq_of: Option<u32>) -> Result<Self> {
         let pd = place.context.alloc_pd()?;
-        let mut ends = [End::new(place, &pd, shared)?, End::new(place, &pd, shared)?];
-        let addresses = [ends[1].qp.address()?, ends[0].qp.address()?];
-        for (end, peer) in ends.iter_mut().zip(&addresses) {
-            end.qp.connect(peer)?;
+        let mut ends = [End::new(place, &pd, srq_of)?, End::new(place, &pd, srq_of)?];
+        let addresses = |end: &End| end.qps.iter().map(QueuePair::address).collect::<Result<Vec<_>>>();
+        let addresses = [addresses(&ends[1])?, addresses(&ends[0])?];
+        for (end, peers) in ends.iter_mut().zip(&addresses) {
+            for (qp, peer) in end.qps.iter_mut().zip(peers) {
+                qp.connect(peer)?;
+            }
         }
         let pool = BufferPool::new(&pd, &PoolConfig::new(2 * RECEIVES, LONGEST as u32))?;
         let remote = [ends[1].memory.region(), ends[0].memory.region()];
@@ -89,7 +105,7 @@ impl Ours {
 impl Side for Ours {
     #[inline(always)]
     fn send(&mut self, from: usize, len: usize) {
-        let queue = self.ends[from].queue;
+        let queue = self.ends[from].queue();
         if len <= INLINE {
             return self.ends[from].sender.send(queue, &self.bytes[..len]).expect("room");
         }
@@ -114,7 +130,7 @@ impl Side for Ours {
     #[inline(always)]
     fn write(&mut self, from: usize, len: usize, last: u8) {
         let to = self.remote[from].slice(0, len).expect("inside");
-        let queue = self.ends[from].queue;
+        let queue = self.ends[from].queue();
         if len <= INLINE {
             self.bytes[len - 1] = last;
             let request = self.ends[from].sender.post(queue).expect("a queue");
@@ -135,7 +151,7 @@ impl Side for Ours {
     fn read(&mut self, len: usize) {
         let from = self.remote[0].slice(0, len).expect("inside");
         let buffer = self.buffer(len);
-        let queue = self.ends[0].queue;
+        let queue = self.ends[0].queue();
         self.ends[0].has_read = false;
         self.ends[0].sender.post(queue).expect("a queue").token(READ).read(buffer, &from).expect("room");
     }
@@ -148,10 +164,10 @@ impl Side for Ours {
 
     #[inline(always)]
     fn burst(&mut self, count: u32, len: usize) {
-        let queue = self.ends[0].queue;
         if count == 1 {
             return self.send(0, len);
         }
+        let queue = self.ends[0].queue();
         let mut posting = self.ends[0].sender.post_many(queue).expect("a queue");
         for _ in 0..count {
             posting.send(&self.bytes[..len]).expect("room");

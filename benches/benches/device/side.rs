@@ -95,3 +95,19 @@ pub fn stream(side: &mut impl Side, count: u32, batch: u32) -> Duration {
     });
     began.elapsed()
 }
+
+/// `count` messages of 4 KiB, which the queue pairs of an end send in turn, and half of the receives are used.
+pub fn stream_in_turn(side: &mut impl Side, count: u32) -> Duration {
+    let (mut sent, mut received) = (0, 0);
+    let began = Instant::now();
+    until(|| {
+        if sent < count && sent - received < RECEIVES / 2 {
+            side.send(0, LONGEST);
+            sent += 1;
+        }
+        side.reap();
+        received += side.receive(1, 32);
+        received == count
+    });
+    began.elapsed()
+}

@@ -18,15 +18,17 @@ struct End {
     receive_cq: *mut ibv_cq,
     send_cq: *mut ibv_cq,
     srq: *mut ibv_srq,
-    qp: *mut ibv_qp,
+    qps: Vec<*mut ibv_qp>,
+    /// Index of the queue pair that sends next.
+    next: usize,
     /// Receive buffers, then a buffer to send from, then the memory of the other end's requests.
     memory: NonNull<u8>,
     lkey: u32,
     rkey: u32,
     receives: Box<[ibv_recv_wr]>,
     _sges: Box<[ibv_sge]>,
-    /// Requests since the last that asked for a completion.
-    silent: u32,
+    /// Requests of each queue pair since the last that asked for a completion.
+    silent: Vec<u32>,
     /// Requests that have asked, and completions.
     asked: u64,
     done: u64,
@@ -57,7 +59,7 @@ impl End {
         context: *mut ibv_context,
         pd: *mut ibv_pd,
         thread: *mut ibv_pd,
-        shared: bool,
+        srq_of: Option<u32>,
     ) -> Result<Self, String> {
         let len = REMOTE + LONGEST;
         // Objects and memory stay until the process ends.
@@ -70,7 +72,7 @@ impl End {
             flags: IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
             ..Default::default()
         };
-        let count = if shared { RECEIVES - 1 } else { RECEIVES };
+        let count = if srq_of.is_some() { RECEIVES - 1 } else { RECEIVES };
         // SAFETY: the caller's objects, and initialised structures; the memory stays.
         unsafe {
             let mr = made("ibv_reg_mr", ibv_reg_mr(pd, memory.as_ptr().cast(), len, access as _))?;
@@ -78,17 +80,18 @@ impl End {
             let send_cq = made("ibv_create_cq_ex", ibv_create_cq_ex(context, &mut cq))?.cast();
             let mut init = ibv_srq_init_attr::default();
             (init.attr.max_wr, init.attr.max_sge) = (count, 1);
-            let srq = match shared {
-                true => made("ibv_create_srq", ibv_create_srq(thread, &mut init))?,
-                false => ptr::null_mut(),
+            let srq = match srq_of {
+                Some(_) => made("ibv_create_srq", ibv_create_srq(thread, &mut init))?,
+                None => ptr::null_mut(),
             };
             let mut init =
                 ibv_qp_init_attr { send_cq, recv_cq: receive_cq, srq, qp_type: IBV_QPT_RC, ..Default::default() };
             (init.cap.max_send_wr, init.cap.max_send_sge, init.cap.max_inline_data) = (RECEIVES, 1, INLINE as u32);
-            if !shared {
+            if srq_of.is_none() {
                 (init.cap.max_recv_wr, init.cap.max_recv_sge) = (RECEIVES, 1);
             }
-            let qp = made("ibv_create_qp", ibv_create_qp(thread, &mut init))?;
+            let make = |_| made("ibv_create_qp", ibv_create_qp(thread, &mut init));
+            let qps = (0..srq_of.unwrap_or(1)).map(make).collect::<Result<Vec<_>, _>>()?;
             let (lkey, rkey) = ((*mr).lkey, (*mr).rkey);
             let start = memory.as_ptr().expose_provenance() as u64;
             let sge = |i| ibv_sge { addr: start + u64::from(i) * LONGEST as u64, length: LONGEST as u32, lkey };
@@ -100,8 +103,21 @@ impl End {
                 ..Default::default()
             };
             let receives = (0..).zip(sges.iter_mut()).map(receive).collect();
-            let (silent, asked, done) = (0, 0, 0);
-            Ok(Self { receive_cq, send_cq, srq, qp, memory, lkey, rkey, receives, _sges: sges, silent, asked, done })
+            Ok(Self {
+                receive_cq,
+                send_cq,
+                srq,
+                silent: vec![0; qps.len()],
+                qps,
+                next: 0,
+                memory,
+                lkey,
+                rkey,
+                receives,
+                _sges: sges,
+                asked: 0,
+                done: 0,
+            })
         }
     }
 
@@ -111,7 +127,7 @@ impl End {
         // SAFETY: live objects, and a list of work requests that stay and name memory that stays.
         let errno = unsafe {
             match self.srq.is_null() {
-                true => ibv_post_recv(self.qp, first, &mut bad),
+                true => ibv_post_recv(self.qps[0], first, &mut bad),
                 false => ibv_post_srq_recv(self.srq, first, &mut bad),
             }
         };
@@ -136,13 +152,14 @@ impl End {
         polled as u32
     }
 
-    /// Work request of one piece of memory; `ask` has it complete.
+    /// Work request of one piece of memory, for the queue pair whose turn it is; `ask` has it complete.
     #[inline(always)]
     fn request(&mut self, sge: &mut ibv_sge, opcode: ibv_wr_opcode, ask: bool) -> ibv_send_wr {
         let mut flags = if sge.length as usize <= INLINE && opcode != IBV_WR_RDMA_READ { IBV_SEND_INLINE } else { 0 };
-        self.silent += 1;
-        if ask || self.silent == ASK {
-            (self.silent, self.asked) = (0, self.asked + 1);
+        let silent = &mut self.silent[self.next];
+        *silent += 1;
+        if ask || *silent == ASK {
+            (*silent, self.asked) = (0, self.asked + 1);
             flags |= IBV_SEND_SIGNALED;
         }
         ibv_send_wr { sg_list: sge, num_sge: 1, opcode, send_flags: flags, ..Default::default() }
@@ -154,10 +171,13 @@ impl End {
         ibv_sge { addr, length: len as u32, lkey: self.lkey }
     }
 
+    /// Posts requests to the queue pair whose turn it is.
     #[inline(always)]
     fn post_send(&mut self, wr: &mut ibv_send_wr) {
+        let qp = self.qps[self.next];
+        self.next = if self.next + 1 == self.qps.len() { 0 } else { self.next + 1 };
         // SAFETY: a live queue pair, and a list of work requests that name memory that stays.
-        assert_eq!(unsafe { ibv_post_send(self.qp, wr, &mut ptr::null_mut()) }, 0, "a request");
+        assert_eq!(unsafe { ibv_post_send(qp, wr, &mut ptr::null_mut()) }, 0, "a request");
     }
 
     #[inline(always)]
@@ -181,8 +201,8 @@ const fn no_completion() -> ibv_wc {
 }
 
 impl Theirs {
-    /// Makes both ends; with `shared` they receive from SRQs.
-    pub fn new(place: &Place, shared: bool) -> Result<Self, String> {
+    /// Makes both ends. Each receives from an SRQ of so many queue pairs, or from the queue of one.
+    pub fn new(place: &Place, srq_of: Option<u32>) -> Result<Self, String> {
         let raw = place.context.as_raw();
         // SAFETY: an open context, live objects, initialised structures.
         let mut ends = unsafe {
@@ -190,12 +210,16 @@ impl Theirs {
             let td = made("ibv_alloc_td", ibv_alloc_td(raw, &mut ibv_td_init_attr::default()))?;
             let mut attr = ibv_parent_domain_init_attr { pd, td, ..Default::default() };
             let thread = made("ibv_alloc_parent_domain", ibv_alloc_parent_domain(raw, &mut attr))?;
-            [End::new(raw, pd, thread, shared)?, End::new(raw, pd, thread, shared)?]
+            [End::new(raw, pd, thread, srq_of)?, End::new(raw, pd, thread, srq_of)?]
         };
-        let qps = [ends[0].qp, ends[1].qp];
-        for (at, end) in ends.iter_mut().enumerate() {
-            // SAFETY: a live queue pair.
-            connect(place, end.qp, unsafe { (*qps[1 - at]).qp_num });
+        for (&one, &other) in ends[0].qps.iter().zip(&ends[1].qps) {
+            // SAFETY: live queue pairs.
+            unsafe {
+                connect(place, one, (*other).qp_num);
+                connect(place, other, (*one).qp_num);
+            }
+        }
+        for end in &mut ends {
             for index in 0..end.receives.len() {
                 let wr = &raw mut end.receives[index];
                 end.post(wr);

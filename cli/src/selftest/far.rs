@@ -108,7 +108,7 @@ impl LocalFar {
             Request::Long(len) => {
                 let pool = match &mut self.long {
                     Some(pool) => pool,
-                    none => none.insert(BufferPool::new(&self.pd, &PoolConfig::new(8, LONGEST))?),
+                    none => none.insert(BufferPool::new(&self.pd, &PoolConfig::new(OUTSTANDING, LONGEST))?),
                 };
                 let mut buffer = pool.take().ok_or("no buffer")?;
                 buffer.set_len((*len).min(LONGEST) as usize);

@@ -8,7 +8,7 @@ use doorbell::Path;
 
 use super::check::{Check, Needs};
 use super::lab::Lab;
-use super::messages::Command;
+use super::messages::{Command, Request};
 use super::pair::{Pair, Shape};
 use super::peer::Peer;
 use super::stop::{Stop, fail};
@@ -30,6 +30,8 @@ pub const PEER: &[Check] = &[
 const SLACK: f64 = 1.1;
 /// Microseconds from post to message above which tests of clusters fail (ngc_multinode_perf, for sends and writes).
 const SLOW: f64 = 2.5;
+/// Messages of 4 KiB on their way to an SRQ.
+const LONG: u32 = 30;
 /// Round trips to the peer between two commands.
 const TURN: u32 = 1000;
 
@@ -171,5 +173,30 @@ fn rate(lab: &mut Lab) -> Result<String, Stop> {
         text.push(format!("batches of {batch}: {:.3} and {:.3} us", spent[0], spent[1]));
         verdict(lab, &format!("a message in a batch of {batch}"), spent[0], spent[1])?;
     }
+    // How fast an adapter takes receives from an SRQ depends on the order of its slots.
+    for qps in [3, 10] {
+        let [ours, theirs] = [to_srq(lab, Path::Direct, qps)?, to_srq(lab, Path::Verbs, qps)?];
+        text.push(format!("4 KiB from {qps} queue pairs to an SRQ: {ours:.3} and {theirs:.3} us"));
+        verdict(lab, &format!("4 KiB from {qps} queue pairs to an SRQ"), ours, theirs)?;
+    }
     Ok(format!("{}{}", text.join(", "), model_note(lab)))
+}
+
+/// Microseconds for each message of 4 KiB that queue pairs send in turn to an SRQ.
+fn to_srq(lab: &Lab, path: Path, qps: u32) -> Result<f64, Stop> {
+    let srq = Shape { qps, srq: true, receives: 255, buffer: 4096, buffers: 256, ..Shape::new(lab) };
+    let mut pair = Pair::new(lab, &Shape { path, local: true, watched: false, ..srq })?;
+    let mut messages = 0;
+    let began = Instant::now();
+    for _ in lab.rounds(200) {
+        for message in 0..LONG {
+            pair.post((message % qps) as usize, &Request::Long(4096))?;
+        }
+        pair.take(LONG)?;
+        for qp in 0..qps {
+            pair.all_sent(qp as usize)?;
+        }
+        messages += LONG;
+    }
+    Ok(began.elapsed().as_nanos() as f64 / f64::from(messages) / 1000.0)
 }

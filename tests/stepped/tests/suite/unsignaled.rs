@@ -15,7 +15,7 @@ on_each_path! {
     a_full_queue_of_a_queue_pair_in_error
 }
 // Through verbs each request has a CQE, and makes room with the next poll.
-on_each_path!(direct_only, Direct, buffers_return_with_the_request_that_has_a_cqe each_completion_makes_room);
+on_each_path!(direct_only, Direct, buffers_return_with_the_request_that_has_a_cqe each_completion_makes_room a_forgotten_batch_makes_room);
 
 /// Receives of each far end.
 const RECEIVES: u32 = 256;
@@ -107,6 +107,30 @@ fn each_completion_makes_room(path: Path) {
             send(&mut w);
         }
     }
+}
+
+/// The CQEs of a forgotten batch are consumed as far as its requests make room. Each of those was of two blocks, in which
+/// two requests fit.
+fn a_forgotten_batch_makes_room(path: Path) {
+    let mut w = connections(path, &config(4).send_buffers(4).max_unsignaled(0));
+    let (queue, other) = (w.queue(0), w.queue(1));
+    for _ in 0..4 {
+        let [[a, b], [c, d]] = [(); 2].map(|()| two_buffers(&w.pool, b"16 bytes of text"));
+        w.sender.send(queue, [a, b, c, d]).unwrap();
+    }
+    assert_eq!(receive(&mut w).len(), 4);
+    let mut batch = w.sender.poll();
+    assert!((0..4).all(|_| batch.next().is_some_and(|done| done.is_ok())));
+    std::mem::forget(batch);
+    let mut sent = 0;
+    for queue in [queue, other] {
+        while w.sender.send(queue, b"four").is_ok() {
+            sent += 1;
+        }
+    }
+    assert_eq!(sent, 6 + 8);
+    assert_eq!(receive(&mut w).len(), sent);
+    assert_eq!(w.over().len(), sent);
 }
 
 fn the_index_of_a_wqe_wraps(path: Path) {

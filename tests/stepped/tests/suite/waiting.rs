@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use doorbell::{
-    BufferPool, Completions, CqConfig, Mtu, Path, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, SrqConfig,
+    AddressHandle, BufferPool, Completions, CqConfig, Mtu, Path, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, SrqConfig,
     SrqId, WcStatus,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
@@ -13,6 +13,7 @@ use soft_mlx5::{Device, Faults};
 
 on_each_path! {
     a_peer_finds_four_fifths_of_the_receives
+    datagrams_find_four_fifths_of_the_receives
     a_queue_without_patience_posts_each_receive_at_once
 }
 on_each_path!(direct_only, Direct, an_idle_receiver_hands_all_receives_over a_receiver_that_sleeps_hands_all_receives_over);
@@ -21,6 +22,8 @@ on_each_path!(direct_only, Direct, an_idle_receiver_hands_all_receives_over a_re
 const RECEIVES: u32 = 31;
 /// Polls that find nothing until no receive waits.
 const IDLE_POLLS: u32 = 4096;
+/// Queue key of datagrams.
+const QKEY: u32 = 7;
 
 struct World {
     receiver: Receiver,
@@ -28,6 +31,8 @@ struct World {
     /// Its first message is half received.
     slow: SendingQp,
     fast: SendingQp,
+    /// Where datagrams of the fast peer go. Without, it is a connected one.
+    to: Option<AddressHandle>,
     _near: [QueuePair; 2],
     _far_receiver: Receiver,
     _pools: [BufferPool; 2],
@@ -35,7 +40,7 @@ struct World {
 }
 
 impl World {
-    fn new(path: Path, patience: u32) -> Self {
+    fn new(path: Path, patience: u32, datagrams: bool) -> Self {
         let (device, pd) = open(Device::builder().small_steps());
         let mut receiver = Receiver::new(&pd, &CqConfig::new(RECEIVES).path(path)).unwrap();
         let mut far_receiver = Receiver::new(&pd, &CqConfig::new(16).path(path)).unwrap();
@@ -43,13 +48,22 @@ impl World {
         let pool = BufferPool::new(&pd, &PoolConfig::new(RECEIVES + 1, 1024)).unwrap();
         assert_eq!(receiver.fill(srq, &pool).unwrap(), RECEIVES as usize);
         let config = QpConfig::rc().mtu(Mtu::Mtu256).max_inline(64);
-        let mut connect = || {
-            let mut near = QueuePair::builder(&config).receive(&mut receiver, srq).build().unwrap();
-            let mut far = SendingQp::create(&mut far_receiver, &config, RqConfig::new(1)).unwrap();
-            join(&mut near, &mut far);
-            (near, far)
+        let of_datagrams = QpConfig::ud(QKEY).max_inline(64);
+        let mut pair = |config| {
+            let near = QueuePair::builder(config).receive(&mut receiver, srq).build().unwrap();
+            (near, SendingQp::create(&mut far_receiver, config, RqConfig::new(1)).unwrap())
         };
-        let ((near, mut slow), (other, fast)) = (connect(), connect());
+        let (mut near, mut slow) = pair(&config);
+        join(&mut near, &mut slow);
+        let (mut other, mut fast) = pair(if datagrams { &of_datagrams } else { &config });
+        let to = if datagrams {
+            other.activate().unwrap();
+            fast.activate().unwrap();
+            Some(fast.address_handle(&other.address().unwrap(), QKEY).unwrap())
+        } else {
+            join(&mut other, &mut fast);
+            None
+        };
         let payloads = BufferPool::new(&pd, &PoolConfig::new(1, 1024)).unwrap();
         let mut payload = payloads.take().unwrap();
         payload.set_len(1024);
@@ -63,18 +77,29 @@ impl World {
         device.settle();
         device.set_faults(Faults::default());
         let (_near, _pools, _far_receiver) = ([near, other], [pool, payloads], far_receiver);
-        Self { receiver, srq, slow, fast, _near, _far_receiver, _pools, device }
+        Self { receiver, srq, slow, fast, to, _near, _far_receiver, _pools, device }
     }
 
-    /// Sends messages as long as the device has receives for them, and `most`; returns how many.
+    /// Sends messages as long as the device has receives for them, and `most`; returns how many. One more is lost if
+    /// they are datagrams, and is retried else.
     fn send(&mut self, most: u32) -> u32 {
-        (0..most)
-            .take_while(|_| {
-                self.fast.send_inline(&[1; 64], None).unwrap();
-                self.device.settle();
-                self.fast.poll_send().is_some_and(|done| done.status == WcStatus::SUCCESS)
-            })
-            .count() as u32
+        let mut sent = 0;
+        while sent < most && self.send_one() {
+            sent += 1;
+        }
+        sent
+    }
+
+    /// Sends a message. Returns `true` if the device had a receive for it.
+    fn send_one(&mut self) -> bool {
+        let lost = self.device.counters().hardware.out_of_buffer;
+        match &self.to {
+            Some(to) => self.fast.send_to(&[1; 64][..], to, None).unwrap(),
+            None => self.fast.send_inline(&[1; 64], None).unwrap(),
+        }
+        self.device.settle();
+        let done = self.fast.poll_send().is_some_and(|done| done.status == WcStatus::SUCCESS);
+        done && self.device.counters().hardware.out_of_buffer == lost
     }
 
     /// Takes the messages that have arrived; returns their number.
@@ -110,7 +135,15 @@ impl World {
 
 /// A peer that sends more meets RNR, and goes on.
 fn a_peer_finds_four_fifths_of_the_receives(path: Path) {
-    let mut world = World::new(path, u32::MAX);
+    four_fifths(World::new(path, u32::MAX, false));
+}
+
+/// The next datagram is lost.
+fn datagrams_find_four_fifths_of_the_receives(path: Path) {
+    four_fifths(World::new(path, u32::MAX, true));
+}
+
+fn four_fifths(mut world: World) {
     for _ in 0..20 {
         let sent = world.send(5);
         assert_eq!((sent, world.take()), (5, 5));
@@ -127,7 +160,7 @@ fn a_peer_finds_four_fifths_of_the_receives(path: Path) {
 
 /// As many receives are posted as there were, at the end of each batch.
 fn a_queue_without_patience_posts_each_receive_at_once(path: Path) {
-    let mut world = World::new(path, 0);
+    let mut world = World::new(path, 0, false);
     for _ in 0..20 {
         let sent = world.send(5);
         assert_eq!((sent, world.take(), world.waiting()), (5, 5, 0));
@@ -138,7 +171,7 @@ fn a_queue_without_patience_posts_each_receive_at_once(path: Path) {
 
 fn an_idle_receiver_hands_all_receives_over(path: Path) {
     for polls in [false, true] {
-        let mut world = World::new(path, u32::MAX);
+        let mut world = World::new(path, u32::MAX, false);
         let sent = world.send(3);
         assert_eq!((sent, world.take(), world.waiting()), (3, 3, 3));
         for _ in 0..IDLE_POLLS {
@@ -152,7 +185,7 @@ fn an_idle_receiver_hands_all_receives_over(path: Path) {
 }
 
 fn a_receiver_that_sleeps_hands_all_receives_over(path: Path) {
-    let mut world = World::new(path, u32::MAX);
+    let mut world = World::new(path, u32::MAX, false);
     let sent = world.send(3);
     assert_eq!((sent, world.take(), world.waiting()), (3, 3, 3));
     assert!(!world.receiver.arm().unwrap());
