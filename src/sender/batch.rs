@@ -266,7 +266,7 @@ impl Sender {
     }
 
     /// Has the queue of the run free the blocks of the requests that were returned, and drops buffers that were not
-    /// taken.
+    /// taken. The consumer index is published with them: the CQ must have room for a CQE of each free block.
     #[inline(always)]
     pub(super) fn free_returned(&mut self) {
         let Run { queue, requests, .. } = &mut self.run;
@@ -278,6 +278,7 @@ impl Sender {
             },
             _ => return self.free_others(),
         }
+        self.cq.poller.publish();
         if requests.is_over() {
             *queue = SqId::NONE;
         }
@@ -290,6 +291,7 @@ impl Sender {
         let Some(Some(entry)) = self.queues.get_mut(queue.index as usize) else { return };
         // SAFETY: [run].
         unsafe { entry.ring.free_returned(requests) }
+        self.cq.poller.publish();
         entry.gathered.drop_unclaimed();
         if requests.is_over() {
             *queue = SqId::NONE;

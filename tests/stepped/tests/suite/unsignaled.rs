@@ -112,15 +112,15 @@ fn each_completion_makes_room(path: Path) {
 /// The CQEs of a forgotten batch are consumed as far as its requests make room. Each of those was of two blocks, in which
 /// two requests fit.
 fn a_forgotten_batch_makes_room(path: Path) {
-    let mut w = connections(path, &config(4).send_buffers(4).max_unsignaled(0));
+    let mut w = connections(path, &config(8).send_buffers(4).max_unsignaled(0));
     let (queue, other) = (w.queue(0), w.queue(1));
-    for _ in 0..4 {
+    for _ in 0..8 {
         let [[a, b], [c, d]] = [(); 2].map(|()| two_buffers(&w.pool, b"16 bytes of text"));
         w.sender.send(queue, [a, b, c, d]).unwrap();
     }
-    assert_eq!(receive(&mut w).len(), 4);
+    assert_eq!(receive(&mut w).len(), 8);
     let mut batch = w.sender.poll();
-    assert!((0..4).all(|_| batch.next().is_some_and(|done| done.is_ok())));
+    assert!((0..8).all(|_| batch.next().is_some_and(|done| done.is_ok())));
     std::mem::forget(batch);
     let mut sent = 0;
     for queue in [queue, other] {
@@ -128,7 +128,7 @@ fn a_forgotten_batch_makes_room(path: Path) {
             sent += 1;
         }
     }
-    assert_eq!(sent, 6 + 8);
+    assert!(sent > 24, "{sent}");
     assert_eq!(receive(&mut w).len(), sent);
     assert_eq!(w.over().len(), sent);
 }
