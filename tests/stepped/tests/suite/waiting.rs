@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use doorbell::{
-    AddressHandle, BufferPool, Completions, CqConfig, Mtu, Path, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, SrqConfig,
-    SrqId, WcStatus,
+    AddressHandle, BufferPool, Completions, CqConfig, Mtu, Path, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig,
+    SrqConfig, SrqId, WcStatus,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
 use doorbell_stepped_tests::{join, on_each_path, open};
