@@ -47,6 +47,11 @@ impl ScatterList {
             } else if segment.byte_count.get() == 0 {
                 strict.violation(Rule::ZeroLength, owner, index, bytes);
             }
+            // In a receive queue of frames the bit asks for room before a frame (`MLX5_HW_START_PADDING` of Linux).
+            // This device does not need it.
+            if matches!(owner, Object::Wq(_)) {
+                segment.byte_count = (segment.byte_count.get() & !INLINE_SEG).into();
+            }
             if segment.byte_count.get() & INLINE_SEG != 0 {
                 // No public source says what an adapter does with this segment. Here it has no room for bytes.
                 strict.violation(Rule::SegmentLength, owner, index, bytes);
@@ -174,5 +179,17 @@ mod tests {
         crate::objects::memory::Space::Process.read(base, &mut now).unwrap();
         assert_eq!(&now, b"defgx\0\0\0abc\0\0\0\0\0");
         assert_eq!(list.write(&keys, Pdn(2), 0, b"z"), Err(ScatterError::Protection));
+    }
+
+    #[test]
+    fn segments_of_frames_may_ask_for_padding() {
+        let padded = DataSegment::new(0x1000, INLINE_SEG | 2048, 7);
+        let mut strict = Strict::new(false);
+        let mut list = ScatterList::default();
+        list.parse(&wqe(&[padded]), Object::Wq(1), 0, &mut strict);
+        assert_eq!((list.capacity(), list.segments().len()), (2048, 1));
+        assert_eq!(strict.count(Rule::SegmentLength), 0);
+        let (list, strict) = parse(&[padded]);
+        assert_eq!((list.capacity(), strict.count(Rule::SegmentLength)), (0, 1));
     }
 }
