@@ -3,7 +3,7 @@
 # A shell that never read the profile of rustup finds cargo all the same.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help demo demo-frames demo-tags demo-trade setup check test proof busy bench rxe vm vm-fabric vm-shell conformance long-conformance explore memory mutants cargo-mutants semver fuzz soak fmt doc book package install-c action
+.PHONY: help demo demo-frames demo-tags demo-trade setup check test proof busy bench rxe vm vm-consumers vm-fabric vm-shell conformance long-conformance explore memory mutants cargo-mutants semver fuzz soak fmt doc book package install-c action
 
 help:
 	@echo 'make demo                         Receive 200,000 messages from two processes (DEMO_PATH=verbs: through libibverbs)'
@@ -19,6 +19,7 @@ help:
 	@echo 'cargo bench -p doorbell-benches --bench device    Measure messages through a ConnectX, or else soft-mlx5'
 	@echo 'make rxe                          Run the tests of the verbs path on Soft-RoCE in a virtual machine'
 	@echo 'make vm                           Run programs and the direct path above the mlx5 driver of a kernel (KERNEL=trixie, LINK=roce)'
+	@echo 'make vm-consumers                 Run what uses verbs in the kernel, as NVMe over RDMA, in the same machine'
 	@echo 'make vm-fabric                    Connect two virtual machines and a process on a fabric that loses packets'
 	@echo 'make vm-shell                     Start the same machine with a shell'
 	@echo 'make conformance N=100000         Compare doorbell with libmlx5 under N random operations (SEED=number)'
@@ -80,6 +81,10 @@ rxe:
 vm:
 	@scripts/setup.sh test
 	@scripts/vm/run.sh
+
+vm-consumers:
+	@scripts/setup.sh build
+	@scripts/vm/run.sh consumers
 
 vm-fabric:
 	@scripts/setup.sh test

@@ -97,16 +97,16 @@ unpack_kernel() {
     mv "$(find "$new" -name 'vmlinuz*' | head -n 1)" "$new/vmlinuz"
 }
 
-# Writes the files of modules to DIRECTORY/modules in the order in which they are loaded: order_modules DIRECTORY PROGRAMS
-# MODULE... PROGRAMS is where kmod may be.
+# Writes the files of modules to DIRECTORY/LIST in the order in which they are loaded: order_modules DIRECTORY PROGRAMS
+# LIST MODULE... PROGRAMS is where kmod may be.
 order_modules() {
-    local new=$1 programs=$2 kmod version
-    shift 2
+    local new=$1 programs=$2 list=$3 kmod version
+    shift 3
     version=$(ls "$new/lib/modules")
     kmod=$(PATH=$programs/bin:$programs/usr/bin:$PATH command -v kmod) || die "there is no kmod"
     # Newer packages leave lists out that depmod can do without.
     (exec -a depmod "$kmod" --basedir "$new" "$version") 2>/dev/null
     (exec -a modprobe "$kmod" --config /dev/null --dirname "$new" --set-version "$version" --all --show-depends "$@") |
-        sed -n "s,^insmod $new\(/[^ ]*\).*,\1,p" | awk '!seen[$0]++' >"$new/modules"
-    [ -s "$new/modules" ] || die "Linux $version lacks one of $*"
+        sed -n "s,^insmod $new\(/[^ ]*\).*,\1,p" | awk '!seen[$0]++' >"$new/$list"
+    [ -s "$new/$list" ] || die "Linux $version lacks one of $*"
 }

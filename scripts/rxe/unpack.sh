@@ -45,7 +45,7 @@ unpack_kernel system "$new" "$kernel" arch crypto lib net fs/configfs drivers/in
 libraries "$new" "$tree" >"$new/libraries"
 echo "${packages[*]}" >"$new/packages"
 # No dependency leads to the checksum, but a Soft-RoCE device cannot be made without it.
-order_modules "$new" "$new" crc32_generic rdma_rxe dummy rdma_ucm
+order_modules "$new" "$new" modules crc32_generic rdma_rxe dummy rdma_ucm
 
 mv "$new" "$tree"
 complete "$tree" || die "$tree lacks something after all packages were unpacked"

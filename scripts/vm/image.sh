@@ -15,6 +15,7 @@ mkdir -p "$out"/{bin,dev,etc,modules,proc,root,run,sys,tmp,usr/bin,suite/tests,s
 
 add "$(find_program busybox)" bin/busybox
 programs=(rdma ip ping lspci ibv_devinfo ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingpong ibv_srq_pingpong)
+programs+=(ethtool devlink fio mke2fs iperf3)
 programs+=(rping ucmatose ib_write_lat ib_send_lat ib_send_bw ib_write_bw ib_read_lat ib_atomic_lat)
 for program in "${programs[@]}"; do
     add_program "$program"
@@ -38,14 +39,26 @@ for library in "${libraries[@]}"; do
 done
 add "$(find_file /etc/libibverbs.d/mlx5.driver)"
 
-while read -r module; do
-    name=$(basename "$module" .xz)
-    case $module in
-        *.xz) "$(find_program busybox)" xz -dc "$kernel$module" >"$out/modules/$name" ;;
-        *) cp "$kernel$module" "$out/modules/$name" ;;
-    esac
-    echo "/modules/$name"
-done <"$kernel/modules" >"$out/etc/modules"
+add_modules() {
+    local module name
+    while read -r module; do
+        name=$(basename "$module" .xz)
+        case $module in
+            *.xz) "$(find_program busybox)" xz -dc "$kernel$module" >"$out/modules/$name" ;;
+            *) cp "$kernel$module" "$out/modules/$name" ;;
+        esac
+        echo "/modules/$name"
+    done
+}
+add_modules <"$kernel/modules" >"$out/etc/modules"
+add_modules <"$kernel/consumers" >"$out/etc/consumers"
+# Where modprobe looks, and where the kernel looks for modprobe.
+version=$(cat "$kernel/version")
+mkdir -p "$out/lib/modules"
+ln -s /modules "$out/lib/modules/$version"
+sed 's,[^ ]*/,,g; s/\.xz//g' "$kernel/lib/modules/$version/modules.dep" >"$out/modules/modules.dep"
+cp "$kernel/lib/modules/$version/modules.alias" "$out/modules/"
+ln -s bin "$out/sbin"
 
 add_suite
 

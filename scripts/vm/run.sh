@@ -4,6 +4,7 @@
 #
 #   scripts/vm/run.sh                  KERNEL=bookworm, LINK=ib; FILTER=name runs only what the name contains
 #   scripts/vm/run.sh short            a short form, `cargo xtask vm-short`, on an Ethernet port
+#   scripts/vm/run.sh consumers        only what uses verbs in the kernel, on an Ethernet port
 #   scripts/vm/run.sh fabric           two machines and a process connect to each other on a fabric that loses packets
 #   scripts/vm/run.sh shell            a shell in the machine
 #
@@ -28,6 +29,10 @@ if [ "$mode" = short ]; then
     # The connection manager needs an Ethernet port.
     LINK=roce
     FILTER='basics:: cases::devinfo cases::rc_pingpong cases::rping cases::doorbell_selftest cases::warnings'
+fi
+if [ "$mode" = consumers ]; then
+    : "${LINK=roce}"
+    : "${FILTER=cases::answers cases::ethtool cases::nvme cases::recovery cases::reload cases::warnings}"
 fi
 fabric=()
 if [ "$mode" = fabric ]; then
@@ -68,6 +73,7 @@ mkdir "$cache/beside"
 $here/unpack.sh "$cache" "$suite" "$flavour" 9>&- || not_unpacked
 case $mode in
     # Programs of others only.
+    consumers) cargo build --quiet --locked --package soft-mlx5 && files='' ;;
     fabric) cargo build --quiet --locked --package soft-mlx5 && files='' && export CASES=fabric ;;
     *) build_files ;;
 esac
@@ -138,7 +144,9 @@ if [ "$mode" = fabric ]; then
     beside+=("-$process")
     prepare 2 MACHINE=2
 else
-    prepare 1
+    told=LOOPS=${LOOPS-1}
+    [[ ${OPTIONS-} != *--fail-firmware* ]] || told+=' FATAL=1'
+    prepare 1 "$told"
 fi
 if [ "$mode" = shell ]; then
     "${run[@]}" -serial mon:stdio -serial null

@@ -6,7 +6,7 @@
 # MODULES are modules to be loaded besides those of mlx5.
 #
 # CACHE/qemu gets QEMU with all its libraries, CACHE/programs what the guest runs and the system does not have, and
-# CACHE/SUITE-FLAVOUR the kernel. When something cannot be had, CACHE/reason says what.
+# CACHE/SUITE-FLAVOUR the kernel. Its `modules` are loaded at the start, its `consumers` by the cases that need them. When something cannot be had, CACHE/reason says what.
 set -euo pipefail
 
 cache=$1 suite=$2 flavour=$3 name=vm
@@ -14,8 +14,12 @@ keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 # The first QEMU whose package has the client of vfio-user.
 qemu_suites=(trixie trixie-backports)
 programs=(busybox-static kmod iproute2 iputils-ping pciutils ibverbs-utils ibverbs-providers librdmacm1 rdmacm-utils perftest)
+programs+=(ethtool fio e2fsprogs iperf3)
 modules=(mlx5_core mlx5_ib ib_uverbs ib_umad rdma_cm rdma_ucm)
+# Kernel consumers of verbs, and what their cases need. A flavour need not have each.
+consumers=(nvme_rdma nvmet_rdma brd smc ib_iser ib_isert rpcrdma nfsd nfsv4)
 parts=(arch crypto lib net fs/configfs drivers/infiniband drivers/net/ethernet/mellanox drivers/ptp drivers/pci)
+parts+=(drivers/nvme drivers/block drivers/target drivers/scsi fs)
 if [ -n "${MODULES-}" ]; then
     read -r -a more <<<"$MODULES"
     modules+=("${more[@]}") parts=('')
@@ -58,9 +62,11 @@ get_kernel() {
     rm -rf "$new" "$cache/$suite-$flavour"
     mkdir -p "$new"
     unpack_kernel "$world" "$new" "$packages" "${parts[@]}"
-    order_modules "$new" "$cache/programs" "${modules[@]}"
+    order_modules "$new" "$cache/programs" modules "${modules[@]}"
+    # Those that the flavour has.
+    (order_modules "$new" "$cache/programs" consumers "${consumers[@]}") 2>/dev/null || true
     ls "$new/lib/modules" >"$new/version"
-    echo "${modules[*]}" >"$new/wanted"
+    echo "${modules[*]} ${consumers[*]}" >"$new/wanted"
     mv "$new" "$cache/$suite-$flavour"
 }
 
@@ -72,4 +78,4 @@ mirror=$(cat /etc/apt/sources.list.d/debian.sources 2>/dev/null | sed -n 's/^URI
 mkdir -p "$cache"
 [ -x "$cache/qemu/usr/bin/qemu-system-x86_64" ] || get_qemu
 [ "$(cat "$cache/programs/packages" 2>/dev/null)" = "${programs[*]}" ] || get_programs
-[ "$(cat "$cache/$suite-$flavour/wanted" 2>/dev/null)" = "${modules[*]}" ] || get_kernel
+[ "$(cat "$cache/$suite-$flavour/wanted" 2>/dev/null)" = "${modules[*]} ${consumers[*]}" ] || get_kernel

@@ -237,14 +237,17 @@ impl Execution<'_> {
         let create: CreateQp = command.parse()?;
         let (context, uid) = (create.context, command.uid());
         let device_service = service_of(context.service)?;
-        let special = matches!(context.service, service::QP0 | service::QP1);
+        let special = matches!(context.service, service::QP0 | service::QP1 | service::REG_UMR);
         if special && uid != 0 {
             return Err(Refusal::SERVICE);
         }
         let mut used = vec![Id(Kind::Cq, context.cqn_snd), Id(Kind::Cq, context.cqn_rcv)];
-        if context.service != service::REG_UMR || context.pd != 0 {
+        let pd = if context.service == service::REG_UMR {
+            Pdn::OF_DRIVER
+        } else {
             used.push(Id(Kind::Pd, context.pd));
-        }
+            Pdn(context.pd)
+        };
         let (rq_count, srq) = match context.rq_type {
             rq_type::OWN => (1u32 << context.log_rq_size, None),
             rq_type::SRQ => {
@@ -279,7 +282,7 @@ impl Execution<'_> {
         let found = self.locate(&memory, rq_bytes + u64::from(sq_count) * 64, uid)?;
         uses.extend(found.uses);
         let attr = QpAttr {
-            pd: Pdn(context.pd),
+            pd,
             service: device_service,
             send_cq: Cqn(context.cqn_snd),
             recv_cq: Cqn(context.cqn_rcv),

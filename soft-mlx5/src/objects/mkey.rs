@@ -115,7 +115,8 @@ impl Form {
             remote_invalidate: context.remote_invalidate,
             qpn: context.qpn,
             log_size: context.log_page_size,
-            capacity: (context.translations as usize).saturating_mul(16),
+            // A list is written in units of 64 bytes.
+            capacity: (context.translations as usize).saturating_mul(16).next_multiple_of(64),
             window: false,
         }
     }
@@ -207,7 +208,7 @@ impl Entry {
             let end = at.checked_add(list.len() as u64);
             self.form.mode != Mode::Direct && end.is_some_and(|end| end <= self.form.capacity as u64)
         });
-        self.form.umr && self.attr.pd == by.pd && state && owned && fits
+        self.form.umr && by.pd.reaches(self.attr.pd) && state && owned && fits
     }
 
     fn is_bound_window(&self) -> bool {
@@ -484,7 +485,7 @@ impl MkeyTable {
         let Entry { attr, form, .. } = entry;
         let offset = addr.checked_sub(attr.iova).ok_or(Denied)?;
         let end = offset.checked_add(len as u64).ok_or(Denied)?;
-        let allowed = attr.pd == by.pd && attr.access & access == access && end <= attr.length;
+        let allowed = by.pd.reaches(attr.pd) && attr.access & access == access && end <= attr.length;
         if !allowed || form.free || !entry.is_for(by.qpn) {
             return Err(Denied);
         }

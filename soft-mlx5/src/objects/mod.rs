@@ -47,6 +47,17 @@ pub type Result<T> = core::result::Result<T, Errno>;
 /// Protection domain number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pdn(pub u32);
+
+impl Pdn {
+    /// Domain of the queue pair with which a driver changes the keys of all domains.
+    pub const OF_DRIVER: Self = Self(u32::MAX);
+
+    /// Returns `true` if a queue of this domain may name a key of the other.
+    pub fn reaches(self, key: Self) -> bool {
+        self == key || self == Self::OF_DRIVER
+    }
+}
+
 /// Completion queue number (24 bits).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Cqn(pub u32);

@@ -42,6 +42,12 @@ fields! {
         log_max_mkey: u8 = 0x1c[21:16],
         /// log2 of the event queues.
         log_max_eq: u8 = 0x1c[3:0],
+        /// Lists of keys may have entries of one length (KSM).
+        fixed_buffer_size: bool = 0x20[23],
+        /// UMR writes to any place of a list.
+        umr_extended_translation_offset: bool = 0x20[7],
+        /// log2 of the entries of the longest list of a key.
+        log_max_klm_list_size: u8 = 0x20[5:0],
         /// log2 of READs outstanding.
         log_max_ra_req_qp: u8 = 0x28[21:16],
         /// log2 of READs answered at once.
@@ -56,6 +62,8 @@ fields! {
         pkey_table_size: u16 = 0x30[15:0],
         /// Ports are asked with commands instead of datagrams.
         ib_virt: bool = 0x34[29],
+        /// The register of registers of the board exists (MCAM).
+        mcam_reg: bool = 0x34[22],
         /// The function has flow tables.
         nic_flow_table: bool = 0x34[25],
         /// 0 InfiniBand, 1 Ethernet.

@@ -7,9 +7,11 @@ use mlx5_wire::datagram::DatagramSegment;
 use mlx5_wire::firmware::command::{Opcode, Request};
 use mlx5_wire::firmware::cq::{CqContext, ModifyCq, QueryCqReply, modify};
 use mlx5_wire::firmware::eq::{QueueData, event};
+use mlx5_wire::firmware::mkey::{CreateMkey, MkeyContext, access_mode};
 use mlx5_wire::firmware::qp::{AddressPath, QpContext, QueryQpReply, service, state};
 use mlx5_wire::firmware::srq::{ModifyRmp, QueryRmpReply};
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
+use mlx5_wire::umr::{CHECK_FREE, UmrControl, mask};
 
 use super::{Cq, Driver, LOG_RQ, LOG_SQ, PAGE, Qp, World, with_pages, world};
 use crate::commands::refusal::Refusal;
@@ -32,8 +34,14 @@ impl Driver {
 
     /// Posts a send WQE and rings it on a trapped page.
     fn send(&mut self, qp: &mut Qp, uar: u32, opcode: WqeOpcode, segments: &[u8]) {
+        self.send_to(qp, uar, opcode, 0, segments);
+    }
+
+    /// Does the same with a value in the control segment.
+    fn send_to(&mut self, qp: &mut Qp, uar: u32, opcode: WqeOpcode, imm: u32, segments: &[u8]) {
         let ds = (1 + segments.len() / 16) as u8;
         let ctrl = ControlSegment::new(opcode.get(), qp.sent, qp.number, ds, CQ_UPDATE);
+        let ctrl = ControlSegment { imm: imm.into(), ..ctrl };
         let wqe = [&ctrl.to_bytes()[..], segments].concat();
         for (block, bytes) in (qp.sent..).zip(wqe.chunks(64)) {
             let slot = u64::from(block) & ((1 << LOG_SQ) - 1);
@@ -244,4 +252,73 @@ fn a_resized_queue_goes_on_in_its_new_pages() {
     assert_eq!((context.log_size, context.status), (8, 0));
     new.taken = context.producer_counter - 1;
     assert_eq!(driver.cqe(&mut new).opcode(), CqeOpcode::Requester);
+}
+
+#[test]
+fn the_queue_pair_of_the_driver_gives_keys_to_domains() {
+    let World { mut driver, uar, pd, mut cq, .. } = world(EVENTS);
+    let own = driver.numbered(Opcode::ALLOC_PD, 0).unwrap();
+    // Memory of the bus, through which the device reads the list.
+    let physical = MkeyContext {
+        local_read: true,
+        length64: true,
+        access_mode: access_mode::PHYSICAL,
+        qpn: 0xff_ffff,
+        pd: own,
+        ..MkeyContext::ZERO
+    };
+    let free = MkeyContext {
+        free: true,
+        umr_en: true,
+        access_mode: access_mode::MTT,
+        qpn: 0xff_ffff,
+        pd: own,
+        // Room for two pages.
+        translations: 1,
+        log_page_size: 12,
+        ..MkeyContext::ZERO
+    };
+    let request = Request::new(Opcode::CREATE_MKEY);
+    let mut create = |context| driver.create(&CreateMkey { request, context, ..CreateMkey::ZERO }.to_bytes()).unwrap();
+    let (bus, index) = (create(physical) << 8, create(free));
+    let (from, to, list) = (driver.host.take(2), driver.host.take(2), driver.host.take(1)[0]);
+    for (at, page) in to.iter().enumerate() {
+        driver.host.write(list + 8 * at as u64, &(page | 3).to_be_bytes());
+    }
+    let mut umr = driver.qp(0, uar, &cq, service::REG_UMR, None);
+    let number = umr.number;
+    driver.connect(&umr, number);
+    let (start, len) = (0x7f00_0000_0ff0, 0x20);
+    let mut change = |driver: &mut Driver, qp: &mut Qp, mask: u64, octowords: u16, context: MkeyContext| {
+        let flags = if context.free { 0 } else { CHECK_FREE };
+        let control =
+            UmrControl { flags, xlt_octowords: octowords.into(), mkey_mask: mask.into(), ..UmrControl::zeroed() };
+        let mut segments = [&control.to_bytes()[..], &context.to_bytes()].concat();
+        if octowords > 0 {
+            segments.extend(DataSegment::new(list, 64, bus).to_bytes());
+        }
+        driver.send_to(qp, uar, WqeOpcode::UMR, index << 8, &segments);
+        driver.settle();
+        driver.poll(&mut cq).map(|cqe| Cqe64::from_bytes(&cqe).opcode())
+    };
+    let enabled = MkeyContext { local_write: true, local_read: true, pd, start, len, variant: 7, ..free };
+    let mask = mask::LEN | mask::PAGE_SIZE | mask::START | mask::LOCAL_READ | mask::LOCAL_WRITE | mask::PD;
+    let mask = mask | mask::KEY | mask::FREE;
+    // A list comes in 64 bytes although the key has room for two pages.
+    let enabled = MkeyContext { free: false, ..enabled };
+    assert_eq!(change(&mut driver, &mut umr, mask, 4, enabled), Some(CqeOpcode::Requester));
+    // The key is one of the program's domain now.
+    let mut a = driver.qp(pd, uar, &cq, service::RC, None);
+    let mut b = driver.qp(pd, uar, &cq, service::RC, None);
+    driver.connect(&a, b.number);
+    driver.connect(&b, a.number);
+    let source = driver.mkey(pd, start, len, &from);
+    driver.write_pages(&from, 0xff0, &[0x5a; 0x20]);
+    driver.receive(&mut b, DataSegment::new(start, len as u32, index << 8 | 7));
+    driver.send(&mut a, uar, WqeOpcode::SEND, &DataSegment::new(start, len as u32, source).to_bytes());
+    driver.settle();
+    while let Some(cqe) = driver.poll(&mut cq) {
+        assert!(matches!(Cqe64::from_bytes(&cqe).opcode(), CqeOpcode::Requester | CqeOpcode::ResponderSend));
+    }
+    assert_eq!(driver.read_pages(&to, 0xff0, 0x20), [0x5a; 0x20]);
 }

@@ -16,6 +16,7 @@ const CAP_PORT_ACTIVE_EVENT: u32 = 1 << 10;
 const CAP_SYS_IMAGE_GUID: u32 = 1 << 11;
 const CAP_RC_RNR_NAK_GEN: u32 = 1 << 12;
 const CAP_MEM_WINDOW: u32 = 1 << 17;
+const CAP_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
 const CAP_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
 const CAP_RAW_IP_CSUM: u32 = 1 << 26;
 const CAP_MANAGED_FLOW_STEERING: u32 = 1 << 29;
@@ -33,6 +34,7 @@ pub const DEVICE_CAPS: u32 = CAP_CHANGE_PHY_PORT
     | CAP_SYS_IMAGE_GUID
     | CAP_RC_RNR_NAK_GEN
     | CAP_MEM_WINDOW
+    | CAP_MEM_MGT_EXTENSIONS
     | CAP_MEM_WINDOW_TYPE_2B;
 
 const TM_CAP_RC: u32 = 1 << 0;
