@@ -2,8 +2,8 @@
 
 use mlx5_wire::firmware::fields::Value;
 use mlx5_wire::firmware::transport::{
-    CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, QueryRqReply, QuerySqReply, RqContext, RqTable, SqContext,
-    hash_field,
+    CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, ModifyTir, QueryRqReply, QuerySqReply, RqContext, RqTable,
+    SqContext, hash_field,
 };
 use mlx5_wire::firmware::wq::{WorkQueue, kind, state};
 
@@ -25,6 +25,11 @@ const INDIRECT: u8 = 1;
 const TOEPLITZ: u8 = 2;
 /// log2 of a basic block.
 const LOG_BLOCK: u8 = 6;
+
+/// Returns which own frames come back: bit 0 those to one address, bit 1 those to groups.
+fn loopback_of(self_lb: u8) -> Loopback {
+    Loopback { unicast: self_lb & 1 != 0, multicast: self_lb & 2 != 0 }
+}
 
 fn state_of(number: u8) -> Result<WqState> {
     match number {
@@ -266,6 +271,16 @@ impl Execution<'_> {
         Ok(())
     }
 
+    /// Changes which frames come back. Changes of the hash do not count: the table of queues decides.
+    pub(super) fn modify_tir(&mut self, command: &Command, _: &mut [u8]) -> Result {
+        let ModifyTir { tirn, changes_self_lb, self_lb, .. } = command.parse()?;
+        self.state.objects.find(Id(Kind::Tir, tirn), command.uid())?;
+        if changes_self_lb {
+            self.nic.set_loopback(Tirn(tirn), loopback_of(self_lb))?;
+        }
+        Ok(())
+    }
+
     pub(super) fn create_tir(&mut self, command: &Command, output: &mut [u8]) -> Result {
         self.check_ethernet()?;
         let tir: CreateTir = command.parse()?;
@@ -281,7 +296,8 @@ impl Execution<'_> {
             Id(Kind::Rq, rqn) => vec![Wqn(rqn)],
             id => self.state.objects.find(id, 0)?.uses.iter().map(|Id(_, rqn)| Wqn(*rqn)).collect(),
         };
-        let attr = TirAttr { domain: tir.transport_domain, loopback: Loopback::default(), hash: hash_of(&tir), queues };
+        let (domain, loopback) = (tir.transport_domain, loopback_of(tir.self_lb));
+        let attr = TirAttr { domain, loopback, hash: hash_of(&tir), queues };
         let tirn = self.nic.create_tir(attr)?;
         self.state.objects.insert(Id(Kind::Tir, tirn.0), Entry { uid, uses, ..Entry::default() });
         created(output, tirn.0)

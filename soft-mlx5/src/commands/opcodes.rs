@@ -13,7 +13,7 @@ use mlx5_wire::firmware::qp::{CreateQp, ModifyQp, QueryQpReply};
 use mlx5_wire::firmware::register::AccessRegister;
 use mlx5_wire::firmware::srq::{ArmSrq, CreateRmp, CreateXrcSrq, ModifyRmp, QueryRmpReply, QueryXrcSrqReply};
 use mlx5_wire::firmware::transport::{
-    CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, QueryRqReply, QuerySqReply, RqTable,
+    CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, ModifyTir, QueryRqReply, QuerySqReply, RqTable,
 };
 use mlx5_wire::firmware::vport::{
     GidsReply, ModifyNicVport, ModifyVportState, QueryHcaVportReply, QueryNicVportReply, QueryRoceAddressReply,
@@ -229,9 +229,7 @@ entries! {
     };
 
     CREATE_TIR: Initialized, CreateTir => CREATED, Execution::create_tir;
-    MODIFY_TIR: Initialized, ModifyQueue => HEAD, |on, command, _| {
-        on.keep(Kind::Tir, command)
-    };
+    MODIFY_TIR: Initialized, ModifyTir => HEAD, Execution::modify_tir;
     DESTROY_TIR: Initialized, Numbered => HEAD, |on, command, _| {
         on.destroy(Kind::Tir, command)
     };

@@ -1,13 +1,13 @@
 //! Registers of the port and the board.
 
 use mlx5_wire::firmware::fields::Value;
-use mlx5_wire::firmware::register::{AccessRegister, Paos, Pmtu, Ptys, Pvlc, id};
+use mlx5_wire::firmware::register::{AccessRegister, Mcam, Mcia, Mcqi, McqiVersion, Mcqs, Paos, Pmtu, Ptys, Pvlc, id};
 
-use super::Execution;
 use super::opcodes::{Command, Result};
 use super::refusal::Refusal;
+use super::{Commands, Execution};
 use crate::fabric::LinkLayer;
-use crate::fabric::packet::MAX_MTU;
+use crate::fabric::packet::{MAX_ETHERNET, MAX_MTU, MIN_ETHERNET};
 
 const READ: u16 = 1;
 const NODE_DESC: usize = 0x40;
@@ -21,6 +21,14 @@ const UP: u8 = 1;
 const DOWN: u8 = 2;
 /// Four virtual lanes.
 const LANES: u8 = 4;
+/// Bytes of Ethernet headers that the driver counts to the MTU.
+const HEADERS: u16 = 22;
+const MTU: u16 = 1500 + HEADERS;
+const MODULE_ABSENT: u8 = 1;
+/// The only component, the image of the firmware.
+const IMAGE: u16 = 0;
+const IMAGE_ID: u16 = 1;
+const VERSION: u8 = 1;
 
 /// Writes a register into its room, which may be shorter.
 fn put<T: Value>(room: &mut [u8], value: T) {
@@ -44,9 +52,12 @@ impl Execution<'_> {
         room[..len].copy_from_slice(&data[..len]);
         match access.id {
             id::PMTU => {
+                let (asked, max_mtu): (Pmtu, _) = (get(data)?, self.max_mtu());
+                if !reads {
+                    self.set_mtu(asked.admin_mtu)?;
+                }
                 let mtu = self.port_mtu();
-                let asked: Pmtu = get(data)?;
-                put(room, Pmtu { max_mtu: mtu, admin_mtu: mtu, oper_mtu: mtu, ..asked });
+                put(room, Pmtu { max_mtu, admin_mtu: mtu, oper_mtu: mtu, ..asked });
             }
             id::PTYS => put(room, self.port_speed(get(data)?)),
             id::PAOS => {
@@ -77,20 +88,60 @@ impl Execution<'_> {
                 let name = data.first_chunk().ok_or(Refusal::INPUT_LENGTH)?;
                 self.state.vport.node_desc = *name;
             }
-            // Counters of the port, and what the board says about itself: zeros.
-            id::PPCNT | id::MGIR if reads => {}
+            // Counters of the port, and what the board says about itself: zeros. There is no flow control, no forward
+            // error correction, and no module.
+            id::PPCNT | id::MGIR | id::PFCC | id::PMLP | id::PPLM | id::PDDR if reads => {}
+            id::MCIA if reads => put(room, Mcia { status: MODULE_ABSENT, ..get(data)? }),
+            id::MCAM if reads => {
+                let asked: Mcam = get(data)?;
+                let first = asked.group == 0;
+                put(room, Mcam { mcqi: first, mcqs: first, ..asked });
+            }
+            id::MCQS if reads => {
+                let asked: Mcqs = get(data)?;
+                if asked.component != IMAGE {
+                    return Err(Refusal::REGISTER);
+                }
+                put(room, Mcqs { last: true, identifier: IMAGE_ID, update_state: 0, ..asked });
+            }
+            id::MCQI if reads => {
+                let asked: Mcqi = get(data)?;
+                if (asked.component, asked.info_type) != (IMAGE, VERSION) {
+                    return Err(Refusal::REGISTER);
+                }
+                let [major, minor, sub] = Commands::VERSION.map(u32::from);
+                let version = McqiVersion { version: major << 24 | minor << 16 | sub };
+                let bytes = version.to_bytes();
+                put(room, Mcqi { info_size: bytes.len() as u32, ..asked });
+                // The driver takes as much as it has room for.
+                room.iter_mut().skip(Mcqi::SIZE).zip(bytes).for_each(|(byte, new)| *byte = new);
+            }
             id::HOST_ENDIANNESS => {}
             _ => return Err(Refusal::REGISTER),
         }
         Ok(())
     }
 
-    fn port_mtu(&self) -> u16 {
+    fn max_mtu(&self) -> u16 {
         match self.state.layer {
             LinkLayer::InfiniBand => MAX_MTU as u16,
-            // The driver takes 22 bytes off for the headers of Ethernet.
-            LinkLayer::Ethernet => 1500 + 22,
+            LinkLayer::Ethernet => MAX_ETHERNET as u16,
         }
+    }
+
+    fn port_mtu(&self) -> u16 {
+        self.state.vport.port_mtu.unwrap_or(match self.state.layer {
+            LinkLayer::InfiniBand => MAX_MTU as u16,
+            LinkLayer::Ethernet => MTU,
+        })
+    }
+
+    fn set_mtu(&mut self, mtu: u16) -> Result {
+        if self.state.layer != LinkLayer::Ethernet || !(MIN_ETHERNET as u16..=self.max_mtu()).contains(&mtu) {
+            return Err(Refusal::ATTRIBUTES);
+        }
+        self.state.vport.port_mtu = Some(mtu);
+        Ok(())
     }
 
     fn port_speed(&self, asked: Ptys) -> Ptys {

@@ -31,6 +31,8 @@ pub struct Vport {
     pub admin_down: bool,
     /// Description of the node.
     pub node_desc: [u8; 0x40],
+    /// MTU of the port that the driver has set, with headers of Ethernet.
+    pub port_mtu: Option<u16>,
     admin_state: u8,
     // Context of Ethernet as the driver has set it.
     context: NicVportContext,
@@ -46,6 +48,7 @@ impl Vport {
         Self {
             admin_down: false,
             node_desc,
+            port_mtu: None,
             admin_state: 1,
             context: NicVportContext {
                 mtu: 1500,

@@ -26,20 +26,36 @@ fields! {
 pub mod id {
     /// MTU of the port.
     pub const PMTU: u16 = 0x5003;
+    /// Module and lanes of the port.
+    pub const PMLP: u16 = 0x5002;
     /// Type and speed of the port.
     pub const PTYS: u16 = 0x5004;
     /// State of the port.
     pub const PAOS: u16 = 0x5006;
+    /// Flow control.
+    pub const PFCC: u16 = 0x5007;
     /// Counters of the port.
     pub const PPCNT: u16 = 0x5008;
     /// Virtual lanes.
     pub const PVLC: u16 = 0x500f;
+    /// Forward error correction.
+    pub const PPLM: u16 = 0x5023;
+    /// Why the port is down.
+    pub const PDDR: u16 = 0x5031;
     /// Description of the node.
     pub const NODE_DESC: u16 = 0x6001;
     /// Byte order of the host.
     pub const HOST_ENDIANNESS: u16 = 0x7004;
     /// Identity of the board.
     pub const MGIR: u16 = 0x9020;
+    /// Memory of the module.
+    pub const MCIA: u16 = 0x9014;
+    /// Components of the firmware.
+    pub const MCQS: u16 = 0x9060;
+    /// Information on a component.
+    pub const MCQI: u16 = 0x9061;
+    /// Registers of the board that exist.
+    pub const MCAM: u16 = 0x907f;
 }
 
 fields! {
@@ -109,6 +125,66 @@ fields! {
         admin: u8 = 0x08[3:0],
         /// Virtual lanes in use.
         oper: u8 = 0x0c[3:0],
+    }
+}
+
+fields! {
+    /// [`id::MCIA`], before the bytes.
+    pub struct Mcia: 0x10 {
+        /// Module.
+        module: u8 = 0x00[23:16],
+        /// Result: 0 ok, 1 no memory of the module.
+        status: u8 = 0x00[7:0],
+        /// Bytes.
+        size: u16 = 0x08[15:0],
+    }
+}
+
+fields! {
+    /// [`id::MCQS`].
+    pub struct Mcqs: 0x10 {
+        /// There is no component after this one.
+        last: bool = 0x00[31],
+        /// Component.
+        component: u16 = 0x00[15:0],
+        /// Kind: 1 image of the firmware.
+        identifier: u16 = 0x04[15:0],
+        /// Update: 0 none.
+        update_state: u8 = 0x08[3:0],
+    }
+}
+
+fields! {
+    /// [`id::MCQI`], before the information.
+    pub struct Mcqi: 0x18 {
+        /// Component.
+        component: u16 = 0x00[15:0],
+        /// Information: 1 version.
+        info_type: u8 = 0x08[4:0],
+        /// Bytes of the information.
+        info_size: u32 = 0x0c,
+        /// Bytes that the driver takes.
+        data_size: u16 = 0x14[15:0],
+    }
+}
+
+fields! {
+    /// Version of a component, information of [`id::MCQI`].
+    pub struct McqiVersion: 0x80 {
+        /// Version: 8 bits major, 8 minor, 16 sub-minor.
+        version: u32 = 0x04,
+    }
+}
+
+fields! {
+    /// [`id::MCAM`].
+    pub struct Mcam: 0x48 {
+        /// Group of registers: 0 those from 0x9000 to 0x907f.
+        group: u8 = 0x00[7:0],
+        /// [`id::MCQI`] exists.
+        mcqi: bool = 0x08[1],
+        /// [`id::MCQS`] exists.
+        mcqs: bool = 0x08[0],
     }
 }
 

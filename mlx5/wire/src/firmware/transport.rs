@@ -130,6 +130,8 @@ fields! {
         indirect_table: u32 = 0x40[23:0],
         /// Hash: 1 exclusive or, 2 Toeplitz.
         rx_hash_fn: u8 = 0x44[31:28],
+        /// The domain's own frames come back: bit 0 those to one address, bit 1 those to groups.
+        self_lb: u8 = 0x44[25:24],
         /// Transport domain.
         transport_domain: u32 = 0x44[23:0],
         /// Key of the hash.
@@ -140,6 +142,20 @@ fields! {
         udp: bool = 0x70[30],
         /// Hashed fields: [`hash_field`].
         hash_fields: u32 = 0x70[29:0],
+    }
+}
+
+fields! {
+    /// MODIFY_TIR.
+    pub struct ModifyTir: 0x110 {
+        /// Head.
+        request: Request = 0x00,
+        /// TIR.
+        tirn: u32 = 0x08[23:0],
+        /// [`Self::self_lb`] changes.
+        changes_self_lb: bool = 0x14[4],
+        /// The domain's own frames come back, as in [`CreateTir::self_lb`].
+        self_lb: u8 = 0x44[25:24],
     }
 }
 

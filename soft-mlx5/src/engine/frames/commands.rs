@@ -5,7 +5,7 @@ use crate::engine::Nic;
 use crate::objects::flow::{Conflict, Rule};
 use crate::objects::flow_tables::Tables;
 use crate::objects::memory::Spaces;
-use crate::objects::{Cqn, Errno, QpAttr, Qpn, Result, RwqAttr, TirAttr, Tirn, WqState, Wqn};
+use crate::objects::{Cqn, Errno, Loopback, QpAttr, Qpn, Result, RwqAttr, TirAttr, Tirn, WqState, Wqn};
 
 const ENOMEM: Errno = Errno(libc::ENOMEM);
 const EINVAL: Errno = Errno(libc::EINVAL);
@@ -63,6 +63,12 @@ impl Nic {
     pub fn destroy_wq(&mut self, wq: Wqn) -> Result<()> {
         self.core.write_late_cqes();
         self.frames.wqs.remove(wq.0).map(drop).ok_or(EINVAL)
+    }
+
+    /// Changes which own frames come back to a target.
+    pub fn set_loopback(&mut self, tir: Tirn, loopback: Loopback) -> Result<()> {
+        self.frames.tirs.get_mut(tir.0).ok_or(EINVAL)?.loopback = loopback;
+        Ok(())
     }
 
     /// Creates a target of flow rules.

@@ -6,6 +6,7 @@ mod lifecycle;
 mod objects;
 mod random;
 mod refusals;
+mod registers;
 mod templates;
 mod traffic;
 
