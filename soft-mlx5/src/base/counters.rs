@@ -172,6 +172,8 @@ pub struct Injected {
     pub port_downs: u64,
     /// Devices removed.
     pub removals: u64,
+    /// Times that the firmware stopped.
+    pub firmware: u64,
 }
 
 /// All counters of a device.
@@ -206,6 +208,7 @@ impl Injected {
             (creates, format!("{} creations failed", self.creates)),
             (faults.port_flap.is_some(), format!("port down {} times", self.port_downs)),
             (faults.remove_after.is_some(), format!("{} devices removed", self.removals)),
+            (faults.fail_firmware.is_some(), format!("{} errors of the firmware", self.firmware)),
         ];
         let said: Vec<_> = parts.into_iter().filter(|(asked, _)| *asked).map(|(_, text)| text).collect();
         (!said.is_empty()).then(|| said.join(", "))

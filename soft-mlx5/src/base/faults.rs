@@ -48,6 +48,9 @@ pub struct Faults {
     pub port_flap: Option<PortFlap>,
     /// The device is removed this long after power-up: `IBV_EVENT_DEVICE_FATAL`, then `EIO`.
     pub remove_after: Option<Duration>,
+    /// The firmware stops this long after power-up, until a driver starts it again: the syndrome of a function of
+    /// `serve` asks for a reset, and no command is executed.
+    pub fail_firmware: Option<Duration>,
     /// The device works once in this time, and then on one packet and one QP only.
     pub slow: Option<Duration>,
     /// A rule that the device breaks.
@@ -122,6 +125,7 @@ pub const OPTIONS: &[DeviceOption] = options! {
     "max-map-count" Some("N"), "Fail ibv_reg_mr after ibv_fork_init with ENOMEM if the process has N mappings";
     "port-flap" Some("UP:DOWN"), "Take the port down after UP ms and up after DOWN ms, repeatedly";
     "remove-after" Some("MS"), "Remove the device this many milliseconds after its first use";
+    "fail-firmware" Some("MS"), "Stop the firmware of a virtual machine's function after this many milliseconds";
     "fault" Some("NAME"), "Break a rule that programs rely on; an unknown name lists all";
     "slow" Some("US"), "Work only once in this many microseconds, on one packet";
 };
@@ -161,6 +165,7 @@ impl Faults {
             "max-map-count" => ordinal(value).map(|n| self.max_map_count = Some(n)),
             "port-flap" => port_flap(value).map(|flap| self.port_flap = Some(flap)),
             "remove-after" => number(value).map(|ms| self.remove_after = Some(Duration::from_millis(ms))),
+            "fail-firmware" => number(value).map(|ms| self.fail_firmware = Some(Duration::from_millis(ms))),
             "slow" => ordinal(value).map(|us| self.slow = Some(Duration::from_micros(us))),
             "fault" => {
                 let found = Defect::ALL.iter().find(|defect| defect.name() == value);
@@ -203,6 +208,7 @@ impl Faults {
         let flap = self.port_flap;
         add("port-flap", flap.map(|f| format!("{}:{}", f.up.as_millis(), f.down.as_millis())));
         add("remove-after", self.remove_after.map(|time| time.as_millis().to_string()));
+        add("fail-firmware", self.fail_firmware.map(|time| time.as_millis().to_string()));
         add("fault", self.defect.map(|defect| defect.name().to_owned()));
         add("slow", self.slow.map(|time| time.as_micros().to_string()));
         options

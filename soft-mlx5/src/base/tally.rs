@@ -36,10 +36,12 @@ pub enum Fault {
     PortDown,
     /// The device was removed.
     Removal,
+    /// The firmware stopped.
+    Firmware,
 }
 
 /// Number of kinds of [`Fault`].
-pub const FAULTS: usize = Fault::Removal as usize + 1;
+pub const FAULTS: usize = Fault::Firmware as usize + 1;
 
 /// Counts of a device, or of a run.
 pub type Cells = [AtomicU64; FAULTS];
@@ -94,6 +96,7 @@ fn read(cells: &Cells) -> Injected {
         creates: count(Fault::Create),
         port_downs: count(Fault::PortDown),
         removals: count(Fault::Removal),
+        firmware: count(Fault::Firmware),
     }
 }
 

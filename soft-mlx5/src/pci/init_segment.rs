@@ -13,11 +13,19 @@ const COMMAND_QUEUE_HIGH: u64 = 0x10;
 const COMMAND_QUEUE_LOW: u64 = 0x14;
 const COMMAND_DOORBELL: u64 = 0x18;
 const HEALTH_FIRMWARE: u64 = 0x230;
+const HEALTH_SEVERITY: u64 = 0x238;
+const HEALTH_SYNDROME: u64 = 0x23c;
 const TIMER_HIGH: u64 = 0x1000;
 const TIMER_LOW: u64 = 0x1004;
 const HEALTH_COUNTER: u64 = 0x1010;
 const PAGE_BITS: u32 = !0xfff;
 const INTERFACE_STATE: u32 = 0x700;
+/// State of the interface of a function whose firmware executes no command.
+const INTERFACE_DISABLED: u32 = 0x100;
+/// The firmware asks for a reset (`rfr`).
+const REQUESTS_RESET: u32 = 1 << 31;
+/// Firmware internal error.
+const SYNDROME: u32 = 1 << 16;
 
 /// The driver reads a counter of health every two seconds and expects another value each time.
 const HEALTH_TICK_NS: u64 = 10_000_000;
@@ -37,9 +45,23 @@ pub struct InitSegment {
     high: u32,
     low: u32,
     state: u32,
+    // The firmware has failed and was not started again since.
+    failed: bool,
 }
 
 impl InitSegment {
+    /// Returns the segment after a reset. The driver of Linux is not told of a reset: it finds the interface disabled
+    /// when it looks at the health of the function, and recovers. A driver that starts writes the address of its
+    /// command queue, which enables the interface.
+    pub fn after_reset() -> Self {
+        Self { state: INTERFACE_DISABLED, ..Self::default() }
+    }
+
+    /// Stops the firmware with an error.
+    pub fn fail(&mut self) {
+        *self = Self { failed: true, ..Self::after_reset() };
+    }
+
     /// Reads bytes at time `now`. Bytes beyond the segment are zero.
     pub fn read(&self, offset: u64, bytes: &mut [u8], now: u64) {
         for (at, byte) in (offset..).zip(bytes) {
@@ -55,6 +77,8 @@ impl InitSegment {
             COMMAND_QUEUE_HIGH => self.high,
             COMMAND_QUEUE_LOW => self.low | self.state | LOG_ENTRIES << 4 | LOG_STRIDE,
             HEALTH_FIRMWARE => major << 24 | minor << 16 | subminor,
+            HEALTH_SEVERITY if self.failed => REQUESTS_RESET,
+            HEALTH_SYNDROME if self.failed => SYNDROME,
             TIMER_HIGH => (now >> 32) as u32,
             TIMER_LOW => now as u32,
             HEALTH_COUNTER => (now / HEALTH_TICK_NS) as u32 + 1,
@@ -75,7 +99,10 @@ impl InitSegment {
                         self.low = word & PAGE_BITS;
                     }
                     self.state = word & INTERFACE_STATE;
+                    self.failed = false;
                 }
+                // The doorbell of a driver that does not know yet that its queue is gone.
+                COMMAND_DOORBELL if self.state == INTERFACE_DISABLED => {}
                 COMMAND_DOORBELL => {
                     let queue = u64::from(self.high) << 32 | u64::from(self.low);
                     commands = Some(Commands { queue, slots: word });
@@ -140,5 +167,36 @@ mod tests {
         assert_eq!(segment.write(0x18, &[0, 0, 0]), None);
         assert_eq!(segment.write(0x19, &[0, 0, 0, 1]), None);
         assert_eq!(segment.write(0x18, &[0, 0, 0, 1]).map(|posted| posted.queue), Some(0x2_0000_1000));
+    }
+
+    #[test]
+    fn a_reset_disables_the_interface_until_a_driver_starts() {
+        let mut segment = InitSegment::after_reset();
+        assert_eq!(word(&segment, 0x14, 0) & 0x700, 0x100);
+        assert_eq!(word(&segment, 0x238, 0), 0, "a reset is no error of the firmware");
+        // The driver does not know yet, and then starts.
+        assert_eq!(segment.write(0x18, &[0, 0, 0, 1]), None);
+        segment.write(0x14, &0x2345_6000u32.to_be_bytes());
+        assert_eq!(word(&segment, 0x14, 0), 0x2345_6056);
+        assert!(segment.write(0x18, &[0, 0, 0, 1]).is_some());
+    }
+
+    #[test]
+    fn firmware_that_fails_asks_for_a_reset() {
+        let mut segment = InitSegment::default();
+        segment.write(0x14, &0x2345_6000u32.to_be_bytes());
+        segment.fail();
+        let bytes = |segment: &InitSegment| {
+            let mut bytes = [0; 2];
+            segment.read(0x238, &mut bytes[..1], 0);
+            segment.read(0x23d, &mut bytes[1..], 0);
+            bytes
+        };
+        assert_eq!(bytes(&segment), [0x80, 1], "severity and syndrome");
+        assert_eq!(word(&segment, 0x14, 0) & 0x700, 0x100);
+        assert_eq!(segment.write(0x18, &[0, 0, 0, 1]), None);
+        segment.write(0x14, &0x2345_6000u32.to_be_bytes());
+        assert_eq!(bytes(&segment), [0, 0]);
+        assert!(segment.write(0x18, &[0, 0, 0, 1]).is_some());
     }
 }

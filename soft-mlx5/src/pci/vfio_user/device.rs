@@ -11,6 +11,7 @@ use super::irqs::{Irqs, KINDS, MSIX, VECTORS};
 use super::message::{EINVAL, Errno, MAX_TRANSFER, Request};
 use crate::base::clock::Clock;
 use crate::base::counters::Injected;
+use crate::base::tally::{Fault, Tally};
 use crate::commands::{Commands, Interrupts};
 use crate::engine::NicConfig;
 use crate::pci::init_segment::InitSegment;
@@ -61,6 +62,9 @@ pub struct Device {
     config: ConfigSpace,
     init: InitSegment,
     clock: Clock,
+    // Nanoseconds after which the firmware stops, once.
+    fails_at: Option<u64>,
+    tally: Tally,
 }
 
 impl Device {
@@ -68,16 +72,25 @@ impl Device {
     pub fn new(mut config: NicConfig) -> io::Result<Self> {
         let clock = Clock::start(false);
         config.epoch = clock.started_at();
+        let fails_at = config.faults.fail_firmware.map(|after| after.as_nanos() as u64);
+        let tally = config.tally.clone();
         let memory = Arc::new(GuestMemory::default());
         let irqs = Arc::new(Mutex::new(Irqs::new()));
         let function = Function::new(config, memory.clone(), Box::new(Raised(irqs.clone())))?;
         let (config, init) = (ConfigSpace::new(), InitSegment::default());
-        Ok(Self { function, memory, irqs, config, init, clock })
+        Ok(Self { function, memory, irqs, config, init, clock, fails_at, tally })
     }
 
     /// Lets the device work once; returns `true` if it found work.
     pub fn step(&mut self) -> bool {
-        self.function.step(self.clock.now())
+        let now = self.clock.now();
+        if self.fails_at.is_some_and(|at| at <= now) {
+            self.fails_at = None;
+            self.tally.count(Fault::Firmware);
+            self.function.reset();
+            self.init.fail();
+        }
+        self.function.step(now)
     }
 
     /// Returns `true` if doorbells may come without a message.
@@ -87,7 +100,8 @@ impl Device {
 
     /// Returns the nanoseconds until the next timer, if one runs.
     pub fn until_timer(&self) -> Option<u64> {
-        self.function.next_deadline().map(|at| at.saturating_sub(self.clock.now()))
+        let next = self.function.next_deadline().into_iter().chain(self.fails_at).min();
+        next.map(|at| at.saturating_sub(self.clock.now()))
     }
 
     /// Returns the descriptor that becomes readable when packets from other processes wait.
@@ -158,7 +172,7 @@ impl Device {
 
     fn reset(&mut self) {
         self.function.reset();
-        (self.config, self.init) = (ConfigSpace::new(), InitSegment::default());
+        (self.config, self.init) = (ConfigSpace::new(), InitSegment::after_reset());
     }
 
     fn read(&self, region: u32, offset: u64, count: u32) -> Result<Vec<u8>, Errno> {

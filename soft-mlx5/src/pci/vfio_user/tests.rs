@@ -113,3 +113,44 @@ fn a_socket_of_a_server_that_is_gone_is_used_again() {
     assert_eq!(fs::read(&file).unwrap(), b"kept");
     fs::remove_dir_all(&dir).unwrap();
 }
+
+/// Returns the state of the interface, and syndrome and request for a reset.
+fn health(device: &mut Device) -> (u32, u32, u32) {
+    let mut word = |offset| {
+        let answer = device.handle(Request::RegionRead { region: 0, offset, count: 4 }, Vec::new()).unwrap();
+        answer.payload.last_chunk().copied().map(u32::from_be_bytes).unwrap()
+    };
+    (word(0x14) >> 8 & 7, word(0x23c) >> 16 & 0xff, word(0x238) >> 31)
+}
+
+fn start_of_a_driver(device: &mut Device) {
+    let queue = 0x4000u32.to_be_bytes();
+    device.handle(Request::RegionWrite { region: 0, offset: 0x14, data: &queue }, Vec::new()).unwrap();
+}
+
+#[test]
+fn a_reset_of_the_function_is_seen_in_its_health() {
+    let mut device = Device::new(NicConfig::default()).unwrap();
+    start_of_a_driver(&mut device);
+    assert_eq!(health(&mut device), (0, 0, 0));
+    // Bit 15 of the control register of the PCI Express capability.
+    let config = 7;
+    device.handle(Request::RegionWrite { region: config, offset: 0x68, data: &[0x10, 0xa8] }, Vec::new()).unwrap();
+    assert_eq!(health(&mut device), (1, 0, 0));
+    start_of_a_driver(&mut device);
+    assert_eq!(health(&mut device), (0, 0, 0));
+}
+
+#[test]
+fn firmware_fails_once() {
+    let faults = crate::base::faults::Faults { fail_firmware: Some(Duration::ZERO), ..Default::default() };
+    let mut device = Device::new(NicConfig { faults, ..NicConfig::default() }).unwrap();
+    start_of_a_driver(&mut device);
+    assert_eq!(device.until_timer(), Some(0));
+    device.step();
+    assert_eq!(health(&mut device), (1, 1, 1));
+    start_of_a_driver(&mut device);
+    device.step();
+    assert_eq!(health(&mut device), (0, 0, 0));
+    assert_eq!(device.injected().firmware, 1);
+}
