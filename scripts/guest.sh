@@ -56,8 +56,8 @@ add_suite() {
         add_libraries "$file"
     done
     # The machine has no compiler.
-    for name in rdma tags; do
-        cc -O1 "tests/interop/$name.c" -libverbs -o "$out/suite/programs/peer-$name"
+    for name in rdma tags removal; do
+        cc -O1 "tests/interop/$name.c" -pthread -libverbs -lrdmacm -o "$out/suite/programs/peer-$name"
         add_libraries "$out/suite/programs/peer-$name"
     done
 }

@@ -89,10 +89,9 @@ pub enum AsyncEvent {
         /// Which of these, as `enum ibv_event_type` numbers it.
         event_type: u32,
     },
-    /// The device failed or is being removed. Nothing completes any more, and commands fail. Read the events until
-    /// [`AsyncEvents::has_ended`](crate::AsyncEvents::has_ended), then call
-    /// [`Receiver::reclaim`](crate::Receiver::reclaim). Objects that are dropped earlier are leaked, with a warning on
-    /// standard error.
+    /// The device failed or was removed. Nothing completes any more, and commands fail, but for those that destroy an
+    /// object. Read the events until [`AsyncEvents::has_ended`](crate::AsyncEvents::has_ended), then call
+    /// [`Receiver::reclaim`](crate::Receiver::reclaim).
     DeviceFatal,
     /// Another event, with its number in `enum ibv_event_type`.
     Other {

@@ -236,10 +236,9 @@ impl Device {
         thread::tell(&self.shared, news);
     }
 
-    /// Removes the device as if it was pulled out: programs get `IBV_EVENT_DEVICE_FATAL`, everything made
-    /// on the device ends, and all commands fail with `EIO`, also those that destroy. Completion channels
-    /// and asynchronous event files come to their end. The device touches no memory any more when this
-    /// returns.
+    /// Removes the device as if it was pulled out: everything made on the device ends, completion channels fail, and
+    /// programs get `IBV_EVENT_DEVICE_FATAL`. Commands fail with `EIO`, but for those that destroy an object. The
+    /// device touches no memory any more when this returns.
     pub fn remove(&self) {
         let news = {
             let mut core = self.shared.command();

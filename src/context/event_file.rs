@@ -49,8 +49,9 @@ struct State {
     reports: bool,
     /// It owed a report and has never given any: it is not waited for again.
     silent: bool,
-    /// The device has failed: then the file may end.
+    /// The device has failed.
     fatal: bool,
+    /// It was removed, and no event follows.
     ended: bool,
 }
 
@@ -114,7 +115,7 @@ impl EventFile {
         Ok(next)
     }
 
-    /// Returns `true` if the file has ended, and with it the device.
+    /// Returns `true` if the device was removed and its last event was read.
     pub(crate) fn has_ended(&self) -> bool {
         self.lock().ended
     }
@@ -196,7 +197,16 @@ impl State {
     /// Reads one event, if there is one.
     fn read(&mut self, context: &Context) -> Result<Option<AsyncEvent>> {
         let device = context.name();
-        if self.ended || !wait(context, file(context), Some(Instant::now()))? {
+        if self.ended {
+            return Ok(None);
+        }
+        if !wait(context, file(context), Some(Instant::now()))? {
+            // The file itself does not end (`uverbs_async_event_release`).
+            self.ended = self.fatal && context.first_channel_has_ended()?;
+            if self.ended {
+                context.mark_removed();
+                trace_event!(device, "device removed");
+            }
             return Ok(None);
         }
         let mut event =
@@ -204,15 +214,7 @@ impl State {
         // SAFETY: an open context and a writable structure; it does not block, for the file is readable and the
         // lock makes this its only reader.
         if unsafe { sys::ibv_get_async_event(context.as_raw(), &mut event) } != 0 {
-            let error = io::Error::last_os_error();
-            // The file of a removed device has ended.
-            if self.fatal && error.raw_os_error() == Some(libc::EIO) {
-                self.ended = true;
-                context.mark_removed();
-                trace_event!(device, "device removed");
-                return Ok(None);
-            }
-            return Err(Error::verbs("ibv_get_async_event", device, error));
+            return Err(Error::last_os("ibv_get_async_event", device));
         }
         // SAFETY: taken just now.
         let found = unsafe { AsyncEvent::new(&event) };

@@ -4,9 +4,11 @@ mod event_file;
 
 use std::ffi::c_char;
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
@@ -51,6 +53,8 @@ struct Inner {
     owner: Owner,
     closes: bool,
     events: EventFile,
+    /// A completion channel without CQs. The kernel ends the objects of a removed device from the newest to the oldest.
+    first: *mut sys::ibv_comp_channel,
     /// The device was removed: see [`Context::mark_removed`].
     removed: AtomicBool,
 }
@@ -114,8 +118,13 @@ impl Context {
             owner: Owner::this_process(),
             closes,
             events: EventFile::new(),
+            // SAFETY: an open context.
+            first: unsafe { sys::ibv_create_comp_channel(context) },
             removed: AtomicBool::new(false),
         };
+        if inner.first.is_null() {
+            return Err(Error::last_os("ibv_create_comp_channel", name));
+        }
         // SAFETY: an open context and a writable structure.
         let errno = unsafe { sys::ibv_query_device(context, &mut inner.attr) };
         if errno != 0 {
@@ -285,9 +294,18 @@ impl Context {
         self.attr().vendor_id == VENDOR_SOFT_ROCE
     }
 
+    /// Returns `true` if the channel that was made first on the context has ended: the kernel has destroyed all objects
+    /// that were made later.
+    pub(crate) fn first_channel_has_ended(&self) -> Result<bool> {
+        // SAFETY: the channel lives as long as the context.
+        let channel = unsafe { BorrowedFd::borrow_raw((*self.0.first).fd) };
+        // It has no events to be read.
+        wait(self, channel, Some(Instant::now()))
+    }
+
     /// Notes that the kernel has ended everything that was made on the device, and with it all access of the device to
-    /// memory. The sign is the end of the event file after a fatal event: the file is made first on a context, and ends
-    /// last.
+    /// memory. The signs are the end of the first channel and a fatal event, which is the last that the kernel does for
+    /// a context. A fatal event alone may come from an adapter that has failed, and still writes to memory.
     pub(crate) fn mark_removed(&self) {
         self.0.removed.store(true, Ordering::Release);
     }
@@ -350,7 +368,7 @@ impl Inner {
     }
 
     fn destroyed(&self, operation: &str, errno: i32) -> bool {
-        // The kernel has destroyed the objects of a removed device itself, and refuses every command.
+        // The kernel has destroyed the objects of a removed device itself.
         if errno == 0 || self.is_removed() {
             trace_event!(device = self.name, operation, "destroyed");
             return true;
@@ -362,7 +380,15 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.closes || !self.owner.is_this_process() {
+        if !self.owner.is_this_process() {
+            return;
+        }
+        if !self.first.is_null() {
+            // SAFETY: created with the context, destroyed once, and no CQ uses it.
+            let errno = unsafe { sys::ibv_destroy_comp_channel(self.first) };
+            self.destroyed("ibv_destroy_comp_channel", errno);
+        }
+        if !self.closes {
             return;
         }
         // SAFETY: opened by us, closed once, and everything made from it held this value.

@@ -46,7 +46,7 @@ pub struct Faults {
     pub max_map_count: Option<u64>,
     /// The port goes down and up, over and over.
     pub port_flap: Option<PortFlap>,
-    /// The device is removed this long after power-up: `IBV_EVENT_DEVICE_FATAL`, then `EIO`.
+    /// The device is removed this long after power-up: `IBV_EVENT_DEVICE_FATAL`, and `EIO` of commands.
     pub remove_after: Option<Duration>,
     /// The firmware stops this long after power-up, until a driver starts it again: the syndrome of a function of
     /// `serve` asks for a reset, and no command is executed.

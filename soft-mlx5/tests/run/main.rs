@@ -104,6 +104,10 @@ fn a_run_with_faults_says_at_its_end_what_was_injected() {
     assert_eq!(finish(&mut run(&[], &["ibv_devices"])).stderr, "");
 }
 
+/// A program that waits for events for ever, killed after the last one of a device. Its code is that of the program.
+const WATCH: &str = "pipe=$(mktemp -u); mkfifo $pipe; timeout 240 stdbuf -oL ibv_asyncwatch >$pipe & watch=$!; \
+     sed /DEVICE_FATAL/q <$pipe; rm $pipe; kill $watch; wait $watch";
+
 #[test]
 fn a_program_that_waits_for_events_sees_the_port_and_the_device_go() {
     // A busy machine may open the device after the port has changed: each attempt has more time than the last.
@@ -111,8 +115,7 @@ fn a_program_that_waits_for_events_sees_the_port_and_the_device_go() {
     let all_seen = [1, 4, 16, 64].into_iter().any(|slower| {
         let flap = format!("{0}:{0}", 100 * slower);
         let options = ["--port-flap", &flap, "--remove-after", &format!("{}", 250 * slower)];
-        // The program ends when it cannot read on.
-        let outcome = finish(&mut run(&options, &["timeout", "240", "ibv_asyncwatch"]));
+        let outcome = finish(&mut run(&options, &["sh", "-c", WATCH]));
         assert_ne!(outcome.status.code(), Some(124), "{outcome:?}");
         let events = outcome.stdout.lines().filter(|line| line.contains("event_type"));
         let words = ["PORT_ERR", "PORT_ACTIVE", "DEVICE_FATAL"];
@@ -132,11 +135,8 @@ fn a_program_that_outlives_the_run_sees_them_go_too() {
     let seen = [1, 4, 16].into_iter().any(|slower| {
         let flap = format!("{0}:{0}", 200 * slower);
         let options = ["--port-flap", &flap, "--remove-after", &format!("{}", 500 * slower)];
-        let script = format!(
-            "(timeout 240 ibv_asyncwatch; echo ended with $?) > {} 2>&1 & sleep {}",
-            log.display(),
-            0.1 * f64::from(slower)
-        );
+        let script =
+            format!("({WATCH}; echo ended with $?) > {} 2>&1 & sleep {}", log.display(), 0.1 * f64::from(slower));
         finish(&mut run(&options, &["sh", "-c", &script]));
         let text = loop {
             let text = fs::read_to_string(&log).unwrap_or_default();

@@ -257,6 +257,29 @@ fn a_program_does_what_seems_unlikely() {
     }
 }
 
+/// Threads wait for the events of a device and of a connection manager, and for completions. The port goes first.
+#[test]
+fn a_device_is_removed_while_a_program_waits() {
+    let folder = Temporary::folder("removal");
+    let program = folder.join("removal");
+    compile("tests/interop/removal.c", &["-pthread", "-libverbs", "-lrdmacm"], &program);
+    for words in [&[][..], &["run", "--"]] {
+        // A busy machine may remove the device before all wait: each attempt has more time than the last.
+        let mut attempts = [1, 4, 16, 64].into_iter().map(|slower| {
+            let times = [format!("{0}:{0}", 200 * slower), format!("{}", 500 * slower)];
+            let options = ["--link", "roce", "--port-flap", &times[0], "--remove-after", &times[1]];
+            let command = if words.is_empty() { program.clone() } else { built("doorbell") };
+            let mut command = on_soft_mlx5(&options, &command);
+            command.args(words).args((!words.is_empty()).then_some(&program)).arg("10.219.0.1");
+            Ended::of(command.env("DOORBELL_LOG", "1"))
+        });
+        let last = attempts.find(|ended| !ended.printed.is_empty()).expect("the device goes before the program waits");
+        assert!(last.code == Some(0) && last.printed == "waiting\nremoved, after the port\n", "{last}");
+        let is_ours = last.complained.contains("posts: 18 by doorbell, 0 by libmlx5; polls: 2 by doorbell");
+        assert_eq!(is_ours, !words.is_empty(), "{last}");
+    }
+}
+
 #[test]
 fn a_program_ends_in_the_middle() {
     let (_folder, program) = worst_alone(&[]);

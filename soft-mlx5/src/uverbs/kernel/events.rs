@@ -68,7 +68,7 @@ pub struct EventFile {
     receive: OwnedFd,
     // Events that did not fit into the socket.
     backlog: VecDeque<Vec<u8>>,
-    // The device was removed.
+    // A completion channel of a device that was removed.
     closed: bool,
 }
 
@@ -112,8 +112,8 @@ impl EventFile {
         bytes > 0 || !self.backlog.is_empty()
     }
 
-    // Makes poll report POLLERR and nothing else, and the next read fail with ECONNRESET, if the device was removed
-    // and the program has read all events. Linux reports this to the peer of a datagram socket that disconnects with
+    // Makes poll report POLLERR and nothing else, and the next read fail with ECONNRESET, if the file was closed and
+    // the program has read all events. Linux reports this to the peer of a datagram socket that disconnects with
     // unread datagrams.
     fn report_end(&mut self) {
         self.flush();
@@ -282,11 +282,11 @@ impl EventFiles {
         }
     }
 
-    /// Ends all files: programs can read the remaining events, and then poll reports POLLERR and reads fail.
-    pub fn shut_down(&mut self) {
+    /// Ends the completion channels: poll reports POLLERR, and reads fail.
+    pub fn close_channels(&mut self) {
         // Before the look at what is unread: the program may read the last event now.
         ANY_CLOSED.store(true, Ordering::SeqCst);
-        for file in self.files.values_mut() {
+        for file in self.files.values_mut().filter(|file| file.carries == Carries::Completions) {
             file.closed = true;
             file.report_end();
         }

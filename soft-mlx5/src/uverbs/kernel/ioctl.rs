@@ -30,6 +30,7 @@ pub fn run(call: &mut Call, argument: u64) -> Result<()> {
         return Err(EINVAL);
     }
     let method = methods::find(header.object, header.method).ok_or(EPROTONOSUPPORT)?;
+    call.check_present(methods::outlive_removal(header.object, header.method))?;
 
     let first = argument + IoctlHeader::SIZE as u64;
     let mut bytes = vec![0; attrs_len];

@@ -56,25 +56,28 @@ const CORE: &[Method] = methods! {
     DEVICE 4 (context::QUERY) => context::query;
     DEVICE 5 (port::GID_TABLE) => port::gid_table;
     DEVICE 6 (port::GID_ENTRY) => port::gid_entry;
-    PD 0 (ONE_HANDLE) => destroy::<PD>;
     CQ 0 (cq::CREATE, &DRIVER) => cq::create;
-    CQ 1 (cq::DESTROY) => cq::destroy;
     QP 0 (qp_create::CREATE, &DRIVER) => qp_create::create;
-    QP 1 (qp::DESTROY) => qp::destroy;
     SRQ 0 (srq::CREATE, &DRIVER) => srq::create;
-    SRQ 1 (srq::DESTROY) => srq::destroy;
-    AH 0 (ONE_HANDLE) => destroy::<AH>;
     MR 0 (dm::REGISTER) => dm::register;
-    MR 1 (ONE_HANDLE) => destroy::<MR>;
     MR 2 (mr::ADVISE) => mr::advise;
     MR 3 (mr::QUERY) => mr::query;
     MR 4 (dmabuf::REGISTER) => dmabuf::register;
-    MW 0 (ONE_HANDLE) => destroy::<MW>;
     WQ 0 (wq::CREATE, &DRIVER) => wq::create;
-    WQ 1 (wq::DESTROY) => wq::destroy;
     DM 0 (dm::ALLOC) => dm::alloc;
-    DM 1 (ONE_HANDLE) => destroy::<DM>;
     ASYNC_EVENT 0 (context::ASYNC_FILE) => context::async_file;
+};
+
+const DESTROY: &[Method] = methods! {
+    PD 0 (ONE_HANDLE) => destroy::<PD>;
+    CQ 1 (cq::DESTROY) => cq::destroy;
+    QP 1 (qp::DESTROY) => qp::destroy;
+    SRQ 1 (srq::DESTROY) => srq::destroy;
+    AH 0 (ONE_HANDLE) => destroy::<AH>;
+    MR 1 (ONE_HANDLE) => destroy::<MR>;
+    MW 0 (ONE_HANDLE) => destroy::<MW>;
+    WQ 1 (wq::DESTROY) => wq::destroy;
+    DM 1 (ONE_HANDLE) => destroy::<DM>;
 };
 
 const MLX5: &[Method] = &[
@@ -112,8 +115,14 @@ const MLX5: &[Method] = &[
 
 /// Returns the method with these numbers.
 pub fn find(object: u16, method: u16) -> Option<&'static Method> {
-    let mut all = CORE.iter().chain(MLX5);
+    let mut all = CORE.iter().chain(DESTROY).chain(MLX5);
     all.find(|candidate| (candidate.object, candidate.method) == (object, method))
+}
+
+/// Returns `true` if the method may succeed after the device was removed: it destroys an object, or its command may.
+/// Methods of the driver do not (`uverbs_disassociate_api`).
+pub fn outlive_removal(object: u16, method: u16) -> bool {
+    (object, method) == (DEVICE, 0) || DESTROY.iter().any(|known| (known.object, known.method) == (object, method))
 }
 
 #[cfg(test)]
@@ -124,7 +133,7 @@ mod tests {
     #[test]
     fn no_method_and_no_attribute_is_listed_twice() {
         let mut seen = HashSet::new();
-        for method in CORE.iter().chain(MLX5) {
+        for method in CORE.iter().chain(DESTROY).chain(MLX5) {
             assert!(seen.insert((method.object, method.method)));
             let mut ids = HashSet::new();
             assert!(method.attrs.iter().copied().flatten().all(|spec| ids.insert(spec.id)));

@@ -141,6 +141,8 @@ struct File {
     descriptors: u32,
     context: Option<Context>,
     handles: Handles,
+    // Objects that ended with the device, by handle: their type, and what their destruction answers.
+    destroyed: BTreeMap<u32, (u16, Reported)>,
     // Event file for asynchronous events of objects that name no other file.
     async_file: Option<FileId>,
 }
@@ -308,7 +310,9 @@ impl Core {
 
     /// Returns the memory of a mapping of the device at this offset: a descriptor and an offset in it.
     pub fn map(&mut self, file: FileId, request: MapRequest) -> Result<(RawFd, u64)> {
-        uar::map(&mut self.call(file)?, request)
+        let mut call = self.call(file)?;
+        call.check_present(false)?;
+        uar::map(&mut call, request)
     }
 
     // Gives back what a context without objects had.
@@ -321,9 +325,6 @@ impl Core {
     fn call(&mut self, file: FileId) -> Result<Call<'_>> {
         if !self.files.contains_key(&file) {
             return Err(EBADF);
-        }
-        if self.is_removed() {
-            return Err(EIO);
         }
         Ok(Call { core: self, file })
     }
@@ -422,6 +423,9 @@ impl Call<'_> {
 
     /// Runs a command to destroy one object. Returns `EBUSY` while another object needs it, and on request.
     fn destroy(&mut self, handle: u32, type_id: u16) -> Result<Reported> {
+        if self.core.is_removed() {
+            return self.take_destroyed(handle, type_id);
+        }
         if self.handles().type_id(handle)? != type_id {
             return Err(EINVAL);
         }
@@ -470,9 +474,11 @@ impl Call<'_> {
         let of_frames = [flow::TYPE_ID, 4, rss::TABLE_TYPE, wq::TYPE_ID];
         for type_id in of_frames.into_iter().chain([6, mw::TYPE, 7, dm::TYPE, 5, 3, 1, uar_object::TYPE]) {
             for handle in self.handles().of_type(type_id) {
-                if self.destroy_object(handle, type_id).is_err() {
+                let reported = self.destroy_object(handle, type_id).unwrap_or_else(|_| {
                     self.forget(handle);
-                }
+                    Reported::default()
+                });
+                self.file().destroyed.insert(handle, (type_id, reported));
             }
         }
     }

@@ -46,6 +46,10 @@ impl Core {
 
     fn deliver(&mut self, event: Event) -> Result<()> {
         use event_type::*;
+        // The kernel takes no event of a device that is gone.
+        if self.is_removed() && event != Event::DeviceFatal {
+            return Ok(());
+        }
         match event {
             Event::Completion(cqn) => return self.complete(Number::Cq(cqn)),
             Event::CqError(cqn) => {

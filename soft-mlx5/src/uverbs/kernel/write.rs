@@ -97,6 +97,9 @@ const EXTENDED_FORM: &[Command] = commands! {
     56 8, 0, false => rss::write_destroy_table;
 };
 
+/// Commands that destroy an object.
+const DESTROYS: &[u32] = &[4, 8, 13, 16, 20, 27, 35, EXTENDED | 51, EXTENDED | 54, EXTENDED | 56];
+
 fn find(command: u32) -> Result<&'static Command> {
     let number = command & COMMAND;
     if command & !(EXTENDED | COMMAND) != 0 {
@@ -122,7 +125,9 @@ pub const INVOKE_WRITE: &[Spec] = &[
 
 /// Runs INVOKE_WRITE.
 pub fn invoke(call: &mut Call, attrs: &Attrs) -> Result<()> {
-    let command = find(attrs.constant(WRITE_CMD)?)?;
+    let number = attrs.constant(WRITE_CMD)?;
+    let command = find(number)?;
+    call.check_present(DESTROYS.contains(&number))?;
     let request = attrs.request(CORE_IN, CORE_OUT);
     let core = &request.core;
     if core.input.len() < command.request || core.output.len < command.response {
@@ -139,6 +144,7 @@ pub fn run(call: &mut Call, addr: u64, count: usize) -> Result<()> {
     }
     let header: CommandHeader = Input::user(addr, count).get()?;
     let command = find(header.command)?;
+    call.check_present(DESTROYS.contains(&header.command))?;
     let request = if header.command & EXTENDED != 0 {
         extended(command, &header, addr, count)?
     } else {
@@ -231,6 +237,7 @@ mod tests {
         assert!(find(EXTENDED | 50).is_ok());
         assert_eq!(find(EXTENDED | 57).err(), Some(EOPNOTSUPP));
         assert_eq!(find(EXTENDED | 0xff).err(), Some(EOPNOTSUPP));
+        assert!(DESTROYS.iter().all(|&command| find(command).is_ok()));
     }
 
     #[test]
