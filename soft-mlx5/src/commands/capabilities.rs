@@ -107,6 +107,20 @@ pub const fn general(layer: LinkLayer) -> General {
     }
 }
 
+/// Returns the general capabilities that programs find: tag matching, too, which no driver of a machine was seen to use.
+pub const fn of_process(layer: LinkLayer) -> General {
+    General {
+        tag_matching: true,
+        rndv_offload_rc: true,
+        log_tag_matching_list_sz: LOG_TAGS,
+        log_max_xrq: 20,
+        ..general(layer)
+    }
+}
+
+/// log2 of the entries of a tag list, one of which is always free.
+pub const LOG_TAGS: u8 = 7;
+
 /// Offloads of Ethernet.
 pub const ETHERNET: Ethernet = Ethernet {
     csum_cap: true,

@@ -165,16 +165,17 @@ impl Commands {
         const RQ: u8 = 1;
         const SQ: u8 = 2;
         const OTHER: u8 = 0;
-        let first = |kinds: [Kind; 2], number| {
+        let first = |kinds: &[Kind], number| {
             let made = |kind: &Kind| self.objects.get(*kind, number).is_some();
-            kinds.into_iter().find(made).unwrap_or(kinds[0])
+            kinds.iter().copied().find(made).unwrap_or(kinds[0])
         };
-        let of_qp = |event, number: u32| match first([Kind::Qp, Kind::Sq], number) {
+        let of_qp = |event, number: u32| match first(&[Kind::Qp, Kind::Sq], number) {
             Kind::Sq => (Id(Kind::Sq, number), of_queue(event, SQ, number)),
             kind => (Id(kind, number), of_queue(event, QP, number)),
         };
-        let of_srq =
-            |event, number: u32| (Id(first([Kind::Rmp, Kind::XrcSrq], number), number), of_queue(event, OTHER, number));
+        let of_srq = |event, number: u32| {
+            (Id(first(&[Kind::Rmp, Kind::XrcSrq, Kind::Xrq], number), number), of_queue(event, OTHER, number))
+        };
         let (source, eqe) = match *happened {
             Event::Completion(cqn) => (Id(Kind::Cq, cqn.0), of_queue(event::COMPLETION, OTHER, cqn.0)),
             Event::CqError(cqn) => {

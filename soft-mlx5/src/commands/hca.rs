@@ -42,6 +42,12 @@ impl Hca {
         let maximum = capabilities::general(layer);
         Self { stage: Stage::Disabled, issi: 0, maximum, current: maximum }
     }
+
+    /// Returns the state that the driver of a process leaves.
+    pub fn of_process(layer: LinkLayer) -> Self {
+        let maximum = capabilities::of_process(layer);
+        Self { stage: Stage::Initialized, issi: HIGHEST_ISSI, maximum, current: maximum }
+    }
 }
 
 fn put<T: Value>(image: &mut [u8], value: T) {

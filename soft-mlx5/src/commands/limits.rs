@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 pub use super::capabilities::{DEFAULT_PKEY, FW_VERSION, GIDS_ETHERNET, GIDS_INFINIBAND, PKEYS, VENDOR_ID};
-use super::capabilities::{GENERAL, GENERAL_ETHERNET};
+use super::capabilities::{GENERAL, GENERAL_ETHERNET, LOG_TAGS};
 
 /// MT4121, ConnectX-5 Ex.
 pub const PART_ID: u32 = 4121;
@@ -46,7 +46,7 @@ pub const MAX_RD_ATOMIC: u8 = 1 << GENERAL.log_max_ra_req_qp;
 
 /// Tags that a list holds, list operations that may be outstanding, and bytes of the largest header of
 /// a rendezvous.
-pub const MAX_TAGS: u32 = 127;
+pub const MAX_TAGS: u32 = (1 << LOG_TAGS) - 1;
 pub const MAX_TAG_OPS: u32 = 8192;
 pub const MAX_RENDEZVOUS_HEADER: u32 = 64;
 

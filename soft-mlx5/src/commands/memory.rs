@@ -99,7 +99,10 @@ impl Execution<'_> {
         if memory.record % 8 != 0 {
             return Err(Refusal::RECORD);
         }
-        let (record_space, record) = if self.is_umem(memory.record_umem_valid) {
+        let (record_space, record) = if len == 0 {
+            // Nobody rings.
+            (Space::Process, 0)
+        } else if self.is_umem(memory.record_umem_valid) {
             uses.push(Id(Kind::Umem, memory.record_umem));
             self.umem(memory.record_umem, uid, memory.record, 8)?
         } else {

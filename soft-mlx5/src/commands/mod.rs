@@ -39,7 +39,6 @@ pub use self::host::Interrupts;
 use self::objects::{Entry, Id, Kind, Objects};
 use self::opcodes::Command;
 use self::refusal::Refusal;
-use self::stage::Stage;
 use self::vport::Vport;
 use crate::engine::{Nic, PortAddress};
 use crate::fabric::LinkLayer;
@@ -86,7 +85,7 @@ impl Commands {
     /// vector, which all users may name.
     pub fn of_process(layer: LinkLayer, port: &PortAddress, vectors: u32) -> Self {
         let mut commands = Self::new(layer, port);
-        commands.hca.stage = Stage::Initialized;
+        commands.hca = Hca::of_process(layer);
         commands.objects = Objects::of_process();
         for _ in 0..vectors {
             let entry = Entry { uid: objects::SHARED_UID, ..Entry::default() };
@@ -192,7 +191,7 @@ impl Execution<'_> {
             Kind::Rq => self.nic.destroy_wq(Wqn(number))?,
             Kind::Tir => self.nic.destroy_tir(Tirn(number))?,
             Kind::FlowTable | Kind::FlowEntry => self.end_flow(Id(kind, number)),
-            Kind::Rmp | Kind::XrcSrq => self.nic.destroy_srq(Srqn(number))?,
+            Kind::Rmp | Kind::XrcSrq | Kind::Xrq => self.nic.destroy_srq(Srqn(number))?,
             Kind::Eq => self.state.eqs.remove(number as u8),
             _ => {}
         }

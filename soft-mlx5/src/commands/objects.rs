@@ -42,6 +42,8 @@ pub enum Kind {
     Rmp,
     /// Shared receive queue of XRC.
     XrcSrq,
+    /// Shared receive queue for tag matching.
+    Xrq,
     /// Queue pair.
     Qp,
     /// Source of frames.
@@ -117,7 +119,7 @@ fn range(kind: Kind, uars: Range) -> Option<Range> {
         Kind::Tis => objects(ETHERNET.log_max_tis),
         Kind::Rqt => objects(ETHERNET.log_max_rqt),
         Kind::FlowTable | Kind::FlowGroup | Kind::FlowEntry => objects(16),
-        Kind::Pd | Kind::Mkey | Kind::Cq | Kind::Rmp | Kind::XrcSrq | Kind::Qp => None,
+        Kind::Pd | Kind::Mkey | Kind::Cq | Kind::Rmp | Kind::XrcSrq | Kind::Xrq | Kind::Qp => None,
         Kind::Sq | Kind::Rq | Kind::Tir => None,
     }
 }

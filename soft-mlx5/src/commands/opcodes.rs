@@ -11,7 +11,9 @@ use mlx5_wire::firmware::flow::{CreateGroup, CreateTable, DeleteEntry, DestroyGr
 use mlx5_wire::firmware::mkey::{CreateMkey, CreateUmem, QueryMkeyReply};
 use mlx5_wire::firmware::qp::{CreateQp, ModifyQp, QueryQpReply};
 use mlx5_wire::firmware::register::AccessRegister;
-use mlx5_wire::firmware::srq::{ArmSrq, CreateRmp, CreateXrcSrq, ModifyRmp, QueryRmpReply, QueryXrcSrqReply};
+use mlx5_wire::firmware::srq::{
+    ArmSrq, CreateRmp, CreateXrcSrq, CreateXrq, ModifyRmp, QueryRmpReply, QueryXrcSrqReply, QueryXrqReply,
+};
 use mlx5_wire::firmware::transport::{
     CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, ModifyTir, QueryRqReply, QuerySqReply, RqTable,
 };
@@ -165,16 +167,20 @@ entries! {
     QUERY_QP: Initialized, Numbered => QueryQpReply::SIZE, Execution::query_qp;
     INIT2INIT_QP: Initialized, ModifyQp => HEAD, Execution::modify_qp;
 
-    ARM_RQ: Initialized, ArmSrq => HEAD, |on, command, _| {
-        on.arm_srq(Kind::Rmp, command)
-    };
+    ARM_RQ: Initialized, ArmSrq => HEAD, Execution::arm_rq;
     CREATE_XRC_SRQ: Initialized, CreateXrcSrq => CREATED, Execution::create_xrc_srq;
     DESTROY_XRC_SRQ: Initialized, Numbered => HEAD, |on, command, _| {
         on.destroy(Kind::XrcSrq, command)
     };
     QUERY_XRC_SRQ: Initialized, Numbered => QueryXrcSrqReply::SIZE, Execution::query_xrc_srq;
-    ARM_XRC_SRQ: Initialized, ArmSrq => HEAD, |on, command, _| {
-        on.arm_srq(Kind::XrcSrq, command)
+    ARM_XRC_SRQ: Initialized, ArmSrq => HEAD, Execution::arm_xrc_srq;
+    CREATE_XRQ: Initialized, CreateXrq => CREATED, Execution::create_xrq;
+    DESTROY_XRQ: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::Xrq, command)
+    };
+    QUERY_XRQ: Initialized, Numbered => QueryXrqReply::SIZE, Execution::query_xrq;
+    ARM_XRQ: Initialized, ArmSrq => HEAD, |on, command, _| {
+        on.arm_srq(Kind::Xrq, command)
     };
 
     QUERY_VPORT_STATE: Enabled, QueryVport => QueryVportStateReply::SIZE,
@@ -227,6 +233,9 @@ entries! {
     DEALLOC_TRANSPORT_DOMAIN: Initialized, Numbered => HEAD, |on, command, _| {
         on.destroy(Kind::TransportDomain, command)
     };
+
+    // The ports are not bonded.
+    QUERY_LAG: Initialized, Request => CREATED, |_, _, _| Ok(());
 
     CREATE_TIR: Initialized, CreateTir => CREATED, Execution::create_tir;
     MODIFY_TIR: Initialized, ModifyTir => HEAD, Execution::modify_tir;

@@ -251,7 +251,8 @@ impl Execution<'_> {
         let (rq_count, srq) = match context.rq_type {
             rq_type::OWN => (1u32 << context.log_rq_size, None),
             rq_type::SRQ => {
-                used.push(Id(Kind::Rmp, context.srqn));
+                let tagged = self.state.objects.get(Kind::Xrq, context.srqn).is_some();
+                used.push(Id(if tagged { Kind::Xrq } else { Kind::Rmp }, context.srqn));
                 (0, Some(Srqn(context.srqn)))
             }
             rq_type::NONE => (0, None),

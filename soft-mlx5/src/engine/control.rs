@@ -9,6 +9,7 @@ use crate::objects::memory::{Space, Spaces};
 use crate::objects::mkey::Form;
 use crate::objects::qp::Qp;
 use crate::objects::srq::Srq;
+use crate::objects::tag_list::TagList;
 use crate::objects::{
     CqAttr, CqStatus, Cqn, Errno, Event, Mkey, MkeyAttr, Pdn, QpAttr, QpModify, QpStatus, Qpn, Result, Service,
     SrqAttr, SrqKind, Srqn,
@@ -140,6 +141,11 @@ impl Nic {
     /// Returns the present limit: 0 once the event was raised.
     pub fn srq_limit(&self, srq: Srqn) -> Result<u32> {
         Ok(self.core.srqs.get(srq.0).ok_or(EINVAL)?.attr().limit)
+    }
+
+    /// Returns the tag list of an SRQ for tag matching.
+    pub(crate) fn tag_list(&self, srq: Srqn) -> Result<&TagList> {
+        self.core.srqs.get(srq.0).and_then(|srq| srq.tags.as_ref()).ok_or(EINVAL)
     }
 
     /// Destroys a shared receive queue that no queue pair uses.

@@ -22,7 +22,7 @@ const DEVICE: &[DeviceOption] = options! {
     "shared-registers" None, "Let QPs share UAR registers, as libmlx5 does on current kernels";
     "blue-flame" None, "Share registers, and execute the WQE in the register: for programs that copy whole WQEs";
     "distinct-qp-numbers" None, "Never use a QP number twice";
-    "devx" None, "Let programs send firmware commands (DEVX): not all commands that UCX and DPDK send exist yet";
+    "devx" None, "Let programs send firmware commands (DEVX), as UCX does; some that DPDK sends are missing";
     "memlock" None, "Count registered memory against RLIMIT_MEMLOCK, as the kernel does";
     "real-time" None, "Offer timestamps in real time";
     "frames" Some("FILE"), "Send the frames of a capture file (pcap) to the port, from its first flow on, at their times";

@@ -161,6 +161,8 @@ pub struct SrqAttr {
     pub user_index: u32,
     /// Limit that raises `SrqLimit` once, 0 for none.
     pub limit: u32,
+    /// WQEs follow each other in memory, whatever their links say.
+    pub cyclic: bool,
 }
 
 /// Attributes of a raw packet queue pair besides its rings.

@@ -1,4 +1,4 @@
-//! Shared receive queues: a linked list that the device walks, for many queue pairs.
+//! Shared receive queues: a linked list or a ring that the device walks, for many queue pairs.
 
 use mlx5_wire::dbrec::RECEIVE;
 use mlx5_wire::next::NextSegment;
@@ -157,7 +157,7 @@ impl Srq {
             let slot = self.tail;
             self.read(slot, wqe)?;
             let link = &wqe[..NextSegment::SIZE];
-            let next = next_of(link);
+            let next = self.successor(slot, link);
             if u32::from(next) >= self.attr.wqe_count {
                 strict.violation(Rule::SrqLink, owner, slot.into(), link);
             }
@@ -166,13 +166,19 @@ impl Srq {
             }
             self.tail = self.inside(next);
         }
-        // The last WQE must link to a slot, which therefore cannot be posted.
+        // The last WQE of a list must link to a slot, which therefore cannot be posted.
+        let most = self.attr.wqe_count - u32::from(!self.attr.cyclic);
         let outstanding = self.handover.count();
-        if outstanding >= self.attr.wqe_count || u32::from(new) >= self.attr.wqe_count {
+        if outstanding > most || u32::from(new) > most {
             let slot = self.tail.into();
             strict.violation(Rule::ReceiveOverflow, owner, slot, &counter.to_be_bytes());
         }
         Ok(())
+    }
+
+    // Returns the slot after this one, whose WQE begins with this link.
+    fn successor(&self, slot: u16, link: &[u8]) -> u16 {
+        if self.attr.cyclic { self.inside(slot.wrapping_add(1)) } else { next_of(link) }
     }
 
     fn read(&self, slot: u16, wqe: &mut [u8]) -> Result<(), Unmapped> {
@@ -207,7 +213,7 @@ impl Srq {
         }
         let (link, segments) = wqe.split_at(NextSegment::SIZE);
         list.parse(segments, owner, slot.into(), strict);
-        self.next = self.inside(next_of(link));
+        self.next = self.inside(self.successor(slot, link));
         self.taken = self.taken.wrapping_add(1);
         Ok(Some(TakenSlot { slot, event: self.check_limit(available - 1) }))
     }
@@ -253,6 +259,7 @@ mod tests {
                 wqe_shift: 5,
                 user_index: 0,
                 limit,
+                cyclic: false,
             };
             (Self { ring, record, posted: 0 }, Srq::new(Srqn(0x1000), attr, &Spaces::default()).unwrap())
         }
@@ -294,6 +301,29 @@ mod tests {
         program.ring(1);
         assert_eq!(take(&mut srq, &mut strict), Some((7, 1)));
         assert_eq!(strict.count(Rule::SrqSlotTwice), 0);
+    }
+
+    #[test]
+    fn a_ring_goes_on_with_the_next_slot_and_may_be_full() {
+        let (mut program, srq) = Program::new(0);
+        let attr = SrqAttr { cyclic: true, ..*srq.attr() };
+        let mut srq = Srq::new(Srqn(0x1000), attr, &Spaces::default()).unwrap();
+        let mut strict = Strict::new(false);
+        for slot in 0..8 {
+            program.write(slot, 0x8003, u32::from(slot) + 100);
+        }
+        for lap in 0..3 {
+            program.ring(8);
+            for slot in 0..8 {
+                assert_eq!(take(&mut srq, &mut strict), Some((slot, u64::from(slot) + 100)), "{lap}");
+            }
+            assert_eq!(take(&mut srq, &mut strict), None);
+            (0..8).for_each(|slot| srq.complete(slot));
+        }
+        assert_eq!([Rule::SrqLink, Rule::ReceiveOverflow].map(|rule| strict.count(rule)), [0, 0]);
+        program.ring(9);
+        take(&mut srq, &mut strict);
+        assert_ne!(strict.count(Rule::ReceiveOverflow), 0);
     }
 
     #[test]

@@ -73,6 +73,16 @@ impl TagList {
         self.hw_phase
     }
 
+    /// Returns the number of unexpected messages that software has handled, modulo 2^16.
+    pub fn sw_phase(&self) -> u16 {
+        self.sw_phase
+    }
+
+    /// Returns the entry of the next append.
+    pub fn next(&self) -> u16 {
+        self.next
+    }
+
     /// Counts a message with a tag that matched no entry: entries posted from now on wait for software.
     pub fn count_unexpected(&mut self) {
         self.hw_phase = self.hw_phase.wrapping_add(1);

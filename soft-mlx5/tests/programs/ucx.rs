@@ -53,6 +53,42 @@ fn tags_matched_by_the_adapter() {
     }
 }
 
+/// With DEVX UCX makes its queue pairs, SRQs and keys by firmware commands.
+#[test]
+fn all_tests_over_devx() {
+    let tests =
+        [("tag_lat", "8"), ("tag_bw", "100000"), ("ucp_put_bw", "20000"), ("ucp_get", "20000"), ("ucp_fadd", "8")];
+    for link in LINKS {
+        for (test, size) in tests {
+            for output in over_devx(link, &[], test, size) {
+                assert!(output.contains("opened DEVX md"), "{link} {test}: {output}");
+            }
+        }
+    }
+}
+
+/// UCX leaves the source address of a queue pair that is connected to itself at index 0, which must be that of the
+/// destination on RoCE.
+#[test]
+fn tags_matched_by_the_adapter_over_devx() {
+    for link in LINKS {
+        for size in ["64", "4000", "100000"] {
+            let settings = ["UCX_RC_MLX5_TM_ENABLE=y", "UCX_IB_GID_INDEX=0"];
+            for output in over_devx(link, &settings, "tag_lat", size) {
+                assert!(output.contains("Activate tag offload"), "{link} {size}: {output}");
+            }
+        }
+    }
+}
+
+fn over_devx(link: &str, settings: &[&str], test: &str, size: &str) -> [String; 2] {
+    let program = ["ucx_perftest", "-t", test, "-s", size, "-n", "300", "-w", "10"];
+    let settings = [&["env", "UCX_TLS=rc_x,self", "UCX_LOG_LEVEL=debug"], settings].concat();
+    let outputs = pair(&["--devx", "--strict", "--link", link], &[&settings[..], &program].concat());
+    assert!(outputs[1].contains("Final:"), "{link} {test}: {}", outputs[1]);
+    outputs
+}
+
 /// UCX puts hooks in the place of mmap, in three ways, and the function that it takes for the original depends on the
 /// order of libraries. Its registration cache works in all ways with hooks.
 #[test]

@@ -146,6 +146,14 @@ fields! {
         log_max_current_mc_list: u8 = 0x7c[12:8],
         /// log2 of the unicast addresses that a port receives.
         log_max_current_uc_list: u8 = 0x7c[4:0],
+        /// SRQs match tags.
+        tag_matching: bool = 0xbc[15],
+        /// The device does the rendezvous of matched messages.
+        rndv_offload_rc: bool = 0xbc[14],
+        /// log2 of the entries of a tag list.
+        log_tag_matching_list_sz: u8 = 0xbc[12:8],
+        /// log2 of the SRQs for tag matching.
+        log_max_xrq: u8 = 0xbc[4:0],
         /// log2 of the users.
         log_max_uctx: u8 = 0x8c[28:24],
         /// log2 of the UMEMs.

@@ -107,6 +107,8 @@ opcodes! {
     DESTROY_XRQ = 0x718,
     /// Returns the context of an SRQ for tag matching.
     QUERY_XRQ = 0x719,
+    /// Sets the limit of an SRQ for tag matching.
+    ARM_XRQ = 0x71a,
     /// Returns the state of a virtual port.
     QUERY_VPORT_STATE = 0x750,
     /// Sets the state of a virtual port.

@@ -1,4 +1,5 @@
-//! Shared receive queues: receive memory pools (RMP), which an SRQ is from ISSI 1 on, and XRC SRQs.
+//! Shared receive queues: receive memory pools (RMP), which an SRQ is from ISSI 1 on, XRC SRQs, and SRQs for tag
+//! matching (XRQ).
 
 use super::command::Request;
 use super::wq::WorkQueue;
@@ -100,7 +101,53 @@ fields! {
 }
 
 fields! {
-    /// ARM_RQ, ARM_XRC_SRQ.
+    /// Context of an SRQ for tag matching (`xrqc`).
+    pub struct XrqContext: 0x140 {
+        /// State: 0 good, 1 error.
+        state: u8 = 0x00[31:28],
+        /// Topology: 1 tag matching.
+        topology: u8 = 0x00[11:8],
+        /// Offload: 1 rendezvous.
+        offload: u8 = 0x00[3:0],
+        /// Number that its CQEs carry.
+        user_index: u32 = 0x04[23:0],
+        /// CQ.
+        cqn: u32 = 0x08[23:0],
+        /// Initiators of dynamic connections send to the SRQ.
+        dc: bool = 0x0c[0],
+        /// log2 of the entries of the tag list.
+        log_list_size: u8 = 0x20[31:28],
+        /// Entry of the next append.
+        append_next_index: u16 = 0x20[15:0],
+        /// Unexpected messages that software has handled.
+        sw_phase: u16 = 0x24[31:16],
+        /// Unexpected messages.
+        hw_phase: u16 = 0x24[15:0],
+        /// Queue.
+        queue: WorkQueue = 0x80,
+    }
+}
+
+fields! {
+    /// CREATE_XRQ, before its pages.
+    pub struct CreateXrq: 0x150 {
+        /// Head.
+        request: Request = 0x00,
+        /// Context.
+        context: XrqContext = 0x10,
+    }
+}
+
+fields! {
+    /// QUERY_XRQ, answer.
+    pub struct QueryXrqReply: 0x150 {
+        /// Context.
+        context: XrqContext = 0x10,
+    }
+}
+
+fields! {
+    /// ARM_RQ, ARM_XRC_SRQ, ARM_XRQ.
     pub struct ArmSrq: 0x10 {
         /// Head.
         request: Request = 0x00,
@@ -114,6 +161,15 @@ fields! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_list_of_tags_stands_at_30_and_the_queue_at_90() {
+        let queue = WorkQueue { log_size: 7, ..WorkQueue::ZERO };
+        let context = XrqContext { topology: 1, offload: 1, cqn: 0x1234, log_list_size: 7, queue, ..XrqContext::ZERO };
+        let bytes = CreateXrq { context, ..CreateXrq::ZERO }.to_bytes();
+        assert_eq!(bytes[0x10..0x1c], [0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0x12, 0x34]);
+        assert_eq!((bytes[0x30], bytes[0xb3]), (0x70, 7));
+    }
 
     #[test]
     fn the_queue_of_a_pool_stands_at_50() {

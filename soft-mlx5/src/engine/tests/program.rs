@@ -189,6 +189,7 @@ impl Device {
             wqe_shift: shift,
             user_index,
             limit: 0,
+            cyclic: false,
         };
         let number = self.nic.create_srq(attr).unwrap();
         let free = (1..count as u16).collect();

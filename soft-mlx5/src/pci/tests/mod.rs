@@ -385,3 +385,9 @@ impl Driver {
         panic!("the function does not come to rest");
     }
 }
+
+/// A command that has nothing but a number.
+pub fn numbered(opcode: Opcode, number: u32) -> [u8; 16] {
+    let request = Request::new(opcode);
+    Numbered { request, number, parameter: 0 }.to_bytes()
+}

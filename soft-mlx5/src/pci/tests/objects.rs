@@ -2,12 +2,15 @@
 
 use mlx5_wire::firmware::command::{Multicast, Opcode, Request};
 use mlx5_wire::firmware::cq::CreateCq;
+use mlx5_wire::firmware::eq::{QueueData, event};
 use mlx5_wire::firmware::mkey::{CreateMkey, CreateUmem, MkeyContext, access_mode};
 use mlx5_wire::firmware::qp::{CreateQp, QpContext, optional, rq_type, service};
-use mlx5_wire::firmware::srq::{CreateRmp, CreateXrcSrq, RmpContext, XrcSrqContext};
+use mlx5_wire::firmware::srq::{
+    ArmSrq, CreateRmp, CreateXrcSrq, CreateXrq, QueryXrqReply, RmpContext, XrcSrqContext, XrqContext,
+};
 use mlx5_wire::firmware::wq::{WorkQueue, kind};
 
-use super::{Driver, World, with_pages, world};
+use super::{Driver, World, numbered, with_pages, world};
 use crate::commands::refusal::Refusal;
 
 #[test]
@@ -96,6 +99,55 @@ fn users_reach_their_own_objects_and_what_is_shared() {
     driver.numbered(Opcode::DEALLOC_PD, own_pd).unwrap();
     driver.numbered(Opcode::DESTROY_UCTX, a.into()).unwrap();
     assert_eq!(driver.numbered_by(a, Opcode::ALLOC_PD, 0), Err(Refusal::NO_USER));
+}
+
+#[test]
+fn an_srq_for_tag_matching_has_its_cq_and_its_queue_pairs() {
+    let World { mut driver, uar, pd, mut eq, cq } = world(1 << event::SRQ_LIMIT);
+    let pages = driver.host.take(1);
+    let queue = WorkQueue { pd, dbr_addr: driver.record(), log_stride: 5, log_size: 6, ..WorkQueue::ZERO };
+    let good = XrqContext { topology: 1, offload: 1, cqn: cq.number, log_list_size: 7, queue, ..XrqContext::ZERO };
+    let mut make = |context| {
+        let create = CreateXrq { request: Request::new(Opcode::CREATE_XRQ), context };
+        driver.create(&with_pages(&create.to_bytes(), &pages))
+    };
+    let striding = WorkQueue { kind: kind::CYCLIC_STRIDING, ..queue };
+    for (context, refusal) in [
+        (XrqContext { topology: 0, ..good }, Refusal::ATTRIBUTES),
+        (XrqContext { offload: 0, ..good }, Refusal::ATTRIBUTES),
+        (XrqContext { dc: true, ..good }, Refusal::ATTRIBUTES),
+        (XrqContext { log_list_size: 0, ..good }, Refusal::QUEUE_SIZE),
+        (XrqContext { log_list_size: 8, ..good }, Refusal::QUEUE_SIZE),
+        (XrqContext { cqn: 0, ..good }, Refusal::NO_OBJECT),
+        (XrqContext { queue: striding, ..good }, Refusal::WQ_KIND),
+        (XrqContext { queue: WorkQueue { log_size: 8, ..queue }, ..good }, Refusal::PAGE_LIST),
+    ] {
+        assert_eq!(make(context), Err(refusal), "{context:?}");
+    }
+    let cyclic = WorkQueue { kind: kind::CYCLIC, ..queue };
+    let [list, ring] = [good, XrqContext { queue: cyclic, ..good }].map(|context| make(context).unwrap());
+    let qp = driver.qp(pd, uar, &cq, service::RC, Some(ring)).number;
+    let arm = |opcode, op_mod, lwm| {
+        let request = Request { op_mod, ..Request::new(opcode) };
+        ArmSrq { request, srqn: list, lwm }.to_bytes()
+    };
+    let answer = driver.execute(&numbered(Opcode::QUERY_XRQ, list), QueryXrqReply::SIZE).unwrap();
+    let context = QueryXrqReply::from_prefix(&answer).unwrap().context;
+    assert_eq!((context.cqn, context.log_list_size, context.hw_phase), (cq.number, 7, 0));
+    for command in [arm(Opcode::ARM_RQ, 2, 9), arm(Opcode::ARM_XRQ, 0, 9)] {
+        driver.execute(&command, 16).unwrap();
+        // Nothing is posted, so fewer WQEs are left at once.
+        let eqe = driver.next_event(&mut eq).unwrap();
+        assert_eq!((eqe.event, QueueData::from_bytes(&eqe.data).number), (event::SRQ_LIMIT, list));
+    }
+    assert_eq!(driver.execute(&arm(Opcode::ARM_RQ, 1, 9), 16).err(), Some(Refusal::NO_OBJECT), "an RMP");
+    let mut destroy = |opcode, number| driver.numbered(opcode, number).err();
+    assert_eq!(destroy(Opcode::DESTROY_XRQ, ring), Some(Refusal::IN_USE));
+    assert_eq!(destroy(Opcode::DESTROY_QP, qp), None);
+    assert_eq!(destroy(Opcode::DESTROY_XRQ, ring), None);
+    assert_eq!(destroy(Opcode::DESTROY_CQ, cq.number), Some(Refusal::IN_USE));
+    assert_eq!(destroy(Opcode::DESTROY_XRQ, list), None);
+    assert_eq!(destroy(Opcode::DESTROY_CQ, cq.number), None);
 }
 
 #[test]
@@ -256,7 +308,7 @@ fn shared_receive_queues_that_are_refused() {
     assert_eq!(refused(good, true, &pages), Some(Refusal::WQ_KIND));
     assert_eq!(refused(good, false, &pages[..1]), Some(Refusal::PAGE_LIST));
     for (queue, refusal) in [
-        (WorkQueue { kind: kind::CYCLIC, ..good }, Refusal::WQ_KIND),
+        (WorkQueue { kind: kind::CYCLIC_STRIDING, ..good }, Refusal::WQ_KIND),
         (WorkQueue { signature: true, ..good }, Refusal::WQ_KIND),
         (WorkQueue { log_stride: 4, ..good }, Refusal::QUEUE_SIZE),
         (WorkQueue { log_stride: 10, ..good }, Refusal::QUEUE_SIZE),

@@ -83,7 +83,7 @@ fn numbers_that_name_nothing() {
         let about_an_object = |name: &str| {
             ["DESTROY", "DEALLOC", "QUERY_EQ", "QUERY_CQ", "QUERY_QP", "QUERY_MKEY", "QUERY_RMP"]
                 .iter()
-                .chain(&["MOVE_QP", "QUERY_XRC", "MODIFY_CQ", "MODIFY_RMP", "QUERY_Q_"])
+                .chain(&["MOVE_QP", "QUERY_XR", "MODIFY_CQ", "MODIFY_RMP", "QUERY_Q_"])
                 .chain(&["QUERY_SQ", "QUERY_RQ", "MODIFY_SQ", "MODIFY_RQ", "DETACH"])
                 .any(|start| name.starts_with(start))
         };

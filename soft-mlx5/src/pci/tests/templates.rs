@@ -7,7 +7,7 @@ use mlx5_wire::firmware::eq::{CreateEq, EqContext};
 use mlx5_wire::firmware::flow::{CreateGroup, CreateTable, SetEntry, TableContext};
 use mlx5_wire::firmware::mkey::{CreateMkey, CreateUmem, MkeyContext};
 use mlx5_wire::firmware::qp::{CreateQp, ModifyQp, QpContext};
-use mlx5_wire::firmware::srq::{CreateRmp, RmpContext};
+use mlx5_wire::firmware::srq::{CreateRmp, CreateXrq, RmpContext, XrqContext};
 use mlx5_wire::firmware::transport::{CreateRq, CreateSq, CreateTir, CreateTis, RqContext, SqContext};
 use mlx5_wire::firmware::wq::{WorkQueue, kind};
 
@@ -63,6 +63,7 @@ pub fn templates() -> Vec<Vec<u8>> {
     };
     let list = WorkQueue { kind: kind::LINKED_LIST, ..wq };
     let rmp = RmpContext { queue: list, ..RmpContext::ZERO };
+    let xrq = XrqContext { topology: 1, offload: 1, cqn: CQ, log_list_size: 7, queue: list, ..XrqContext::ZERO };
     let sq = SqContext { cqn: CQ, tis_count: 1, tisn: 1, queue: wq, ..SqContext::ZERO };
     let rq = RqContext { cqn: CQ, queue: wq, ..RqContext::ZERO };
     let table = TableContext { level: 1, log_size: 4, ..TableContext::ZERO };
@@ -74,6 +75,7 @@ pub fn templates() -> Vec<Vec<u8>> {
             .to_vec(),
         CreateQp { request: request(Opcode::CREATE_QP), context: qp, ..CreateQp::ZERO }.to_bytes().to_vec(),
         CreateRmp { request: request(Opcode::CREATE_RMP), context: rmp }.to_bytes().to_vec(),
+        CreateXrq { request: request(Opcode::CREATE_XRQ), context: xrq }.to_bytes().to_vec(),
         CreateUmem { request: request(Opcode::CREATE_UMEM), pages: 4, ..CreateUmem::ZERO }.to_bytes().to_vec(),
         CreateTis { request: request(Opcode::CREATE_TIS), transport_domain: 1, ..CreateTis::ZERO }.to_bytes().to_vec(),
         CreateSq { request: request(Opcode::CREATE_SQ), context: sq }.to_bytes().to_vec(),

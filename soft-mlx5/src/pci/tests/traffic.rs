@@ -13,7 +13,7 @@ use mlx5_wire::firmware::srq::{ModifyRmp, QueryRmpReply};
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
 use mlx5_wire::umr::{CHECK_FREE, UmrControl, mask};
 
-use super::{Cq, Driver, LOG_RQ, LOG_SQ, PAGE, Qp, World, with_pages, world};
+use super::{Cq, Driver, LOG_RQ, LOG_SQ, PAGE, Qp, World, numbered, with_pages, world};
 use crate::commands::refusal::Refusal;
 
 /// Address of a byte of a buffer of pages.
@@ -73,11 +73,6 @@ impl Driver {
         let answer = self.execute(&input, QueryQpReply::SIZE).unwrap();
         QueryQpReply::from_prefix(&answer).unwrap().context
     }
-}
-
-fn numbered(opcode: Opcode, number: u32) -> [u8; 16] {
-    let request = Request::new(opcode);
-    mlx5_wire::firmware::command::Numbered { request, number, parameter: 0 }.to_bytes()
 }
 
 /// Event types of the event queue.

@@ -236,6 +236,7 @@ impl Call<'_> {
             wqe_shift: shape.shift,
             user_index: buffers.uidx,
             limit: wanted.limit,
+            cyclic: false,
         };
         self.admit(super::SRQ)?;
         let srqn = self.nic().create_srq(attr)?;
@@ -251,7 +252,8 @@ impl Call<'_> {
             _pinned: pinned,
         };
         let uses: Vec<u32> = [wanted.pd].into_iter().chain(cq).collect();
-        let handle = self.enter(Id(Kind::Rmp, srqn.0), &uses, made);
+        let kind = if cq.is_some() { Kind::Xrq } else { Kind::Rmp };
+        let handle = self.enter(Id(kind, srqn.0), &uses, made);
         self.core.routes.add(Number::Srq(srqn), self.file, handle);
         let answered = driver.output.put(&mlx5::Number { number: srqn.0, reserved: 0 });
         self.or_destroy(handle, answered)?;

@@ -137,6 +137,7 @@ fn a_list_needs_tags_and_its_queue() {
             wqe_shift: 5,
             user_index: 0,
             limit: 0,
+            cyclic: false,
         })
     };
     assert_eq!(create(cq.number, 0), Err(Errno(libc::EINVAL)));
