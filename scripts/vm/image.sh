@@ -67,11 +67,14 @@ cp -r "$here/guest/." "$out/suite/"
 mv "$out/suite/init" "$out/init"
 # The cases of a machine by itself, or those of machines and a process on one fabric, which go one after the other.
 if [ "${CASES-}" = fabric ]; then
-    rm -r "$out/suite/cases" "$out/suite/alone/reload.sh"
-    mkdir "$out/suite/cases"
+    cc -O1 -shared -fPIC "$here/guest/smc.c" -o "$out/suite/smc.so" -ldl
+    mv "$out/suite/alone/warnings.sh" "$out/suite/"
+    rm -r "$out/suite/cases" "$out/suite/alone"
+    mkdir "$out/suite/cases" "$out/suite/alone"
+    mv "$out/suite/warnings.sh" "$out/suite/alone/"
     mv "$out/suite/fabric"/* "$out/suite/alone/"
 fi
-rm -r "$out/suite/fabric"
+rm -r "$out/suite/fabric" "$out/suite/smc.c"
 echo "${FILTER-}" >"$out/suite/filter"
 case ${LINK-ib} in
     ib) echo "export LINK=ib GID_OPTION= GID_X_OPTION=" ;;
