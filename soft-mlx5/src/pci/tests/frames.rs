@@ -10,7 +10,7 @@ use mlx5_wire::firmware::flow::{
     action, destination,
 };
 use mlx5_wire::firmware::transport::{
-    CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, QuerySqReply, RqContext, RqTable, SqContext,
+    CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, ModifyTir, QuerySqReply, RqContext, RqTable, SqContext,
 };
 use mlx5_wire::firmware::vport::{
     ModifyNicVport, NicVportContext, QueryNicVportReply, QueryRoceAddressReply, RoceAddress, SetRoceAddress, field,
@@ -196,6 +196,41 @@ fn frame(to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
 // Value and mask of the destination address, which stands after source and type.
 fn destination_of(mac: [u8; 6]) -> Vec<u8> {
     [&[0; 8][..], &mac].concat()
+}
+
+#[test]
+fn own_frames_come_back_where_a_target_says_so() {
+    let mut world = world(Switch::new().into());
+    let mac = world.driver.function.port().mac;
+    let buffer = world.driver.host.take(1);
+    let key = world.driver.mkey(world.pd, 0, 4096, &buffer);
+    let (mut sq, mut rq) = (world.sq(), world.rq());
+    let tirn = world.tir(rq.number);
+    let table = world.table(1, None).unwrap();
+    let group = world.group(table, &destination_of([0xff; 6]));
+    let to = Destination { kind: destination::TIR, number: tirn };
+    world.entry(table, group, 0, &destination_of(mac), to).unwrap();
+    world.root(table);
+    world.driver.host.write(buffer[0], &frame(mac, mac));
+    for slot in 0..4 {
+        world.receive(&mut rq, DataSegment::new(1024 + 256 * slot, 256, key));
+    }
+    let mut arrives = |change: Option<(bool, u8)>| {
+        if let Some((changes_self_lb, self_lb)) = change {
+            let request = Request::new(Opcode::MODIFY_TIR);
+            let modify = ModifyTir { request, tirn, changes_self_lb, self_lb };
+            world.driver.execute(&modify.to_bytes(), 16).unwrap();
+        }
+        world.send(&mut sq, 0, 60, key);
+        world.driver.settle();
+        let cqes = std::iter::from_fn(|| world.cqe()).map(|cqe| cqe.opcode());
+        cqes.filter(|opcode| *opcode == CqeOpcode::ResponderSend).count()
+    };
+    assert_eq!(arrives(None), 0);
+    assert_eq!(arrives(Some((false, 1))), 0);
+    assert_eq!(arrives(Some((true, 2))), 0, "frames to groups only");
+    assert_eq!(arrives(Some((true, 1))), 1);
+    assert_eq!(arrives(Some((true, 0))), 0);
 }
 
 #[test]

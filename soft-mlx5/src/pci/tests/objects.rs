@@ -88,10 +88,12 @@ fn users_reach_their_own_objects_and_what_is_shared() {
         let refused = driver.create(&with_pages(&create.to_bytes(), &pages));
         assert_eq!(refused, Err(Refusal::OWNER));
     }
-    let special = QpContext { service: service::QP1, ..create.context };
-    let special = CreateQp { context: special, ..create };
-    let refused = driver.create(&with_pages(&special.to_bytes(), &pages));
-    assert_eq!(refused, Err(Refusal::SERVICE));
+    // Only the driver has queue pairs of these services.
+    for service in [service::QP1, service::REG_UMR] {
+        let special = CreateQp { context: QpContext { service, ..create.context }, ..create };
+        let refused = driver.create(&with_pages(&special.to_bytes(), &pages));
+        assert_eq!(refused, Err(Refusal::SERVICE));
+    }
     assert_eq!(driver.numbered(Opcode::DESTROY_UCTX, a.into()), Err(Refusal::IN_USE));
     driver.numbered_by(a, Opcode::DESTROY_QP, qp).unwrap();
     // The driver may end objects of users.
