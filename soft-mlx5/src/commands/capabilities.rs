@@ -107,7 +107,8 @@ pub const fn general(layer: LinkLayer) -> General {
     }
 }
 
-/// Returns the general capabilities that programs find: tag matching, too, which no driver of a machine was seen to use.
+/// Returns the general capabilities that programs find: with tag matching, which no driver of a machine was seen to
+/// use.
 pub const fn of_process(layer: LinkLayer) -> General {
     General {
         tag_matching: true,
