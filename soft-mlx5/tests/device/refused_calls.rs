@@ -39,6 +39,7 @@ fn the_page_holds_what_libmlx5_answers() {
     let mut measured = Measured::default();
     sends(&mut measured);
     receives(&mut measured);
+    polls(&mut measured);
     creations(&mut measured);
     regions(&mut measured);
     states(&mut measured);
@@ -129,6 +130,36 @@ fn receives(measured: &mut Measured) {
     measured.number("ibv_post_srq_recv", "more SGEs than max_sge", post(attr.max_sge + 1));
     let full = (0..1024).find_map(|_| Some(post(1)).filter(|&errno| errno != 0));
     measured.number("ibv_post_srq_recv", "the SRQ is full", full.expect("a queue with an end"));
+}
+
+fn polls(measured: &mut Measured) {
+    const CALL: &str = "ibv_poll_cq";
+    /// The user's index of a queue pair in a CQE.
+    const UIDX: usize = 32;
+    let world = World::stepped();
+    let cq = world.cq(16);
+    let qp = world.connected(cq, ptr::null_mut());
+    let mr = world.reg(Box::leak(vec![0; 4096].into_boxed_slice()), IBV_ACCESS_LOCAL_WRITE);
+    world.exchange(qp, mr, 64);
+    let mut queue = mlx5dv_cq::default();
+    let mut object = mlx5dv_obj::default();
+    (object.cq.in_, object.cq.out) = (cq, &mut queue);
+    // SAFETY: the CQ is alive, its buffer holds a CQE in the first place, and the device writes no more.
+    unsafe {
+        assert_eq!((Mlx5dv::get().unwrap().init_obj)(&mut object, MLX5DV_OBJ_CQ.into()), 0);
+        queue.buf.cast::<u8>().add(UIDX).cast::<u32>().write_volatile(0xff_ffff_u32.to_be());
+        let polled = ibv_poll_cq(cq, 1, &mut ibv_wc::default());
+        measured.number(CALL, "a CQE that names no queue pair of the process", polled);
+    }
+    let mut attr = ibv_cq_init_attr_ex { cqe: 4, ..Default::default() };
+    let mut poll = ibv_poll_cq_attr::default();
+    // SAFETY: the context is open; libmlx5 writes to neither structure.
+    unsafe {
+        let cq = ibv_create_cq_ex(world.ctx, &mut attr);
+        measured.number("ibv_start_poll", "the CQ is empty", ibv_start_poll(cq, &mut poll));
+        poll.comp_mask = 1;
+        measured.number("ibv_start_poll", "an attribute that libmlx5 does not know", ibv_start_poll(cq, &mut poll));
+    }
 }
 
 fn creations(measured: &mut Measured) {
