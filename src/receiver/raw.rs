@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use mlx5_ring::cq::CompletionQueue;
+use mlx5_ring::ordered::OrderedReceiveQueue;
 use mlx5_ring::rq::ReceiveQueue;
 use mlx5_ring::srq::SharedReceiveQueue;
 use rdma_core_sys as sys;
@@ -193,7 +194,24 @@ impl DirectQueues<'_> {
             (Poller::Direct(direct), RecvQueue::Srq(srq)) => Ok((&mut direct.cq, &mut srq.ring)),
             (_, RecvQueue::Ordered(_)) => Err(Error::Unsupported {
                 operation: "DirectQueues::srq",
-                when: "on an SRQ whose receives wait: create it with SrqConfig::patience(0)",
+                when: "on an SRQ whose receives wait: use DirectQueues::ordered_srq, or SrqConfig::patience(0)",
+            }),
+            _ => unreachable!("an SRQ on the direct path is driven directly"),
+        }
+    }
+
+    /// Returns the completion queue and the ring of a shared receive queue, whose receives wait for older ones.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] if the queue does not exist. [`Error::Unsupported`] without [patience](SrqConfig::patience).
+    pub fn ordered_srq(&mut self, id: SrqId) -> Result<(&mut CompletionQueue, &mut OrderedReceiveQueue<SlotContext>)> {
+        self.receiver.find(id.0).ok_or(Error::Gone { what: "SRQ" })?;
+        let Receiver { cq, queues, .. } = &mut *self.receiver;
+        match (&mut cq.poller, &mut queues[id.0.index as usize].queue) {
+            (Poller::Direct(direct), RecvQueue::Ordered(srq)) => Ok((&mut direct.cq, &mut srq.ring)),
+            (_, RecvQueue::Srq(_)) => Err(Error::Unsupported {
+                operation: "DirectQueues::ordered_srq",
+                when: "on an SRQ without patience: use DirectQueues::srq",
             }),
             _ => unreachable!("an SRQ on the direct path is driven directly"),
         }

@@ -6,10 +6,10 @@ use doorbell::raw::{SlotContext, WorkRequest};
 use doorbell::{BufferPool, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver, Sender, SqId, SrqConfig, SrqId};
 use mlx5_ring::completion::CqeKind;
 use mlx5_ring::cq::CompletionQueue;
+use mlx5_ring::ordered::OrderedReceiveQueue;
 use mlx5_ring::receive::ReceiveRing;
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{Completion, Flags, Immediate, Payload, SendQueue};
-use mlx5_ring::srq::SharedReceiveQueue;
 
 use super::{Costs, LEN, RECEIVES, Single, UNSIGNALED, measure};
 use crate::step;
@@ -90,7 +90,9 @@ pub(super) fn safe(world: &World) -> Costs {
 
 struct Rings<'a> {
     cq: &'a mut CompletionQueue,
-    srq: &'a mut SharedReceiveQueue<SlotContext>,
+    srq: &'a mut OrderedReceiveQueue<SlotContext>,
+    /// Receives since the last upkeep.
+    lent: u32,
     send_cq: &'a mut CompletionQueue,
     sends: &'a mut SendQueue<WorkRequest>,
 }
@@ -139,16 +141,21 @@ impl Single for Rings<'_> {
     #[inline(always)]
     fn receive(&mut self) {
         let cqe = self.cq.peek().filter(|cqe| cqe.kind() == CqeKind::Send).expect("a message");
-        let slot = self.srq.complete(cqe.wqe_counter()).expect("a slot");
-        // SAFETY: the slot is held.
+        let slot = self.srq.posted_slot(cqe.wqe_counter()).expect("a slot");
+        // SAFETY: the slot is posted.
         let data = unsafe { self.srq.data(slot) };
         black_box((data.wr_id(), cqe.byte_count()));
         step::mark();
         self.cq.advance();
-        // SAFETY: the slot is held, and no code uses its memory, which stays.
-        unsafe { self.srq.recycle(slot) };
-        self.cq.publish();
-        self.srq.ring_doorbell();
+        // SAFETY: the slot was returned above, and no code uses its memory, which stays.
+        unsafe { self.srq.lend(slot) };
+        self.lent += 1;
+        if self.lent == UPKEEP {
+            self.lent = 0;
+            self.cq.publish();
+            self.srq.give_back();
+            self.srq.ring_doorbell();
+        }
     }
 
     #[inline(always)]
@@ -157,21 +164,25 @@ impl Single for Rings<'_> {
     }
 }
 
+/// Messages after which their receives are given back, as [`Receiver::next`] does it.
+const UPKEEP: u32 = 16;
+
 pub(super) fn rings(world: &World) -> Costs {
-    let Safe { mut receiver, mut sender, queue, srq, _qp } = Safe::new(world, &SrqConfig::new(RECEIVES).patience(0));
-    let memory = world.memory(RECEIVES);
+    let Safe { mut receiver, mut sender, queue, srq, _qp } = Safe::new(world, &SrqConfig::new(RECEIVES));
+    let memory = world.memory(RECEIVES + 1);
     // SAFETY: only the rings are used from here on.
     let sends = unsafe { sender.as_direct(queue) };
     let (send_cq, sends) = sends.expect("a queue").expect("the direct path");
     // SAFETY: as above.
     let mut direct = unsafe { receiver.as_direct() }.expect("the direct path");
-    let (cq, srq) = direct.srq(srq).expect("an SRQ");
-    for index in 0..RECEIVES {
+    let (cq, srq) = direct.ordered_srq(srq).expect("an SRQ");
+    for index in 0..=RECEIVES {
         let addr = memory.start + u64::from(index) * u64::from(BUFFER);
-        let sges = [Sge { addr, length: BUFFER, lkey: memory.lkey }];
+        let (data, sges) = (SlotContext::from_wr_id(addr), [Sge { addr, length: BUFFER, lkey: memory.lkey }]);
         // SAFETY: memory that stays, which nothing else uses.
-        unsafe { srq.post(SlotContext::from_wr_id(addr), &sges) }.expect("room");
+        let posted = unsafe { if srq.has_room() { srq.post(data, &sges).map(drop) } else { srq.load(data, &sges) } };
+        posted.expect("room");
     }
     srq.ring_doorbell();
-    measure(world, &mut Rings { cq, srq, send_cq, sends })
+    measure(world, &mut Rings { cq, srq, lent: 0, send_cq, sends })
 }
