@@ -1,7 +1,7 @@
 //! Counts the instructions of this thread, whichever library they are in: the processor stops after each one.
 
 use std::arch::asm;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
 use std::ptr::{self, NonNull};
 use std::sync::Once;
@@ -24,8 +24,23 @@ pub struct Steps {
     pub to_register: u64,
 }
 
-extern "C" fn on_sigtrap(_signal: c_int) {
+/// The registers between two instructions, as `libc::REG_RIP` and its like index them.
+pub type Registers = [libc::greg_t; 23];
+/// Where [`trace`] keeps registers, of [`MOST`] instructions, or null.
+static TRACE: AtomicPtr<Registers> = AtomicPtr::new(ptr::null_mut());
+/// Instructions of a piece of work that is traced, at most.
+const MOST: usize = 16_384;
+
+extern "C" fn on_sigtrap(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut c_void) {
     let steps = STEPS.fetch_add(1, Ordering::Relaxed) + 1;
+    let trace = TRACE.load(Ordering::Relaxed);
+    if !trace.is_null() && steps <= MOST as u64 {
+        // SAFETY: the kernel's context of this signal, and a place of the memory that `trace` made.
+        unsafe {
+            let registers = (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+            trace.add(steps as usize - 1).write(registers);
+        }
+    }
     let is_rung = |half: &AtomicPtr<u64>| {
         let half = NonNull::new(half.load(Ordering::Relaxed));
         // SAFETY: a half of a register that `watch` was given, which stays mapped.
@@ -63,6 +78,7 @@ fn run(work: impl FnOnce()) -> Steps {
         // SAFETY: all zeroes is an action with no flags and an empty mask.
         let mut action: libc::sigaction = unsafe { zeroed() };
         action.sa_sigaction = on_sigtrap as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
         // SAFETY: a valid action; the handler counts and does nothing else.
         assert_eq!(unsafe { libc::sigaction(libc::SIGTRAP, &action, ptr::null_mut()) }, 0);
     });
@@ -76,6 +92,18 @@ fn run(work: impl FnOnce()) -> Steps {
     unsafe { asm!("pushfq", "and qword ptr [rsp], ~0x100", "popfq") };
     let [all, to_mark, to_register] = [&STEPS, &MARK, &RUNG].map(|counter| counter.load(Ordering::Relaxed));
     Steps { all, to_mark, to_register }
+}
+
+/// Runs `work`, and returns its instructions with those of counting, and the registers before each but the first.
+#[inline(always)]
+pub fn trace(work: impl FnOnce()) -> (Steps, Vec<Registers>) {
+    let mut registers: Vec<Registers> = vec![[0; 23]; MOST];
+    TRACE.store(registers.as_mut_ptr(), Ordering::Relaxed);
+    let steps = run(work);
+    TRACE.store(ptr::null_mut(), Ordering::Relaxed);
+    assert!(steps.all < MOST as u64, "{} instructions", steps.all);
+    registers.truncate(steps.all as usize);
+    (steps, registers)
 }
 
 /// Runs `work`, and returns its instructions without those of counting.

@@ -1,6 +1,7 @@
 //! The steps of the test-suite, and the commands that run them.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::process::Command;
 use std::time::Instant;
 
@@ -380,7 +381,25 @@ fn counts(session: &Session) -> Result<Totals> {
     }
     let mut command = Command::new(session.target.join("release/bench"));
     command.args(["counts", "--baseline", "benches/baseline.txt", "--out"]);
-    whole(command.arg(session.target.join("bench")).current_dir(&session.root))
+    let mut totals = whole(command.arg(session.target.join("bench")).current_dir(&session.root))?;
+    totals += counts_outside(session)?;
+    Ok(totals)
+}
+
+/// The same in a program outside of the workspace, with the default profile.
+fn counts_outside(session: &Session) -> Result<Totals> {
+    let target = session.target.join("outside");
+    // It gets the versions that the workspace has.
+    let lock = fs::copy(session.root.join("Cargo.lock"), session.root.join("benches/outside/Cargo.lock"));
+    lock.map_err(|error| format!("benches/outside/Cargo.lock: {error}"))?;
+    let mut command = session.cargo("build --release --quiet --manifest-path benches/outside/Cargo.toml");
+    let built = built(command.arg("--target-dir").arg(&target))?;
+    if !built.is_success() {
+        return Ok(built);
+    }
+    let mut command = Command::new(session.target.join("release/bench"));
+    command.args(["on-soft-mlx5", "--"]).arg(target.join("release/outside")).arg("benches/baseline.txt");
+    whole(command.current_dir(&session.root))
 }
 
 /// The verbs path on Soft-RoCE, in a virtual machine.

@@ -4,6 +4,7 @@
 //! arrives; the means are those of rounds without such polls, so that all upkeep is in them.
 
 mod frames;
+mod lines;
 mod ours;
 mod theirs;
 
@@ -23,6 +24,8 @@ const UNSIGNALED: usize = 16;
 /// Rounds that are counted, and those before.
 const ROUNDS: usize = 128;
 const WARM_UP: usize = 300;
+/// Rounds whose cache lines are counted.
+const LINE_ROUNDS: usize = 32;
 
 /// An end of a queue pair that is connected to itself.
 trait Single {
@@ -41,7 +44,7 @@ trait Single {
 }
 
 /// Names of the counts, in the order of [`Costs`].
-const ROWS: [&str; 9] = [
+const ROWS: [&str; LINES + 3] = [
     "critical, receive",
     "critical, send",
     "nothing has arrived",
@@ -51,10 +54,16 @@ const ROWS: [&str; 9] = [
     "critical, unsignaled send",
     "completion, unsignaled send",
     "round, unsignaled send",
+    "cache lines, critical, receive",
+    "cache lines, receive, whole",
+    "cache lines, send, whole",
 ];
 
-/// Instructions of each row.
-type Costs = [f64; 9];
+/// The first row of cache lines.
+const LINES: usize = 9;
+
+/// Instructions of each row, or its cache lines.
+type Costs = [f64; LINES + 3];
 
 fn deliver(world: &World) {
     // A device with many registers does not read all of them in one step.
@@ -104,7 +113,33 @@ fn measure(world: &World, single: &mut impl Single) -> Costs {
     let [receive, send, nothing] = rounds.map(median);
     let [whole, completion, round] = sums.map(|sum| sum as f64 / ROUNDS as f64);
     let [unsignaled, freed, without] = measure_unsignaled(world, single);
-    [receive, send, nothing, whole, completion, round, unsignaled, freed, without]
+    let [near, far, sent] = measure_lines(world, single);
+    [receive, send, nothing, whole, completion, round, unsignaled, freed, without, near, far, sent]
+}
+
+/// Counts the cache lines of the last three rows: a median, and two means of rounds without idle polls.
+#[inline(always)]
+fn measure_lines(world: &World, single: &mut impl Single) -> [f64; 3] {
+    let mut critical = Vec::new();
+    let mut sums = [0; 2];
+    for round in 0..2 * LINE_ROUNDS {
+        let is_critical = round < LINE_ROUNDS;
+        if is_critical {
+            single.poll_nothing();
+        }
+        let send = lines::count(|| single.send());
+        deliver(world);
+        let receive = lines::count(|| single.receive());
+        single.sent();
+        if is_critical {
+            critical.push(receive.to_mark as u64);
+        } else {
+            sums[0] += receive.all;
+            sums[1] += send.all;
+        }
+    }
+    let [whole, sent] = sums.map(|sum| sum as f64 / LINE_ROUNDS as f64);
+    [median(critical), whole, sent]
 }
 
 /// Counts the last three rows. Every send before has completed.
@@ -134,7 +169,8 @@ pub fn rows(filter: &str) -> Vec<Row> {
 }
 
 fn row(op: String, doorbell: f64, reference: f64, name: &str) -> Row {
-    Row { op, unit: "instructions/message", doorbell, reference, reference_name: name.into() }
+    let unit = if op.contains("cache lines") { "lines/message" } else { "instructions/message" };
+    Row { op, unit, doorbell, reference, reference_name: name.into() }
 }
 
 fn messages(world: &World, filter: &str) -> Vec<Row> {
