@@ -49,7 +49,7 @@ impl Station {
         let mut end = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).build()?;
         let mut other = Receiver::new(&pd, &CqConfig::new(4096))?;
         let mut sender = Sender::new(&pd, &CqConfig::new(64))?;
-        let config = QpConfig::rc().sends(SENDS as u32).max_inline(8);
+        let config = QpConfig::rc().max_send_wr(SENDS as u32).max_inline(8);
         let mut from = QueuePair::builder(&config).receive(&mut other, RqConfig::new(1)).send(&mut sender).build()?;
         let queue = from.send_queue().ok_or("the queue pair has no send queue")?;
         let (here, there) = (end.address()?, from.address()?);

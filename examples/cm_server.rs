@@ -16,9 +16,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use doorbell::rdmacm::{Connection, Listener, Request, Route};
+use doorbell::rdmacm::{ConnectRequest, Connection, Listener, Route};
 use doorbell::{
-    BufferPool, Completions, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig,
+    BufferPool, Completions, CqConfig, DataPath, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig,
     Sender, SrqConfig, SrqId,
 };
 
@@ -37,8 +37,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Parser)]
 struct Args {
     /// How the queues are driven: auto, direct or verbs
-    #[arg(long, default_value_t = Path::Auto)]
-    path: Path,
+    #[arg(long, default_value_t = DataPath::Auto)]
+    path: DataPath,
     /// End after so many connections [default: serve for ever]
     #[arg(long)]
     connections: Option<u64>,
@@ -116,7 +116,7 @@ impl Server {
         if missing == 0 { Ok(()) } else { Err("messages are missing".into()) }
     }
 
-    fn new(device: &str, path: Path) -> Result<Self> {
+    fn new(device: &str, path: DataPath) -> Result<Self> {
         let pd = doorbell::open(device)?.alloc_pd()?;
         let config = CqConfig::new(RECEIVES + 1).path(path);
         let mut receiver = Receiver::new(&pd, &config)?;
@@ -126,10 +126,11 @@ impl Server {
     }
 
     /// Lets a client in. The server goes on if the client breaks off now, or came to another device.
-    fn admit(&mut self, request: Request) {
-        let mut accept = |request: Request| -> doorbell::Result<Client> {
+    fn admit(&mut self, request: ConnectRequest) {
+        let mut accept = |request: ConnectRequest| -> doorbell::Result<Client> {
             let promised = request.private_data().first_chunk().map_or(0, |n| u64::from_be_bytes(*n));
-            let mut qp = QueuePair::builder(&QpConfig::rc().sends(1)).receive(&mut self.receiver, self.srq).build()?;
+            let mut qp =
+                QueuePair::builder(&QpConfig::rc().max_send_wr(1)).receive(&mut self.receiver, self.srq).build()?;
             let connection = request.accept(&mut qp, b"", PATIENCE)?;
             Ok(Client { qp, connection, promised, received: 0 })
         };

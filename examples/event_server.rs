@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use common::{Digest, MAX_MESSAGE, Report};
-use doorbell::{BufferPool, Completions, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig};
+use doorbell::{BufferPool, Completions, CqConfig, DataPath, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -35,8 +35,8 @@ struct Args {
     #[arg(long)]
     device: Option<String>,
     /// How the queues are driven: auto, direct or verbs
-    #[arg(long, default_value_t = Path::Auto)]
-    path: Path,
+    #[arg(long, default_value_t = DataPath::Auto)]
+    path: DataPath,
     /// End after so many connections [default: serve for ever]
     #[arg(long)]
     connections: Option<u64>,
@@ -109,7 +109,8 @@ fn run(args: &Args) -> Result<()> {
                 Event::Listener => {
                     let (mut stream, peer) = listener.accept()?;
                     stream.set_read_timeout(Some(PATIENCE))?;
-                    let mut qp = QueuePair::builder(&QpConfig::rc().sends(1)).receive(&mut receiver, srq).build()?;
+                    let mut qp =
+                        QueuePair::builder(&QpConfig::rc().max_send_wr(1)).receive(&mut receiver, srq).build()?;
                     // A client that breaks off now is no reason to stop.
                     if let Err(error) = qp.connect_over(&mut stream) {
                         println!("{peer}: {error}");

@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pool = BufferPool::new(&pd, &PoolConfig::new(17, 4096))?;
     let mut receiver = Receiver::new(&pd, &CqConfig::new(16))?;
     let mut sender = Sender::new(&pd, &CqConfig::new(16))?;
-    let mut qp = QueuePair::builder(&QpConfig::rc().sends(16))
+    let mut qp = QueuePair::builder(&QpConfig::rc().max_send_wr(16))
         .receive(&mut receiver, RqConfig::new(16))
         .send(&mut sender)
         .build()?;

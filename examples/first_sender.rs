@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pd = device.open()?.alloc_pd()?;
     let pool = BufferPool::new(&pd, &PoolConfig::new(16, 4096))?;
     let mut sender = Sender::new(&pd, &CqConfig::new(16))?;
-    let mut qp = QueuePair::builder(&QpConfig::rc().sends(16)).send(&mut sender).build()?;
+    let mut qp = QueuePair::builder(&QpConfig::rc().max_send_wr(16)).send(&mut sender).build()?;
     let mut stream = TcpStream::connect(address)?;
     qp.connect_over(&mut stream)?;
 

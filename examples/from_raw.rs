@@ -16,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    BufferPool, Context, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, Sender,
-    SrqConfig,
+    BufferPool, Context, CqConfig, DataPath, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig,
+    Sender, SrqConfig,
 };
 use rdma_core_sys::*;
 
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let path = env::args().nth(1).map_or(Ok(Path::Auto), |path| path.parse())?;
+    let path = env::args().nth(1).map_or(Ok(DataPath::Auto), |path| path.parse())?;
     // SAFETY: `Objects` creates them, and only `destroy` below destroys them.
     unsafe {
         let objects = Objects::create()?;
@@ -57,7 +57,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 
 /// # Safety
 /// The objects are alive and fresh: nothing was posted to them or polled from them.
-unsafe fn receive(objects: &Objects, path: Path) -> Result<(), Box<dyn Error>> {
+unsafe fn receive(objects: &Objects, path: DataPath) -> Result<(), Box<dyn Error>> {
     // SAFETY: the objects are fresh, belong together, are used here only, and outlive all values that are made
     // of them here, which are dropped when the function returns.
     let (pd, mut receiver, srq, mut qp) = unsafe {
@@ -74,7 +74,7 @@ unsafe fn receive(objects: &Objects, path: Path) -> Result<(), Box<dyn Error>> {
     // Another queue pair, of doorbell's own, to have something to receive.
     let mut far_receiver = Receiver::new(&pd, &CqConfig::new(4096).path(path))?;
     let mut sender = Sender::new(&pd, &CqConfig::new(4096).path(path))?;
-    let config = QpConfig::rc().sends(RECEIVES).max_inline(32);
+    let config = QpConfig::rc().max_send_wr(RECEIVES).max_inline(32);
     let mut far = QueuePair::builder(&config).receive(&mut far_receiver, RqConfig::new(1)).send(&mut sender).build()?;
     let queue = far.send_queue().ok_or("the queue pair has no send queue")?;
     let (here, there) = (qp.address()?, far.address()?);

@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use doorbell::opaque::{OpaqueMemory, OpaquePool, OpaqueReceiver};
-use doorbell::{Completions, CqConfig, Path, QpConfig, QueuePair, RemoteAccess, Sender, SrqConfig};
+use doorbell::{Completions, CqConfig, DataPath, QpConfig, QueuePair, RemoteAccess, Sender, SrqConfig};
 
 /// An allocation of another device, by the descriptor of its dma-buf and the offset in it.
 type Export = fn(len: usize) -> io::Result<(OwnedFd, u64)>;
@@ -29,14 +29,14 @@ const MESSAGES: usize = 100;
 const LEN: usize = 20 * MESSAGE;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let path = std::env::args().nth(1).map_or(Ok(Path::Auto), |path| path.parse())?;
+    let path = std::env::args().nth(1).map_or(Ok(DataPath::Auto), |path| path.parse())?;
     let pd = doorbell::devices()?.first().ok_or("there is no RDMA device")?.open()?.alloc_pd()?;
     let cq = CqConfig::new(64).path(path);
     let mut receiver = OpaqueReceiver::new(&pd, &cq)?;
     let mut sender = Sender::new(&pd, &cq)?;
     let srq = receiver.create_srq(&SrqConfig::new(15))?;
     let mut sink = QueuePair::builder(&QpConfig::rc()).receive_opaque(&mut receiver, srq).build()?;
-    let mut source = QueuePair::builder(&QpConfig::rc().sends(16)).send(&mut sender).build()?;
+    let mut source = QueuePair::builder(&QpConfig::rc().max_send_wr(16)).send(&mut sender).build()?;
     sink.connect(&source.address()?)?;
     source.connect(&sink.address()?)?;
 

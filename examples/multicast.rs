@@ -16,7 +16,7 @@ use std::{fs, thread};
 
 use clap::Parser;
 use doorbell::{
-    BufferPool, Completions, CqConfig, GRH_SIZE, MulticastGroup, Path, PoolConfig, ProtectionDomain, QpConfig,
+    BufferPool, Completions, CqConfig, DataPath, GRH_SIZE, MulticastGroup, PoolConfig, ProtectionDomain, QpConfig,
     QueuePair, Receiver, RqConfig, Sender, Timestamps,
 };
 use socket2::{Domain, InterfaceIndexOrAddress, Socket, Type};
@@ -36,8 +36,8 @@ struct Args {
     #[arg(long)]
     device: Option<String>,
     /// How the queues are driven: auto, direct or verbs
-    #[arg(long, default_value_t = Path::Auto)]
-    path: Path,
+    #[arg(long, default_value_t = DataPath::Auto)]
+    path: DataPath,
     /// The group
     #[arg(long, default_value = "ff0e::db")]
     group: IpAddr,

@@ -19,7 +19,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 
 use doorbell::{
-    Buffer, BufferPool, Completions, CqConfig, NotSent, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair,
+    Buffer, BufferPool, Completions, CqConfig, DataPath, NotSent, PoolConfig, ProtectionDomain, QpConfig, QueuePair,
     Receiver, Refused, RqConfig, Sender, SqId, SrqConfig, SrqId,
 };
 
@@ -35,7 +35,7 @@ const WINDOW: u64 = 32;
 const REPLIES: u32 = 8;
 
 fn main() -> Result<()> {
-    let path = std::env::args().nth(1).map_or(Ok(Path::Auto), |path| path.parse())?;
+    let path = std::env::args().nth(1).map_or(Ok(DataPath::Auto), |path| path.parse())?;
     let pd = &doorbell::devices()?.first().ok_or("there is no RDMA device")?.open()?.alloc_pd()?;
     thread::scope(|scope| {
         let mut server = Server::new(pd, path)?;
@@ -64,10 +64,10 @@ fn answer(request: &[u8]) -> [u8; 8] {
 }
 
 /// Sends requests, and checks and counts the replies. The last client dies in the middle.
-fn client(pd: &ProtectionDomain, path: Path, id: u32, mut stream: UnixStream) -> Result<u64> {
+fn client(pd: &ProtectionDomain, path: DataPath, id: u32, mut stream: UnixStream) -> Result<u64> {
     let mut receiver = Receiver::new(pd, &CqConfig::new(64).path(path))?;
     let mut sender = Sender::new(pd, &CqConfig::new(128).path(path))?;
-    let config = QpConfig::rc().sends(WINDOW as u32).max_inline(16);
+    let config = QpConfig::rc().max_send_wr(WINDOW as u32).max_inline(16);
     let mut qp =
         QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(WINDOW as u32)).send(&mut sender).build()?;
     let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
@@ -126,7 +126,7 @@ struct Server {
 }
 
 impl Server {
-    fn new(pd: &ProtectionDomain, path: Path) -> Result<Self> {
+    fn new(pd: &ProtectionDomain, path: DataPath) -> Result<Self> {
         let mut receiver = Receiver::new(pd, &CqConfig::new(256).path(path))?;
         let sending = CqConfig::new((CLIENTS + 1) * REPLIES).path(path);
         let sender = Sender::new(pd, &sending)?;
@@ -139,7 +139,7 @@ impl Server {
 
     fn take(&mut self, mut stream: UnixStream) -> Result<()> {
         // A client that does not answer is given up after 4 tries of 4 ms.
-        let config = QpConfig::rc().sends(REPLIES).timeout(10).retry_cnt(3);
+        let config = QpConfig::rc().max_send_wr(REPLIES).timeout(10).retry_cnt(3);
         let mut qp =
             QueuePair::builder(&config).receive(&mut self.receiver, self.srq).send(&mut self.sender).build()?;
         qp.connect_over(&mut stream)?;

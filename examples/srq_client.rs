@@ -81,7 +81,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     // The server sends nothing back, so nothing is posted to the receive queues.
     let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;
     let mut sender = Sender::new(&pd, &CqConfig::new(SENDS * args.connections))?;
-    let mut config = QpConfig::rc().sends(SENDS);
+    let mut config = QpConfig::rc().max_send_wr(SENDS);
     if let Some(index) = args.gid_index {
         config = config.gid_index(index);
     }

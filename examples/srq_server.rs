@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, value_parser};
 use common::{Digest, MAX_MESSAGE, Report};
 use device::describe;
-use doorbell::{Buffer, BufferPool, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig, SrqId};
+use doorbell::{Buffer, BufferPool, CqConfig, DataPath, PoolConfig, QpConfig, QueuePair, Receiver, SrqConfig, SrqId};
 
 /// Receives that are posted. One less than a power of two fits an SRQ best.
 const RECEIVES: u32 = 511;
@@ -49,8 +49,8 @@ struct Args {
     #[arg(long)]
     gid_index: Option<u8>,
     /// How the queues are driven: auto, direct or verbs
-    #[arg(long, default_value_t = Path::Auto)]
-    path: Path,
+    #[arg(long, default_value_t = DataPath::Auto)]
+    path: DataPath,
     /// Connections to wait for
     #[arg(long, default_value_t = 4, value_parser = value_parser!(u32).range(1..))]
     connections: u32,
@@ -101,7 +101,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let listener = TcpListener::bind(&args.listen).map_err(|e| format!("{}: {e}", args.listen))?;
     println!("{} receives posted on {device}, path {}", RECEIVES, receiver.path());
     println!("waiting for {} connections on {}", args.connections, listener.local_addr()?);
-    let mut config = QpConfig::rc().sends(1);
+    let mut config = QpConfig::rc().max_send_wr(1);
     if let Some(index) = args.gid_index {
         config = config.gid_index(index);
     }

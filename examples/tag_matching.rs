@@ -27,7 +27,7 @@ use doorbell::tags::{
     CancelError, NotSentTagged, Offload, PeerId, ReceiveId, Received, TagEvent, TagFailure, TagMatchingConfig,
     TagMatchingSrq, TaggedBuffer,
 };
-use doorbell::{BufferPool, CqConfig, NotSent, Path, PoolConfig, ProtectionDomain, QpConfig};
+use doorbell::{BufferPool, CqConfig, DataPath, NotSent, PoolConfig, ProtectionDomain, QpConfig};
 use fastrand::Rng;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -52,8 +52,8 @@ struct Args {
     #[arg(long)]
     device: Option<String>,
     /// How the queues are driven: auto, direct or verbs
-    #[arg(long, default_value_t = Path::Auto)]
-    path: Path,
+    #[arg(long, default_value_t = DataPath::Auto)]
+    path: DataPath,
     /// Match in the library even where the device could
     #[arg(long)]
     software: bool,
@@ -127,7 +127,7 @@ const fn yes_or_no(is: bool) -> &'static str {
 
 fn config(args: &Args) -> TagMatchingConfig {
     let offload = if args.software { Offload::Never } else { Offload::Auto };
-    TagMatchingConfig::new(TAGS).slots(128).cq(CqConfig::new(1).path(args.path)).offload(offload)
+    TagMatchingConfig::new(TAGS).max_wr(128).cq(CqConfig::new(1).path(args.path)).offload(offload)
 }
 
 /// The messages that a receive was posted for.
@@ -224,7 +224,7 @@ impl Receiver {
     /// Takes events; `false` when there are none.
     fn poll(&mut self) -> Result<bool> {
         let mut any = false;
-        while let Some(event) = self.tags.poll() {
+        while let Some(event) = self.tags.next() {
             any = true;
             match event {
                 TagEvent::Received(received) => self.take(&received)?,
@@ -310,7 +310,7 @@ fn send(
     let mut tags = TagMatchingSrq::new(pd, config)?;
     // For FINs.
     tags.keep_filled(&BufferPool::new(pd, &PoolConfig::new(256, 64))?)?;
-    let peer = tags.add_peer(&QpConfig::rc().sends(32).min_rnr_timer(1))?;
+    let peer = tags.add_peer(&QpConfig::rc().max_send_wr(32).min_rnr_timer(1))?;
     tags.connect_over(peer, &mut stream)?;
     let (eager, long) = (
         BufferPool::new(pd, &PoolConfig::new(32, MAX_EAGER))?,
@@ -322,7 +322,7 @@ fn send(
     let began = Instant::now();
     let mut last = began;
     while number < messages || outstanding > 0 {
-        while let Some(event) = tags.poll() {
+        while let Some(event) = tags.next() {
             match event {
                 TagEvent::Sent(sent) if sent.status.is_success() => {
                     outstanding -= 1;

@@ -34,7 +34,7 @@ impl QueuePair {
     /// let mut sender = Sender::new(&pd, &CqConfig::new(256))?;
     /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
     ///
-    /// let config = QpConfig::rc().sends(64);
+    /// let config = QpConfig::rc().max_send_wr(64);
     /// // Receives from an SRQ and sends; only receives, in a queue of its own; only sends.
     /// let both =
     ///     QueuePair::builder(&config).receive(&mut receiver, srq).send(&mut sender).build()?;

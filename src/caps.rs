@@ -1,4 +1,4 @@
-//! Optional features of a device, from [`Context::capabilities`].
+//! Attributes of a device and its ports, and optional features ([`Context::capabilities`]).
 
 use mlx5_wire::mini_cqe::MiniCqeFormat;
 use rdma_core_sys as sys;
@@ -6,6 +6,8 @@ use sys::Mlx5dv;
 
 use crate::context::Context;
 use crate::error::{Error, Result};
+
+pub use crate::attributes::{DeviceAttr, LinkLayer, PortAttr, PortState};
 
 /// Features of a device beyond [`Context::attr`], from [`Context::capabilities`].
 ///

@@ -20,7 +20,8 @@ use std::task::{Context, Poll, Waker};
 use tokio::io::{self as tokio_io, AsyncRead, AsyncWrite};
 
 use crate::error::{Error, Result};
-use crate::qp::{AddressHandle, Mtu, QpAddress, QueuePair};
+use crate::mtu::Mtu;
+use crate::qp::{AddressHandle, QpAddress, QueuePair};
 use crate::qp_state::QpState;
 
 const MAGIC: [u8; 8] = *b"doorbell";

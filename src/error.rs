@@ -92,8 +92,8 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// The program asked for [`Path::Direct`](crate::Path::Direct), which is not possible.
-    #[error("the direct path is not possible on {device}: {reason}; use Path::Auto or Path::Verbs")]
+    /// The program asked for [`DataPath::Direct`](crate::DataPath::Direct), which is not possible.
+    #[error("the direct path is not possible on {device}: {reason}; use DataPath::Auto or DataPath::Verbs")]
     NotDirect {
         /// Name of the device.
         device: String,

@@ -152,7 +152,7 @@ fn attributes(folder: &Path) -> usize {
 /// A new variant is missing in the list until it is added.
 #[test]
 fn no_error_is_missing() {
-    // `Error::Library` shows the text of the loader. `UnknownPath` has a private field. `PostTagsError` needs the
+    // `Error::Library` shows the text of the loader. `UnknownDataPath` has a private field. `PostTagsError` needs the
     // receives of a device. `WrongCqe` has no attribute.
     let elsewhere = 3;
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

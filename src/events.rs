@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use crate::async_event::AsyncEvent;
 use crate::context::{Context, wait};
+use crate::device_event::DeviceEvent;
 use crate::error::{Error, Result};
 
 /// The asynchronous events of a device. A device has one reader at a time.
@@ -14,21 +14,21 @@ use crate::error::{Error, Result};
 ///
 /// ```
 /// # let device = doorbell_doc::device();
-/// use doorbell::AsyncEvent;
+/// use doorbell::DeviceEvent;
 ///
 /// let events = doorbell::open("mlx5_0")?.events()?;
 /// # device.set_link(false);
 /// # device.remove();
 /// for event in events {
 ///     match event? {
-///         AsyncEvent::PortError { port } => println!("port {port} is down"),
+///         DeviceEvent::PortError { port } => println!("port {port} is down"),
 ///         other => println!("{other:?}"),
 ///     }
 /// }
 /// # Ok::<(), doorbell::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct AsyncEvents {
+pub struct DeviceEvents {
     context: Context,
     /// Readable while there is an event, read already or not.
     ready: OwnedFd,
@@ -39,24 +39,24 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::InUse`] while another reader exists; [`Error::Verbs`] if the process has no descriptors left.
-    pub fn events(&self) -> Result<AsyncEvents> {
+    pub fn events(&self) -> Result<DeviceEvents> {
         match self.event_file().enter_reader(self)? {
-            Some(ready) => Ok(AsyncEvents { context: self.clone(), ready }),
+            Some(ready) => Ok(DeviceEvents { context: self.clone(), ready }),
             None => {
-                Err(Error::InUse { what: "event file", users: "another AsyncEvents", action: "drop the other reader" })
+                Err(Error::InUse { what: "event file", users: "another DeviceEvents", action: "drop the other reader" })
             }
         }
     }
 }
 
-impl AsyncEvents {
+impl DeviceEvents {
     /// Returns the next event, or `None` if there is none. Does not wait. After the last event of a device that was
     /// removed
     /// [`has_ended`](Self::has_ended) returns `true`.
     ///
     /// # Errors
     /// [`Error::Verbs`].
-    pub fn try_next(&mut self) -> Result<Option<AsyncEvent>> {
+    pub fn try_next(&mut self) -> Result<Option<DeviceEvent>> {
         self.next_until(Some(Instant::now()))
     }
 
@@ -67,19 +67,19 @@ impl AsyncEvents {
     /// # let device = doorbell_doc::device();
     /// use std::time::Duration;
     ///
-    /// use doorbell::AsyncEvent;
+    /// use doorbell::DeviceEvent;
     ///
     /// let mut events = doorbell::open("mlx5_0")?.events()?;
     /// assert_eq!(events.try_next()?, None);
     /// # device.set_link(false);
     /// let event = events.next_within(Duration::from_secs(5))?;
-    /// assert_eq!(event, Some(AsyncEvent::PortError { port: 1 }));
+    /// assert_eq!(event, Some(DeviceEvent::PortError { port: 1 }));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::Verbs`].
-    pub fn next_within(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Option<AsyncEvent>> {
+    pub fn next_within(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Option<DeviceEvent>> {
         self.next_until(timeout.into().and_then(|timeout| Instant::now().checked_add(timeout)))
     }
 
@@ -93,7 +93,7 @@ impl AsyncEvents {
         self.context.event_file().has_ended()
     }
 
-    fn next_until(&mut self, deadline: Option<Instant>) -> Result<Option<AsyncEvent>> {
+    fn next_until(&mut self, deadline: Option<Instant>) -> Result<Option<DeviceEvent>> {
         let file = self.context.event_file();
         loop {
             if let Some(event) = file.next(&self.context)? {
@@ -106,27 +106,27 @@ impl AsyncEvents {
     }
 }
 
-impl Iterator for AsyncEvents {
-    type Item = Result<AsyncEvent>;
+impl Iterator for DeviceEvents {
+    type Item = Result<DeviceEvent>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.next_within(None).transpose()
     }
 }
 
-impl AsFd for AsyncEvents {
+impl AsFd for DeviceEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.ready.as_fd()
     }
 }
 
-impl AsRawFd for AsyncEvents {
+impl AsRawFd for DeviceEvents {
     fn as_raw_fd(&self) -> RawFd {
         self.ready.as_raw_fd()
     }
 }
 
-impl Drop for AsyncEvents {
+impl Drop for DeviceEvents {
     fn drop(&mut self) {
         self.context.event_file().leave_reader();
     }

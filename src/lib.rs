@@ -3,12 +3,12 @@
 //! libibverbs creates the objects (context, PD, MR, CQ, QP, SRQ). On the *direct path*, doorbell posts and polls by
 //! itself: it writes WQEs, rings doorbells and reads CQEs. On the *verbs path*, for any other device, the same methods
 //! call libibverbs.
-//! [`Path`] selects one.
+//! [`DataPath`] selects one.
 //!
 //! | to | use |
 //! |---|---|
 //! | open a device, allocate a protection domain | [`open`], [`Context::alloc_pd`] |
-//! | allocate and register buffers | [`BufferPool`]; [`RemoteMemory`] for RDMA READ and WRITE by peers |
+//! | allocate and register buffers | [`BufferPool`]; [`MemoryRegion`] for RDMA READ and WRITE by peers |
 //! | receive messages | [`Receiver`]: one CQ and the receive queues that complete on it; [`Receiver::next`] and [`Batch`] lend each [`Message`] |
 //! | send, RDMA WRITE and READ, atomics | [`Sender`]: one CQ for the send queues of any number of queue pairs; [`Sender::send`], [`Request`], [`Posting`] |
 //! | make queue pairs | [`QueuePair::builder`] |
@@ -56,7 +56,7 @@
 //!   `rdmacm` also `accept_async` and `wait_disconnected_async`.
 //! - `tracing`: events of the control path; the page Diagnostics of the book lists them.
 
-mod async_event;
+mod attributes;
 mod builder;
 pub mod caps;
 mod clock;
@@ -66,6 +66,7 @@ mod counters;
 mod cq;
 mod debug_is_display;
 mod device;
+mod device_event;
 mod error;
 #[cfg(test)]
 mod error_texts;
@@ -77,6 +78,7 @@ mod local_cpus;
 mod memory;
 mod message_source;
 mod mlx5;
+mod mtu;
 mod node;
 mod not_sent;
 pub mod opaque;
@@ -105,20 +107,21 @@ mod threads;
 mod trace;
 mod wc_flags;
 
-pub use async_event::{AsyncEvent, ObjectName};
 pub use builder::QueuePairBuilder;
 pub use clock::{Clock, Timestamp, WrongClock};
 pub use context::Context;
 pub use cq::{CompletionChannel, Completions, Compression, CqConfig, Timestamps};
 pub use device::{Device, devices, open};
+pub use device_event::{DeviceEvent, ObjectName};
 pub use error::{Error, Result};
-pub use events::AsyncEvents;
+pub use events::DeviceEvents;
 pub use gid::{Gid, GidKind};
 pub use ids::{QueueId, RqId, SqId, SrqId};
-pub use memory::{Buffer, BufferPool, HugePages, PoolConfig, RemoteAccess, RemoteMemory, RemoteRegion, StableMemory};
+pub use memory::{Buffer, BufferPool, HugePages, MemoryRegion, PoolConfig, RemoteAccess, RemoteRegion, StableMemory};
 pub use message_source::{DatagramSource, MessageSource};
+pub use mtu::Mtu;
 pub use not_sent::NotSent;
-pub use path::{NotDirect, Path, UnknownPath};
+pub use path::{DataPath, NotDirect, UnknownDataPath};
 pub use pd::ProtectionDomain;
 pub use post_failure::{GRH_SIZE, PostFailure};
 pub use qp::*;

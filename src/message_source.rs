@@ -23,7 +23,7 @@ pub struct MessageSource {
     pub lid: u16,
     /// Service level.
     pub sl: u8,
-    /// Path bits of the destination LID.
+    /// DataPath bits of the destination LID.
     pub dlid_path_bits: u8,
 }
 

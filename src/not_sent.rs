@@ -87,7 +87,7 @@ pub enum NotSent {
     #[error("the queue belongs to another sender, or its queue pair was destroyed")]
     NoQueue,
     /// The request has more buffers than the queue was created for.
-    #[error("the request has more buffers than the limit of {max}: set a larger QpConfig::send_buffers")]
+    #[error("the request has more buffers than the limit of {max}: set a larger QpConfig::max_send_sge")]
     TooManyBuffers {
         /// Buffers there is room for.
         max: usize,

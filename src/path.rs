@@ -8,17 +8,17 @@ use crate::debug_is_display::debug_is_display;
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
-/// use doorbell::{CqConfig, Path, Receiver};
+/// use doorbell::{CqConfig, DataPath, Receiver};
 ///
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// let direct = Receiver::new(&pd, &CqConfig::new(4096))?;
-/// assert_eq!(direct.path(), Path::Direct);
+/// assert_eq!(direct.path(), DataPath::Direct);
 /// let config = CqConfig::new(4096).path("verbs".parse()?);
-/// assert_eq!(Receiver::new(&pd, &config)?.path(), Path::Verbs);
+/// assert_eq!(Receiver::new(&pd, &config)?.path(), DataPath::Verbs);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Path {
+pub enum DataPath {
     /// The direct path if it is possible, else verbs.
     #[default]
     Auto,
@@ -28,7 +28,7 @@ pub enum Path {
     Verbs,
 }
 
-impl fmt::Display for Path {
+impl fmt::Display for DataPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Auto => "auto",
@@ -38,15 +38,15 @@ impl fmt::Display for Path {
     }
 }
 
-impl std::str::FromStr for Path {
-    type Err = UnknownPath;
+impl std::str::FromStr for DataPath {
+    type Err = UnknownDataPath;
 
-    fn from_str(name: &str) -> Result<Self, UnknownPath> {
+    fn from_str(name: &str) -> Result<Self, UnknownDataPath> {
         match name {
             "auto" => Ok(Self::Auto),
             "direct" => Ok(Self::Direct),
             "verbs" => Ok(Self::Verbs),
-            _ => Err(UnknownPath(name.to_owned())),
+            _ => Err(UnknownDataPath(name.to_owned())),
         }
     }
 }
@@ -54,29 +54,29 @@ impl std::str::FromStr for Path {
 /// A string does not name a path.
 ///
 /// ```
-/// use doorbell::Path;
+/// use doorbell::DataPath;
 ///
-/// assert_eq!("direct".parse::<Path>()?, Path::Direct);
-/// let unknown = "fast".parse::<Path>().unwrap_err();
+/// assert_eq!("direct".parse::<DataPath>()?, DataPath::Direct);
+/// let unknown = "fast".parse::<DataPath>().unwrap_err();
 /// assert_eq!(unknown.to_string(), "fast is not a path: use auto, direct or verbs");
-/// # Ok::<(), doorbell::UnknownPath>(())
+/// # Ok::<(), doorbell::UnknownDataPath>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is not a path: use auto, direct or verbs")]
-pub struct UnknownPath(String);
+pub struct UnknownDataPath(String);
 
-debug_is_display!(UnknownPath);
+debug_is_display!(UnknownDataPath);
 
 /// Why the direct path is not possible.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
-/// use doorbell::{CqConfig, Error, Path, Receiver};
+/// use doorbell::{CqConfig, Error, DataPath, Receiver};
 ///
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// match Receiver::new(&pd, &CqConfig::new(4096).path(Path::Direct)) {
-///     Ok(receiver) => assert_eq!(receiver.path(), Path::Direct),
-///     // Only `Path::Direct` returns this error; `Path::Auto` takes the verbs path.
+/// match Receiver::new(&pd, &CqConfig::new(4096).path(DataPath::Direct)) {
+///     Ok(receiver) => assert_eq!(receiver.path(), DataPath::Direct),
+///     // Only `DataPath::Direct` returns this error; `DataPath::Auto` takes the verbs path.
 ///     Err(Error::NotDirect { reason, .. }) => println!("{reason}"),
 ///     Err(other) => return Err(other.into()),
 /// }

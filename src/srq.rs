@@ -2,6 +2,7 @@
 
 use rdma_core_sys as sys;
 
+use crate::attributes::DeviceAttr;
 use crate::error::{Error, Result};
 use crate::memory::DeferredFree;
 use crate::pd::ProtectionDomain;
@@ -72,11 +73,9 @@ impl SrqConfig {
     }
 
     /// Checks the sizes against the limits of the device.
-    pub(crate) fn check(&self, attr: &sys::ibv_device_attr) -> Result<()> {
-        let max_wr = attr.max_srq_wr.max(0) as u64;
-        let max_sge = attr.max_srq_sge.max(0) as u64;
-        Error::check_range("max_wr of the SRQ", self.max_wr.into(), 1, max_wr)?;
-        Error::check_range("max_sge of the SRQ", self.max_sge.into(), 1, max_sge)
+    pub(crate) fn check(&self, attr: &DeviceAttr) -> Result<()> {
+        Error::check_range("max_wr of the SRQ", self.max_wr.into(), 1, attr.max_srq_wr.into())?;
+        Error::check_range("max_sge of the SRQ", self.max_sge.into(), 1, attr.max_srq_sge.into())
     }
 }
 

@@ -60,7 +60,7 @@ statuses! {
     /// The responder rejected the message as invalid, for example because it is longer than the receive.
     REM_INV_REQ_ERR = IBV_WC_REM_INV_REQ_ERR,
     /// A protection error at the responder: a wrong key, range or permission. Both queue pairs have failed; the
-    /// responder gets [`AsyncEvent::QpAccessError`](crate::AsyncEvent::QpAccessError).
+    /// responder gets [`DeviceEvent::QpAccessError`](crate::DeviceEvent::QpAccessError).
     REM_ACCESS_ERR = IBV_WC_REM_ACCESS_ERR,
     /// The responder could not complete the operation.
     REM_OP_ERR = IBV_WC_REM_OP_ERR,

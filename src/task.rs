@@ -9,10 +9,10 @@ use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
 
-use crate::async_event::AsyncEvent;
 use crate::cq::{CompletionChannel, Completions};
+use crate::device_event::DeviceEvent;
 use crate::error::{Error, Result};
-use crate::events::AsyncEvents;
+use crate::events::DeviceEvents;
 use crate::poll::{self, Readiness};
 use crate::tags::{TagEvent, TagMatchingSrq};
 
@@ -141,7 +141,7 @@ impl Stream for Async<TagMatchingSrq> {
             match self.inner.arm() {
                 Err(error) => return Poll::Ready(Some(Err(error))),
                 Ok(true) => {
-                    if let Some(event) = self.inner.poll() {
+                    if let Some(event) = self.inner.next() {
                         return Poll::Ready(Some(Ok(event)));
                     }
                 }
@@ -178,7 +178,7 @@ fn failed(channel: &CompletionChannel, error: io::Error) -> Error {
 #[derive(Debug)]
 pub struct EventStream {
     readiness: Readiness,
-    events: AsyncEvents,
+    events: DeviceEvents,
 }
 
 impl EventStream {
@@ -189,7 +189,7 @@ impl EventStream {
     ///
     /// # Panics
     /// Outside of a runtime of tokio, or in one without I/O.
-    pub fn new(events: AsyncEvents) -> Result<Self> {
+    pub fn new(events: DeviceEvents) -> Result<Self> {
         let made = events.as_fd().try_clone_to_owned().and_then(Readiness::new);
         Ok(Self {
             readiness: made.map_err(|error| Error::verbs("epoll_create1", events.context().name(), error))?,
@@ -199,7 +199,7 @@ impl EventStream {
 }
 
 impl Stream for EventStream {
-    type Item = Result<AsyncEvent>;
+    type Item = Result<DeviceEvent>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {

@@ -18,8 +18,8 @@ assert_impl_all!(SharedPoster: Send, Sync);
 assert_impl_all!(OpaqueMemory: Send, Sync);
 assert_impl_all!(OpaquePool: Send, Sync);
 assert_impl_all!(OpaqueBuffer: Send, Sync);
-assert_impl_all!(RemoteMemory: Send);
-assert_impl_all!(AsyncEvents: Send);
+assert_impl_all!(MemoryRegion: Send);
+assert_impl_all!(DeviceEvents: Send);
 
 // Values with one owner at a time.
 assert_impl_all!(Receiver: Send);
@@ -34,7 +34,7 @@ assert_not_impl_any!(Batch<'static>: Sync);
 assert_not_impl_any!(Message<'static>: Send, Sync);
 
 // Plain values, configurations, and what a call gives back.
-assert_impl_all!(AsyncEvent: Send, Sync);
+assert_impl_all!(DeviceEvent: Send, Sync);
 assert_impl_all!(Clock: Send, Sync);
 assert_impl_all!(Timestamp: Send, Sync);
 assert_impl_all!(Gid: Send, Sync);
@@ -71,11 +71,11 @@ assert_impl_all!(Refused<tags::TaggedBuffer, tags::NotSentTagged>: Send, Sync, s
 #[cfg(feature = "rdmacm")]
 mod connection_manager {
     use super::*;
-    use crate::rdmacm::{Connection, Listener, Request, Route};
+    use crate::rdmacm::{ConnectRequest, Connection, Listener, Route};
 
     assert_impl_all!(Connection: Send, Sync);
     assert_impl_all!(Listener: Send, Sync);
-    assert_impl_all!(Request: Send, Sync);
+    assert_impl_all!(ConnectRequest: Send, Sync);
     assert_impl_all!(Route: Send, Sync);
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use doorbell::frames::{Flow, FlowRule, FrameConfig, FrameReceiver};
-use doorbell::{BufferPool, CqConfig, Path, PoolConfig, Sender};
+use doorbell::{BufferPool, CqConfig, DataPath, PoolConfig, Sender};
 use rdma_core_sys::*;
 use soft_mlx5::Device;
 
@@ -43,9 +43,10 @@ impl Feed {
     fn new(world: &World, mac: [u8; 6], addresses: u64) -> Self {
         let context = doorbell::open(world.device.name());
         let pd = context.and_then(|context| context.alloc_pd()).expect("a domain");
-        let with = CqConfig::new(4096).path(Path::Direct);
+        let with = CqConfig::new(4096).path(DataPath::Direct);
         let mut sender = Sender::new(&pd, &with).expect("a sender");
-        let config = FrameConfig::new().plain(4, BUFFER).cq(CqConfig::new(1).path(Path::Direct)).sends(2 * BURST);
+        let config =
+            FrameConfig::new().plain(4, BUFFER).cq(CqConfig::new(1).path(DataPath::Direct)).max_send_wr(2 * BURST);
         let queue = FrameReceiver::with_sender(&pd, &config, &mut sender).expect("a queue pair");
         let pool = BufferPool::new(&pd, &PoolConfig::new(BURST, BUFFER)).expect("a pool");
         Self { device: Arc::clone(&world.device), sender, queue, pool, mac, addresses, sent: 0 }
@@ -95,7 +96,7 @@ pub(crate) fn fresh_mac() -> [u8; 6] {
 
 /// doorbell's receiver and its rule.
 pub fn receiver(world: &World, shape: Shape, striding: bool) -> (FrameReceiver, FlowRule, Feed) {
-    let config = FrameConfig::new().cq(CqConfig::new(1).path(Path::Direct));
+    let config = FrameConfig::new().cq(CqConfig::new(1).path(DataPath::Direct));
     let config = match striding {
         true => config.striding(WQES, STRIDES, STRIDE),
         false => config.plain(shape.slots, BUFFER),

@@ -7,7 +7,7 @@ use std::mem::{ManuallyDrop, offset_of};
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
 
-use doorbell::{AddressHandle, CqConfig, Path, QpConfig, QueuePair, Receiver, RqConfig, Sender};
+use doorbell::{AddressHandle, CqConfig, DataPath, QpConfig, QueuePair, Receiver, RqConfig, Sender};
 use mlx5_ring::cq;
 use mlx5_wire::cqe::{self, Cqe64, CqeFormat};
 use mlx5_wire::datagram::DatagramSegment;
@@ -52,10 +52,10 @@ impl Objects {
         let config = if request == Request::Datagram { QpConfig::ud(QKEY) } else { QpConfig::rc() };
         let inline = if request == Request::Inline { INLINE as u32 } else { 0 };
         let sends = shape.slots / shape.qps;
-        let config = config.sends(sends).max_inline(inline);
-        let receiver = CqConfig::new(8 * shape.qps).path(Path::Direct);
+        let config = config.max_send_wr(sends).max_inline(inline);
+        let receiver = CqConfig::new(8 * shape.qps).path(DataPath::Direct);
         let mut receiver = Receiver::new(&world.pd, &receiver).expect("a receiver");
-        let sender = CqConfig::new(2 * cq_capacity).path(Path::Direct);
+        let sender = CqConfig::new(2 * cq_capacity).path(DataPath::Direct);
         let mut sender = Sender::new(&world.pd, &sender).expect("a sender");
         let mut made_by_doorbell: Vec<_> = (0..shape.qps)
             .map(|_| {

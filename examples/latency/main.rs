@@ -25,7 +25,7 @@ use std::time::Instant;
 use std::{fs, mem};
 
 use clap::{Parser, value_parser};
-use doorbell::{Context, Path};
+use doorbell::{Context, DataPath};
 use hdrhistogram::Histogram;
 use plot::Curve;
 use side::Side;
@@ -48,7 +48,7 @@ struct Args {
     device: Option<String>,
     /// Measure one way to drive the queues: auto, direct or verbs [default: direct beside verbs, where both work]
     #[arg(long)]
-    path: Option<Path>,
+    path: Option<DataPath>,
     /// Bytes of a message (of the client; the server does as it does)
     #[arg(short, long, default_value_t = 64, value_parser = value_parser!(u32).range(1..=1 << 20))]
     size: u32,
@@ -140,10 +140,10 @@ fn run(args: &Args) -> Result<()> {
 }
 
 /// The ways that are measured.
-fn paths(args: &Args, context: &Context) -> Vec<Path> {
+fn paths(args: &Args, context: &Context) -> Vec<DataPath> {
     match (args.path, context.auto_path().0) {
         (Some(path), _) => vec![path],
-        (None, Path::Direct) => vec![Path::Direct, Path::Verbs],
+        (None, DataPath::Direct) => vec![DataPath::Direct, DataPath::Verbs],
         (None, other) => vec![other],
     }
 }
@@ -204,7 +204,7 @@ fn measure(args: &Args, context: &Context, sides: &mut [Side], far: &mut [Side])
     }
     row("max", &Histogram::max);
     if let Some(file) = &args.svg {
-        let library = if context.auto_path().0 == Path::Direct { "libmlx5" } else { "libibverbs" };
+        let library = if context.auto_path().0 == DataPath::Direct { "libmlx5" } else { "libibverbs" };
         let curve = |(side, histogram): (&Side, _)| Curve { name: side.name(library), histogram };
         let curves: Vec<_> = sides.iter().zip(&histograms).map(curve).collect();
         let svg = plot::svg(&curves, &title, "half of the round trip");

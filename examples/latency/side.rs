@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    Buffer, BufferPool, Completions, Context, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig,
+    Buffer, BufferPool, Completions, Context, CqConfig, DataPath, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig,
     Sender, SqId,
 };
 
@@ -32,7 +32,7 @@ pub struct Side {
 }
 
 impl Side {
-    pub fn new(context: &Context, path: Path, size: u32, events: bool) -> Result<Self> {
+    pub fn new(context: &Context, path: DataPath, size: u32, events: bool) -> Result<Self> {
         let pd = context.alloc_pd()?;
         let pool = BufferPool::new(&pd, &PoolConfig::new(RECEIVES + 1, size))?;
         let mut buffer = pool.take().ok_or("the pool is too small")?;
@@ -40,7 +40,7 @@ impl Side {
 
         let mut receiver = Receiver::new(&pd, &CqConfig::new(RECEIVES).path(path))?;
         let mut sender = Sender::new(&pd, &CqConfig::new(256).path(path))?;
-        let config = QpConfig::rc().sends(64).max_inline(INLINE as u32);
+        let config = QpConfig::rc().max_send_wr(64).max_inline(INLINE as u32);
         let qp =
             QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(RECEIVES)).send(&mut sender).build()?;
         let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
@@ -60,14 +60,14 @@ impl Side {
         Ok(far.qp.connect(&near)?)
     }
 
-    pub fn path(&self) -> Path {
+    pub fn path(&self) -> DataPath {
         self.receiver.path()
     }
 
     /// Names what drives the queues; `library` is the one that the verbs path calls.
     pub fn name(&self, library: &str) -> String {
         match self.path() {
-            Path::Direct => "doorbell, direct path".into(),
+            DataPath::Direct => "doorbell, direct path".into(),
             path => format!("{library}, through the {path} path"),
         }
     }

@@ -62,7 +62,7 @@ pub fn run(args: &Args, plain: bool, join_on: Option<Ipv4Addr>, svg: Option<&Pat
     };
     let config = config.cq(CqConfig::new(1).timestamps(Timestamps::Ticks).path(args.path));
     let mut receiver = FrameReceiver::new(&pd, &config)?;
-    let tagged = receiver.path() == doorbell::Path::Direct;
+    let tagged = receiver.path() == doorbell::DataPath::Direct;
     let mut rules = Vec::new();
     for (feed, group) in GROUPS.into_iter().enumerate() {
         let mut flow = Flow::udp(group, PORT);

@@ -21,8 +21,8 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 
 use doorbell::{
-    Buffer, BufferPool, Completions, CqConfig, Mtu, Path, PoolConfig, Posting, ProtectionDomain, QpConfig, QueuePair,
-    Receiver, Refused, RemoteAccess, RemoteMemory, RemoteRegion, RqConfig, Sender, SqId,
+    Buffer, BufferPool, Completions, CqConfig, DataPath, MemoryRegion, Mtu, PoolConfig, Posting, ProtectionDomain,
+    QpConfig, QueuePair, Receiver, Refused, RemoteAccess, RemoteRegion, RqConfig, Sender, SqId,
 };
 
 use slot::{SLOT, content};
@@ -38,10 +38,10 @@ const SLOTS: usize = 8;
 const COUNTER: usize = SLOTS * SLOT;
 
 fn main() -> Result<()> {
-    let path = std::env::args().nth(1).map_or(Ok(Path::Auto), |path| path.parse())?;
+    let path = std::env::args().nth(1).map_or(Ok(DataPath::Auto), |path| path.parse())?;
     let pd = &doorbell::devices()?.first().ok_or("there is no RDMA device")?.open()?.alloc_pd()?;
     let access = RemoteAccess::READ | RemoteAccess::WRITE | RemoteAccess::ATOMIC;
-    let mut table = RemoteMemory::with_access(pd, COUNTER + 8, access)?;
+    let mut table = MemoryRegion::with_access(pd, COUNTER + 8, access)?;
     for key in 0..SLOTS {
         table.write(key * SLOT + 8, &content(key, 0));
     }
@@ -95,11 +95,11 @@ struct Client {
 }
 
 impl Client {
-    fn connect(pd: &ProtectionDomain, path: Path, mut stream: UnixStream) -> Result<Self> {
+    fn connect(pd: &ProtectionDomain, path: DataPath, mut stream: UnixStream) -> Result<Self> {
         // It receives nothing, but a queue pair belongs to a receiver.
         let mut receiver = Receiver::new(pd, &CqConfig::new(4096).path(path))?;
         let mut sender = Sender::new(pd, &CqConfig::new(64).path(path))?;
-        let config = QpConfig::rc().sends(4).max_inline(8).mtu(Mtu::Mtu1024);
+        let config = QpConfig::rc().max_send_wr(4).max_inline(8).mtu(Mtu::Mtu1024);
         let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build()?;
         let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
         qp.connect_over(&mut stream)?;

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, value_parser};
 use doorbell::{
-    Buffer, BufferPool, Completions, CqConfig, Mtu, Path, PoolConfig, QpConfig, QueuePair, Receiver, Sender, SrqConfig,
-    SrqId,
+    Buffer, BufferPool, Completions, CqConfig, DataPath, Mtu, PoolConfig, QpConfig, QueuePair, Receiver, Sender,
+    SrqConfig, SrqId,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -42,7 +42,7 @@ struct Args {
     /// Bytes of a message
     #[arg(short, long, default_value_t = 4096, value_parser = value_parser!(u32).range(1..))]
     size: u32,
-    /// Path MTU: 256, 512, 1024, 2048 or 4096
+    /// DataPath MTU: 256, 512, 1024, 2048 or 4096
     #[arg(short, long, default_value = "1024", value_parser = mtu)]
     mtu: Mtu,
     /// Queue pairs
@@ -70,8 +70,8 @@ struct Args {
     #[arg(short, long)]
     chk: bool,
     /// How the queues are driven: auto, direct or verbs (not an option of ibv_srq_pingpong)
-    #[arg(long, default_value_t = Path::Auto)]
-    path: Path,
+    #[arg(long, default_value_t = DataPath::Auto)]
+    path: DataPath,
     /// The server; without it this is the server
     host: Option<String>,
 }
@@ -141,7 +141,7 @@ impl<'a> PingPong<'a> {
         let mut receiver = Receiver::new(&pd, &config)?;
         let srq = receiver.create_srq(&SrqConfig::new(args.rx_depth))?;
 
-        let mut config = QpConfig::rc().sends(1).port(args.ib_port).mtu(args.mtu);
+        let mut config = QpConfig::rc().max_send_wr(1).port(args.ib_port).mtu(args.mtu);
         config = config.service_level(args.sl);
         if let Some(index) = args.gid_idx {
             config = config.gid_index(index);

@@ -32,7 +32,7 @@ pub fn run(args: &Args, host: &str, ticks: u64) -> Result<()> {
     let pd = device::open(args.device.as_deref())?.alloc_pd()?;
     let cq = CqConfig::new(64).path(args.path);
     let mut sender = Sender::new(&pd, &cq)?;
-    let config = FrameConfig::new().plain(64, FRAME).sends(16).max_inline(FRAME).cq(cq);
+    let config = FrameConfig::new().plain(64, FRAME).max_send_wr(16).max_inline(FRAME).cq(cq);
     let frames = FrameReceiver::with_sender(&pd, &config, &mut sender)?;
     let _rule = frames.attach(&Flow::mac(EXCHANGE.0))?;
     let mut stream = stream::connect(host, args.port)?;

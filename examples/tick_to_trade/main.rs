@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use doorbell::Path;
+use doorbell::DataPath;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -42,8 +42,8 @@ struct Args {
     #[arg(long, global = true)]
     device: Option<String>,
     /// How the queues are driven: auto, direct or verbs
-    #[arg(long, global = true, default_value_t = Path::Auto)]
-    path: Path,
+    #[arg(long, global = true, default_value_t = DataPath::Auto)]
+    path: DataPath,
     /// TCP port by which the two find each other
     #[arg(short, long, global = true, default_value_t = 18515)]
     port: u16,

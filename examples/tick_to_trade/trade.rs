@@ -40,11 +40,11 @@ pub fn run(args: &Args, rc: bool, svg: Option<&Path>) -> Result<()> {
     let config = FrameConfig::new().plain(1024, FRAME).cq(cq);
     let mut connection = None;
     let (mut frames, mut orders) = if rc {
-        let config_of_orders = QpConfig::rc().sends(16).max_inline(BYTES as u32);
+        let config_of_orders = QpConfig::rc().max_send_wr(16).max_inline(BYTES as u32);
         connection = Some(QueuePair::builder(&config_of_orders).send(&mut sender).build()?);
         (FrameReceiver::new(&pd, &config)?, Orders::Connection)
     } else {
-        let config = config.sends(16).max_inline(FRAME);
+        let config = config.max_send_wr(16).max_inline(FRAME);
         (FrameReceiver::with_sender(&pd, &config, &mut sender)?, Orders::Frames(wire::orders()))
     };
     let _rule = frames.attach(&Flow::udp(GROUP, PRICES))?;

@@ -23,7 +23,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::{Parser, value_parser};
-use doorbell::Path;
+use doorbell::DataPath;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -43,8 +43,8 @@ struct Args {
     #[arg(long)]
     device: Option<String>,
     /// How the queues are driven: auto, direct or verbs
-    #[arg(long, default_value_t = Path::Auto)]
-    path: Path,
+    #[arg(long, default_value_t = DataPath::Auto)]
+    path: DataPath,
     /// Be so many clients, instead of the server
     #[arg(long, value_parser = value_parser!(u32).range(1..=1000))]
     clients: Option<u32>,

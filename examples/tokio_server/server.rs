@@ -129,7 +129,7 @@ impl Server {
     /// Makes the queue pair of a new client.
     fn take(&mut self) -> Result<QueuePair> {
         // A client that was killed is given up after 4 tries of 4 ms.
-        let config = QpConfig::rc().sends(WINDOW).timeout(10).retry_cnt(3);
+        let config = QpConfig::rc().max_send_wr(WINDOW).timeout(10).retry_cnt(3);
         let qp = QueuePair::builder(&config).receive(&mut self.receiver, self.srq).send(&mut self.sender).build()?;
         let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
         self.clients.insert(qp.qp_num(), Client { queue, answered: 0, replies: VecDeque::new() });

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rdma_core_sys as sys;
 
 use super::Context;
-use crate::async_event::AsyncEvent;
+use crate::device_event::DeviceEvent;
 use crate::error::{Error, Result};
 use crate::poll;
 use crate::trace::trace_event;
@@ -39,7 +39,7 @@ pub(crate) struct EventFile {
 
 struct State {
     /// Events that were read, for the program's reader.
-    waiting: VecDeque<AsyncEvent>,
+    waiting: VecDeque<DeviceEvent>,
     /// Queue pairs on SRQs, by number; whether each has reported its last WQE since it was in ERROR.
     last_wqe: BTreeMap<u32, bool>,
     /// Readable while events wait: another thread may have read what made the file readable.
@@ -105,7 +105,7 @@ impl EventFile {
     }
 
     /// The next event for the program, if there is one.
-    pub(crate) fn next(&self, context: &Context) -> Result<Option<AsyncEvent>> {
+    pub(crate) fn next(&self, context: &Context) -> Result<Option<DeviceEvent>> {
         let mut state = self.lock();
         let next = match state.waiting.pop_front() {
             Some(event) => Some(event),
@@ -190,12 +190,12 @@ impl State {
         if let Some(known) = self.last_wqe.get_mut(&qp_num) {
             *known = reported;
         }
-        self.waiting.retain(|event| *event != AsyncEvent::LastWqeReached { qp_num });
+        self.waiting.retain(|event| *event != DeviceEvent::LastWqeReached { qp_num });
         self.notify();
     }
 
     /// Reads one event, if there is one.
-    fn read(&mut self, context: &Context) -> Result<Option<AsyncEvent>> {
+    fn read(&mut self, context: &Context) -> Result<Option<DeviceEvent>> {
         let device = context.name();
         if self.ended {
             return Ok(None);
@@ -217,11 +217,11 @@ impl State {
             return Err(Error::last_os("ibv_get_async_event", device));
         }
         // SAFETY: taken just now.
-        let found = unsafe { AsyncEvent::new(&event) };
+        let found = unsafe { DeviceEvent::new(&event) };
         // SAFETY: acknowledged once; the object may be destroyed from now on.
         unsafe { sys::ibv_ack_async_event(&mut event) };
-        self.fatal |= found == AsyncEvent::DeviceFatal;
-        if let AsyncEvent::LastWqeReached { qp_num } = found {
+        self.fatal |= found == DeviceEvent::DeviceFatal;
+        if let DeviceEvent::LastWqeReached { qp_num } = found {
             (self.reports, self.silent) = (true, false);
             if let Some(reported) = self.last_wqe.get_mut(&qp_num) {
                 *reported = true;

@@ -13,9 +13,10 @@ use std::time::Instant;
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
+use crate::attributes::{DeviceAttr, PortAttr};
 use crate::error::{Error, Result};
 use crate::owner::{Owner, warn_leak};
-use crate::path::{NotDirect, Path};
+use crate::path::{DataPath, NotDirect};
 use crate::trace::trace_event;
 
 pub(crate) use event_file::{Patience, wait};
@@ -48,7 +49,8 @@ pub struct Context(Arc<Inner>);
 struct Inner {
     context: *mut sys::ibv_context,
     name: String,
-    attr: sys::ibv_device_attr,
+    attr: DeviceAttr,
+    firmware: String,
     direct: Result<&'static Mlx5dv, NotDirect>,
     owner: Owner,
     closes: bool,
@@ -110,10 +112,14 @@ impl Context {
     /// `context` stays open for as long as the value and everything made from it exist; with `closes`, no other code
     /// closes it.
     unsafe fn adopt(context: *mut sys::ibv_context, name: &str, closes: bool) -> Result<Self> {
+        let mut attr = sys::ibv_device_attr::default();
+        // SAFETY: an open context and a writable structure.
+        let errno = unsafe { sys::ibv_query_device(context, &mut attr) };
         let mut inner = Inner {
             context,
             name: name.to_owned(),
-            attr: sys::ibv_device_attr::default(),
+            attr: DeviceAttr::new(&attr),
+            firmware: text(&attr.fw_ver),
             direct: Err(NotDirect::NotMlx5),
             owner: Owner::this_process(),
             closes,
@@ -125,14 +131,12 @@ impl Context {
         if inner.first.is_null() {
             return Err(Error::last_os("ibv_create_comp_channel", name));
         }
-        // SAFETY: an open context and a writable structure.
-        let errno = unsafe { sys::ibv_query_device(context, &mut inner.attr) };
         if errno != 0 {
             return Err(Error::returned("ibv_query_device", name, errno));
         }
         // SAFETY: an open context.
         inner.direct = unsafe { find_mlx5dv((*context).device, &inner.attr) };
-        trace_event!(device = name, firmware = text(&inner.attr.fw_ver), "device opened");
+        trace_event!(device = name, firmware = inner.firmware, "device opened");
         Ok(Self(Arc::new(inner)))
     }
 
@@ -146,11 +150,10 @@ impl Context {
     /// ```
     /// # let _device = doorbell_doc::device();
     /// let context = doorbell::open("mlx5_0")?;
-    /// let receives = context.attr().max_srq_wr as u32;
-    /// println!("SRQs of up to {receives} receives");
+    /// println!("SRQs of up to {} receives", context.attr().max_srq_wr);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn attr(&self) -> &sys::ibv_device_attr {
+    pub fn attr(&self) -> &DeviceAttr {
         &self.0.attr
     }
 
@@ -187,14 +190,14 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::Verbs`] when there is no such port.
-    pub fn query_port(&self, port: u8) -> Result<sys::ibv_port_attr> {
+    pub fn query_port(&self, port: u8) -> Result<PortAttr> {
         let mut attr = sys::ibv_port_attr::default();
         // SAFETY: an open context and a writable structure.
         let errno = unsafe { sys::ibv_query_port(self.0.context, port, &mut attr) };
         if errno != 0 {
             return Err(Error::returned("ibv_query_port", self.name(), errno));
         }
-        Ok(attr)
+        Ok(PortAttr::new(&attr))
     }
 
     /// Returns a GID of a port in network byte order (`ibv_query_gid(3)`).
@@ -211,7 +214,7 @@ impl Context {
 
     /// Returns the version of the firmware as the device reports it, or an empty string.
     pub fn firmware(&self) -> String {
-        text(&self.0.attr.fw_ver)
+        self.0.firmware.clone()
     }
 
     /// Returns the directory of the device in sysfs, for example `/sys/class/infiniband/mlx5_0`.
@@ -221,7 +224,7 @@ impl Context {
         PathBuf::from(text(path))
     }
 
-    /// Returns the path that [`Path::Auto`] selects now, and the reason if it is not the direct path.
+    /// Returns the path that [`DataPath::Auto`] selects now, and the reason if it is not the direct path.
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
@@ -231,30 +234,30 @@ impl Context {
     /// }
     /// # Ok::<(), doorbell::Error>(())
     /// ```
-    pub fn auto_path(&self) -> (Path, Option<NotDirect>) {
+    pub fn auto_path(&self) -> (DataPath, Option<NotDirect>) {
         match self.direct() {
-            Ok(_) => (Path::Direct, None),
-            Err(reason) => (Path::Verbs, Some(reason)),
+            Ok(_) => (DataPath::Direct, None),
+            Err(reason) => (DataPath::Verbs, Some(reason)),
         }
     }
 
     /// Decides for a new object: libmlx5's functions for the direct path, `None` for verbs.
-    pub(crate) fn choose(&self, path: Path) -> Result<Option<&'static Mlx5dv>> {
+    pub(crate) fn choose(&self, path: DataPath) -> Result<Option<&'static Mlx5dv>> {
         let direct = match path {
-            Path::Verbs => {
-                trace_event!(device = self.name(), path = %Path::Verbs, asked = %path, "path chosen");
+            DataPath::Verbs => {
+                trace_event!(device = self.name(), path = %DataPath::Verbs, asked = %path, "path chosen");
                 return Ok(None);
             }
-            Path::Auto | Path::Direct => self.direct(),
+            DataPath::Auto | DataPath::Direct => self.direct(),
         };
         match (direct, path) {
             (Ok(mlx5dv), _) => {
-                trace_event!(device = self.name(), path = %Path::Direct, asked = %path, "path chosen");
+                trace_event!(device = self.name(), path = %DataPath::Direct, asked = %path, "path chosen");
                 Ok(Some(mlx5dv))
             }
-            (Err(reason), Path::Direct) => Err(self.not_direct(reason)),
+            (Err(reason), DataPath::Direct) => Err(self.not_direct(reason)),
             (Err(_reason), _) => {
-                trace_event!(device = self.name(), path = %Path::Verbs, asked = %path, reason = %_reason, "path chosen");
+                trace_event!(device = self.name(), path = %DataPath::Verbs, asked = %path, reason = %_reason, "path chosen");
                 Ok(None)
             }
         }
@@ -352,7 +355,7 @@ fn is_set(name: &str) -> bool {
 
 /// # Safety
 /// `device` is alive.
-unsafe fn find_mlx5dv(device: *mut sys::ibv_device, attr: &sys::ibv_device_attr) -> Result<&'static Mlx5dv, NotDirect> {
+unsafe fn find_mlx5dv(device: *mut sys::ibv_device, attr: &DeviceAttr) -> Result<&'static Mlx5dv, NotDirect> {
     // libmlx5 drives no devices of other vendors.
     if attr.vendor_id != VENDOR_MELLANOX {
         return Err(NotDirect::NotMlx5);

@@ -5,7 +5,7 @@ use rdma_core_sys as sys;
 
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::path::Path;
+use crate::path::DataPath;
 
 /// Size, path and options of a completion queue.
 ///
@@ -21,9 +21,9 @@ use crate::path::Path;
 /// ```
 #[derive(Clone, Debug)]
 pub struct CqConfig {
-    pub(crate) capacity: u32,
+    pub(crate) cqe: u32,
     pub(crate) comp_vector: u32,
-    pub(crate) path: Path,
+    pub(crate) path: DataPath,
     pub(crate) timestamps: Timestamps,
     pub(crate) compression: Option<Compression>,
 }
@@ -103,18 +103,18 @@ impl Compression {
 }
 
 impl CqConfig {
-    /// Describes a CQ with room for `capacity` completions, without timestamps, on [`Path::Auto`].
+    /// Describes a CQ with room for `cqe` completions, without timestamps, on [`DataPath::Auto`].
     ///
     /// The CQ of a [`Receiver`](crate::Receiver) needs an entry for each receive that can be outstanding on all its
     /// queues together, that of a [`Sender`](crate::Sender) one for each request
     /// ([`Sender::capacity`](crate::Sender::capacity) of each queue). A CQ for frames or tags is made as large as its
-    /// queues need: there `capacity` is a minimum. An mlx5 device rounds up to a power of two: 501 become 512.
-    pub const fn new(capacity: u32) -> Self {
-        Self { capacity, comp_vector: 0, path: Path::Auto, timestamps: Timestamps::Off, compression: None }
+    /// queues need: there `cqe` is a minimum. An mlx5 device rounds up to a power of two: 501 become 512.
+    pub const fn new(cqe: u32) -> Self {
+        Self { cqe, comp_vector: 0, path: DataPath::Auto, timestamps: Timestamps::Off, compression: None }
     }
 
-    /// Sets the path of the CQ and its queues, [`Path::Auto`] by default.
-    pub const fn path(mut self, path: Path) -> Self {
+    /// Sets the path of the CQ and its queues, [`DataPath::Auto`] by default.
+    pub const fn path(mut self, path: DataPath) -> Self {
         self.path = path;
         self
     }
@@ -152,8 +152,8 @@ impl CqConfig {
     }
 
     pub(super) fn check(&self, context: &Context) -> Result<()> {
-        let max = context.attr().max_cqe.max(0) as u64;
-        Error::check_range("capacity of the CQ", self.capacity.into(), 1, max)?;
+        let max = context.attr().max_cqe.into();
+        Error::check_range("cqe of the CQ", self.cqe.into(), 1, max)?;
         let last = context.num_comp_vectors().saturating_sub(1);
         Error::check_range("comp_vector", self.comp_vector.into(), 0, last.into())
     }

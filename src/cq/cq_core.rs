@@ -12,7 +12,7 @@ use super::poller::Poller;
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::path::Path;
+use crate::path::DataPath;
 use crate::trace::trace_event;
 
 /// A CQ, its poller, and its channel.
@@ -68,10 +68,10 @@ impl CqCore {
         Ok(Self { poller: unsafe { Poller::new(&object, mlx5dv) }?, object })
     }
 
-    pub(crate) const fn path(&self) -> Path {
+    pub(crate) const fn path(&self) -> DataPath {
         match self.poller {
-            Poller::Direct(_) => Path::Direct,
-            Poller::Verbs(_) => Path::Verbs,
+            Poller::Direct(_) => DataPath::Direct,
+            Poller::Verbs(_) => DataPath::Verbs,
         }
     }
 
@@ -130,7 +130,7 @@ impl CqCore {
             });
         }
         let context = self.object.context();
-        let max = context.attr().max_cqe.max(0) as u64;
+        let max = context.attr().max_cqe.into();
         Error::check_range("entries", entries.into(), 1, max)?;
         let asked = to_ask_for(context, entries, true) as i32;
         // SAFETY: a live CQ, which this thread alone polls.

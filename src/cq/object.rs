@@ -35,7 +35,7 @@ pub(crate) struct Cq {
 /// many as it must hold: when a queue pair is reset or destroyed, libmlx5 (`__mlx5_cq_clean`) does not look at the last
 /// entry of a full CQ.
 pub(super) fn to_ask_for(context: &Context, entries: u32, through_verbs: bool) -> u32 {
-    let max = context.attr().max_cqe.max(1) as u32;
+    let max = context.attr().max_cqe.max(1);
     match context.mlx5dv() {
         Some(_) if through_verbs => entries.next_power_of_two().clamp(2, max.max(2)),
         Some(_) => (entries.next_power_of_two() - 1).max(1),
@@ -93,7 +93,7 @@ impl Cq {
                 cq => return Ok(made(cq?, Form::Extended(timestamps))),
             }
         }
-        let entries = to_ask_for(context, config.capacity, mlx5dv.is_none()) as i32;
+        let entries = to_ask_for(context, config.cqe, mlx5dv.is_none()) as i32;
         let vector = config.comp_vector as i32;
         // SAFETY: an open context and a channel of it; no user pointer.
         let cq = unsafe { sys::ibv_create_cq(context.as_raw(), entries, ptr::null_mut(), channel.as_raw(), vector) };
@@ -232,7 +232,7 @@ impl Cq {
         let is_mlx5 = self.context.mlx5dv().is_some() && (printed + 1).is_power_of_two();
         match (is_mlx5, self.through_verbs) {
             // The largest there is has no double.
-            (true, true) if self.destroys && printed < self.context.attr().max_cqe as u32 => printed.div_ceil(2),
+            (true, true) if self.destroys && printed < self.context.attr().max_cqe => printed.div_ceil(2),
             (true, false) => printed + 1,
             _ => printed,
         }
@@ -288,7 +288,7 @@ fn init(
     fields: u32,
 ) -> sys::ibv_cq_init_attr_ex {
     sys::ibv_cq_init_attr_ex {
-        cqe: to_ask_for(context, config.capacity, mlx5dv.is_none()),
+        cqe: to_ask_for(context, config.cqe, mlx5dv.is_none()),
         channel: channel.as_raw(),
         comp_vector: config.comp_vector,
         wc_flags: fields.into(),

@@ -4,12 +4,13 @@ use mlx5_ring::frames::{Shape, Strides};
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
+use crate::attributes::LinkLayer;
 use crate::caps::query_mlx5;
 use crate::context::Context;
 use crate::cq::CqConfig;
 use crate::error::{Error, Result};
 use crate::memory::HugePages;
-use crate::qp::{LINK_LAYER_ETHERNET, QpConfig};
+use crate::qp::QpConfig;
 
 /// Bytes of the shortest frame of Ethernet, without FCS.
 const MIN_FRAME: u64 = 60;
@@ -34,7 +35,7 @@ pub struct FrameConfig {
     pub(super) spare: u32,
     pub(super) pages: HugePages,
     pub(super) vlan_stripping: bool,
-    sends: Option<u32>,
+    max_send_wr: Option<u32>,
     max_inline: Option<u32>,
 }
 
@@ -50,7 +51,7 @@ impl FrameConfig {
             spare: 64,
             pages: HugePages::No,
             vlan_stripping: false,
-            sends: None,
+            max_send_wr: None,
             max_inline: None,
         }
     }
@@ -90,7 +91,7 @@ impl FrameConfig {
     }
 
     /// Sets path, completion vector and timestamps of the CQ. It is made as large as the queue needs, and at least as
-    /// large as the capacity of `config`, 1 by default. A striding queue needs the direct path. `Timestamps` set the
+    /// large as the `cqe` of `config`, 1 by default. A striding queue needs the direct path. `Timestamps` set the
     /// [timestamp](crate::frames::Frame::timestamp) of each frame.
     pub fn cq(mut self, config: CqConfig) -> Self {
         self.cq = config;
@@ -118,13 +119,13 @@ impl FrameConfig {
 
     /// Sets how many requests can be outstanding on the send queue of a receiver [with a
     /// sender](crate::frames::FrameReceiver::with_sender), 128 by default. A receiver without a sender refuses it.
-    pub const fn sends(mut self, max_wr: u32) -> Self {
-        self.sends = Some(max_wr);
+    pub const fn max_send_wr(mut self, max_wr: u32) -> Self {
+        self.max_send_wr = Some(max_wr);
         self
     }
 
-    /// Sets how many bytes of a frame a request can copy into its WQE, 0 by default. As [`sends`](Self::sends), only
-    /// with a sender.
+    /// Sets how many bytes of a frame a request can copy into its WQE, 0 by default. As
+    /// [`max_send_wr`](Self::max_send_wr), only with a sender.
     pub const fn max_inline(mut self, bytes: u32) -> Self {
         self.max_inline = Some(bytes);
         self
@@ -132,7 +133,7 @@ impl FrameConfig {
 
     /// Returns this configuration of a queue pair with the size of a send queue.
     pub(super) fn send_side(&self, config: QpConfig) -> QpConfig {
-        config.sends(self.sends.unwrap_or(128)).max_inline(self.max_inline.unwrap_or(0))
+        config.max_send_wr(self.max_send_wr.unwrap_or(128)).max_inline(self.max_inline.unwrap_or(0))
     }
 
     /// Refuses the size of a send queue.
@@ -140,7 +141,7 @@ impl FrameConfig {
         let refused =
             |operation| Err(Error::Unsupported { operation, when: "without a sender: use FrameReceiver::with_sender" });
         match self {
-            Self { sends: Some(_), .. } => refused("FrameConfig::sends"),
+            Self { max_send_wr: Some(_), .. } => refused("FrameConfig::max_send_wr"),
             Self { max_inline: Some(_), .. } => refused("FrameConfig::max_inline"),
             _ => Ok(()),
         }
@@ -149,7 +150,7 @@ impl FrameConfig {
     /// Returns the configuration of the CQ.
     pub(super) fn cq_config(&self) -> CqConfig {
         let needed = self.wqes.saturating_mul(self.shape.completions());
-        CqConfig { capacity: self.cq.capacity.max(needed), ..self.cq.clone() }
+        CqConfig { cqe: self.cq.cqe.max(needed), ..self.cq.clone() }
     }
 
     /// Checks what can be checked against the device before anything is made.
@@ -157,7 +158,7 @@ impl FrameConfig {
         let (attr, verbs) = (context.attr(), mlx5dv.is_none());
         self.cq.uncompressed("for a FrameReceiver")?;
         Error::check_range("port", self.port.into(), 1, attr.phys_port_cnt.into())?;
-        if context.query_port(self.port)?.link_layer != LINK_LAYER_ETHERNET {
+        if context.query_port(self.port)?.link_layer != LinkLayer::Ethernet {
             return Err(Error::Unsupported {
                 operation: "FrameReceiver",
                 when: "on an InfiniBand port: use an Ethernet port, which is `--link roce` on soft-mlx5",
@@ -169,7 +170,7 @@ impl FrameConfig {
         if let Shape::Plain(bytes) = self.shape {
             Error::check_range("bytes of a frame", bytes.into(), MIN_FRAME, i32::MAX as u64)?;
         }
-        let max_wr = attr.max_qp_wr.max(0) as u64;
+        let max_wr = u64::from(attr.max_qp_wr);
         let what = "number of buffers";
         Error::check_power_of_two(what, self.wqes, 4, max_wr.min(1 << 15))?;
         let refused = |operation, when| Err(Error::Unsupported { operation, when });

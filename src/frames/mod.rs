@@ -55,7 +55,7 @@ use crate::cq::{CompletionChannel, Completions, CqCore, Poller, Timestamps, Wait
 use crate::error::{Error, Result};
 use crate::ids::SqId;
 use crate::mlx5::{self, layout_error};
-use crate::path::{NotDirect, Path};
+use crate::path::{DataPath, NotDirect};
 use crate::pd::ProtectionDomain;
 use crate::qp::{QpConfig, QueuePair, ReceiveSide, SendSide};
 use crate::receiver::MOST_UPKEEP;
@@ -288,7 +288,7 @@ impl FrameReceiver {
             Owner::Raw(qp) => Target::Raw(qp.object()),
             Owner::Wq(_, hash) => Target::Hash(Arc::clone(hash)),
         };
-        FlowRule::create(&self.pd, target, flow, self.port, self.path() == Path::Verbs)
+        FlowRule::create(&self.pd, target, flow, self.port, self.path() == DataPath::Verbs)
     }
 
     /// Returns the send queue, or `None` if the receiver was created without a sender.
@@ -315,8 +315,8 @@ impl FrameReceiver {
         }
     }
 
-    /// Returns the path of the queue: [`Path::Direct`] or [`Path::Verbs`].
-    pub const fn path(&self) -> Path {
+    /// Returns the path of the queue: [`DataPath::Direct`] or [`DataPath::Verbs`].
+    pub const fn path(&self) -> DataPath {
         self.cq.path()
     }
 

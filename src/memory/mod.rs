@@ -21,7 +21,7 @@ pub use opaque::OpaqueMemory;
 pub use opaque_pool::{OpaqueBuffer, OpaquePool};
 pub use pool::BufferPool;
 pub use region::{RemoteAccess, RemoteRegion};
-pub use remote::RemoteMemory;
+pub use remote::MemoryRegion;
 
 pub(crate) use deferred_free::DeferredFree;
 pub(crate) use inner::{Bound, Pool};

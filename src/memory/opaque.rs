@@ -124,7 +124,7 @@ impl OpaqueMemory {
     /// # Safety
     /// Until `keep` is dropped, `len` bytes at `addr` belong to the device: they stay allocated at that address, no
     /// Rust reference to them exists in this process, and the program's own kernels or copies access only buffers that
-    /// the program owns at that time, and memory that it shares with peers as [`RemoteMemory`](crate::RemoteMemory) is
+    /// the program owns at that time, and memory that it shares with peers as [`MemoryRegion`](crate::MemoryRegion) is
     /// shared.
     pub unsafe fn unreadable<K: Send + 'static>(
         pd: &ProtectionDomain,

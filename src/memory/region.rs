@@ -9,7 +9,7 @@ use rdma_core_sys as sys;
 use crate::error::{Error, Result};
 
 bitflags! {
-    /// The operations that peers may perform on [`RemoteMemory`](crate::RemoteMemory) and
+    /// The operations that peers may perform on [`MemoryRegion`](crate::MemoryRegion) and
     /// [`OpaqueMemory`](crate::opaque::OpaqueMemory), and how the device orders its stores to it.
     ///
     /// ```
@@ -35,7 +35,7 @@ bitflags! {
 }
 
 /// Address, length and key of memory at a peer. The peer creates it with
-/// [`RemoteMemory::region`](crate::RemoteMemory::region) and sends it to this side.
+/// [`MemoryRegion::region`](crate::MemoryRegion::region) and sends it to this side.
 ///
 /// Requests stay within its bounds. If the peer has freed the memory, its device refuses the request, and the request
 /// fails.

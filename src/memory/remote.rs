@@ -23,14 +23,14 @@ use crate::trace::trace_event;
 /// ```
 /// # let _device = doorbell_doc::device();
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-/// let memory = doorbell::RemoteMemory::new(&pd, 4096)?;
+/// let memory = doorbell::MemoryRegion::new(&pd, 4096)?;
 /// println!("tell the peer: {:?}", memory.region());
 /// let mut header = [0; 16];
 /// memory.read(0, &mut header);
 /// assert_eq!(header, [0; 16]);
 /// # Ok::<(), doorbell::Error>(())
 /// ```
-pub struct RemoteMemory {
+pub struct MemoryRegion {
     memory: ManuallyDrop<Mapping>,
     len: usize,
     mr: *mut sys::ibv_mr,
@@ -38,9 +38,9 @@ pub struct RemoteMemory {
 }
 
 // SAFETY: the region's handle is read, and used to free it; the memory is accessed by volatile copies.
-unsafe impl Send for RemoteMemory {}
+unsafe impl Send for MemoryRegion {}
 
-impl RemoteMemory {
+impl MemoryRegion {
     /// Allocates and registers `len` zeroed bytes that peers can write.
     ///
     /// # Errors
@@ -53,10 +53,10 @@ impl RemoteMemory {
     ///
     /// ```
     /// # let _device = doorbell_doc::device();
-    /// use doorbell::{RemoteAccess, RemoteMemory};
+    /// use doorbell::{RemoteAccess, MemoryRegion};
     ///
     /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// let mut table = RemoteMemory::with_access(&pd, 4096, RemoteAccess::READ)?;
+    /// let mut table = MemoryRegion::with_access(&pd, 4096, RemoteAccess::READ)?;
     /// table.write(0, b"for all to read");
     /// println!("tell the peers: {:?}", table.region().to_bytes());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -66,7 +66,7 @@ impl RemoteMemory {
     /// The errors of [`new`](Self::new).
     pub fn with_access(pd: &ProtectionDomain, len: usize, access: RemoteAccess) -> Result<Self> {
         let max = pd.context().attr().max_mr_size.min(isize::MAX as u64);
-        Error::check_range("size of remote memory in bytes", len as u64, 1, max)?;
+        Error::check_range("size of the region in bytes", len as u64, 1, max)?;
         let memory = Mapping::new(len, HugePages::No).map_err(|source| Error::verbs("mmap", "the system", source))?;
         let remote = access.intersection(RemoteAccess::all());
         let access = sys::IBV_ACCESS_LOCAL_WRITE | remote.bits();
@@ -75,7 +75,7 @@ impl RemoteMemory {
         if mr.is_null() {
             return Err(Error::last_os("ibv_reg_mr", pd.context().name()));
         }
-        trace_event!(device = pd.context().name(), bytes = len, "remote memory registered");
+        trace_event!(device = pd.context().name(), bytes = len, "memory region registered");
         Ok(Self { memory: ManuallyDrop::new(memory), len, mr, pd: pd.clone() })
     }
 
@@ -116,7 +116,7 @@ impl RemoteMemory {
     /// ```
     /// # let _device = doorbell_doc::device();
     /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// let mut memory = doorbell::RemoteMemory::new(&pd, 64)?;
+    /// let mut memory = doorbell::MemoryRegion::new(&pd, 64)?;
     /// memory.write(8, b"ready");
     /// let mut found = [0; 5];
     /// memory.read(8, &mut found);
@@ -142,7 +142,7 @@ impl RemoteMemory {
     }
 }
 
-impl Drop for RemoteMemory {
+impl Drop for MemoryRegion {
     fn drop(&mut self) {
         // SAFETY: registered with this context, and dropped once.
         if unsafe { self.pd.context().deregister(self.mr) } {
@@ -152,8 +152,8 @@ impl Drop for RemoteMemory {
     }
 }
 
-impl fmt::Debug for RemoteMemory {
+impl fmt::Debug for MemoryRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RemoteMemory").field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("MemoryRegion").field("len", &self.len).finish_non_exhaustive()
     }
 }

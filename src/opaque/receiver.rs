@@ -5,13 +5,13 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::message::{OpaqueBatch, OpaqueMessage, failure};
-use crate::async_event::AsyncEvent;
 use crate::cq::{CompletionChannel, Completions, CqConfig, Waiting};
+use crate::device_event::DeviceEvent;
 use crate::error::Result;
-use crate::events::AsyncEvents;
+use crate::events::DeviceEvents;
 use crate::ids::{QueueId, SrqId};
 use crate::memory::{OpaqueBuffer, OpaquePool};
-use crate::path::Path;
+use crate::path::DataPath;
 use crate::pd::ProtectionDomain;
 use crate::qp::QueuePair;
 use crate::qp_state::QpEnd;
@@ -94,8 +94,8 @@ impl OpaqueReceiver {
     ///
     /// # Errors
     /// The errors of [`Receiver::keep_filled`].
-    pub fn keep_filled(&mut self, queue: impl Into<QueueId>, pool: &OpaquePool, watermark: u32) -> Result<()> {
-        self.0.keep_filled(queue, pool.pool(), watermark)
+    pub fn keep_filled(&mut self, queue: impl Into<QueueId>, pool: &OpaquePool) -> Result<u32> {
+        self.0.keep_filled(queue, pool.pool())
     }
 
     /// Returns the next message or failed receive, or `None` if nothing has arrived, see [`Receiver::next`].
@@ -131,7 +131,7 @@ impl OpaqueReceiver {
     }
 
     /// Returns the path of the queues.
-    pub const fn path(&self) -> Path {
+    pub const fn path(&self) -> DataPath {
         self.0.path()
     }
 
@@ -144,7 +144,7 @@ impl OpaqueReceiver {
     ///
     /// # Errors
     /// The errors of [`Receiver::handle_event`].
-    pub fn handle_event(&mut self, event: &AsyncEvent) -> Result<bool> {
+    pub fn handle_event(&mut self, event: &DeviceEvent) -> Result<bool> {
         self.0.handle_event(event)
     }
 
@@ -152,7 +152,7 @@ impl OpaqueReceiver {
     ///
     /// # Errors
     /// The errors of [`Receiver::drain_qp`].
-    pub fn drain_qp(&mut self, qp: &QueuePair, events: &mut AsyncEvents, patience: Duration) -> Result<()> {
+    pub fn drain_qp(&mut self, qp: &QueuePair, events: &mut DeviceEvents, patience: Duration) -> Result<()> {
         self.0.drain_qp(qp, events, patience)
     }
 

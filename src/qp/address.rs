@@ -3,13 +3,11 @@
 use rdma_core_sys as sys;
 
 use super::config::QpConfig;
-use super::mtu::Mtu;
+use crate::attributes::LinkLayer;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::gid;
-
-/// `IBV_LINK_LAYER_ETHERNET`, which the header keeps in an enumeration without a name.
-pub(crate) const LINK_LAYER_ETHERNET: u8 = 2;
+use crate::mtu::Mtu;
 
 /// Largest number of a queue pair, and largest PSN.
 pub(crate) const MAX_24_BITS: u32 = 0xff_ffff;
@@ -69,9 +67,9 @@ impl Local {
     pub(super) fn query(context: &Context, config: &QpConfig) -> Result<Self> {
         let QpConfig { port, gid_index, .. } = *config;
         let attr = context.query_port(port)?;
-        let ethernet = attr.link_layer == LINK_LAYER_ETHERNET;
-        let needs_grh = ethernet || attr.flags & sys::IBV_QPF_GRH_REQUIRED != 0;
-        let entries = attr.gid_tbl_len.clamp(0, 256) as u64;
+        let ethernet = attr.link_layer == LinkLayer::Ethernet;
+        let needs_grh = ethernet || attr.grh_required;
+        let entries = u64::from(attr.gid_tbl_len.min(256));
         if let Some(index) = gid_index {
             Error::check_range("gid_index", index.into(), 0, entries.saturating_sub(1))?;
         }
@@ -89,7 +87,7 @@ impl Local {
             }
         }
         // A port that is down may report none.
-        let mtu = Mtu::from_raw(attr.active_mtu).unwrap_or(Mtu::Mtu256);
+        let mtu = attr.active_mtu.unwrap_or(Mtu::Mtu256);
         let mtu = config.mtu.map_or(mtu, |most| most.min(mtu));
         Ok(Self { lid: attr.lid, gid, mtu, sgid_index, needs_grh, ethernet })
     }

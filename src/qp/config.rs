@@ -2,15 +2,16 @@
 
 use rdma_core_sys as sys;
 
-use super::mtu::Mtu;
+use crate::attributes::DeviceAttr;
 use crate::error::{Error, Result};
+use crate::mtu::Mtu;
 
 /// Transport, sends and connection settings of a queue pair, for [`QueuePair::builder`](crate::QueuePair::builder).
 ///
 /// ```
 /// use doorbell::{Mtu, QpConfig};
 ///
-/// let config = QpConfig::rc().sends(64).max_inline(64).mtu(Mtu::Mtu1024);
+/// let config = QpConfig::rc().max_send_wr(64).max_inline(64).mtu(Mtu::Mtu1024);
 /// ```
 #[derive(Clone, Debug)]
 pub struct QpConfig {
@@ -60,7 +61,7 @@ impl QpConfig {
     /// use doorbell::QpConfig;
     ///
     /// // Gives up after three retries of about 8 ms, and does not wait for a peer without receives.
-    /// let config = QpConfig::rc().sends(32).timeout(11).retry_cnt(3).rnr_retry(0);
+    /// let config = QpConfig::rc().max_send_wr(32).timeout(11).retry_cnt(3).rnr_retry(0);
     /// # let _ = config;
     /// ```
     pub const fn rc() -> Self {
@@ -126,15 +127,15 @@ impl QpConfig {
     /// of its sender: [`Sender::entries_for`](crate::Sender::entries_for) returns the size of that CQ, and
     /// [`Sender::capacity`](crate::Sender::capacity) how many requests can be outstanding. On the direct path the queue
     /// has the basic blocks (WQEBBs) of 64 bytes for so many of the largest requests
-    /// ([`send_buffers`](Self::send_buffers), [`max_inline`](Self::max_inline)), rounded up to a power of two, and each
-    /// request takes the blocks that it needs. `sends(4)` is 4 blocks, for 4 requests of one buffer.
-    pub const fn sends(mut self, max_wr: u32) -> Self {
+    /// ([`max_send_sge`](Self::max_send_sge), [`max_inline`](Self::max_inline)), rounded up to a power of two, and each
+    /// request takes the blocks that it needs. `max_send_wr(4)` is 4 blocks, for 4 requests of one buffer.
+    pub const fn max_send_wr(mut self, max_wr: u32) -> Self {
         self.max_send_wr = max_wr;
         self
     }
 
     /// Sets how many buffers one request can gather, 1 by default.
-    pub const fn send_buffers(mut self, max_sge: u32) -> Self {
+    pub const fn max_send_sge(mut self, max_sge: u32) -> Self {
         self.max_send_sge = max_sge;
         self
     }
@@ -255,20 +256,20 @@ impl QpConfig {
         self
     }
 
-    /// Lets the peer write [`RemoteMemory`](crate::RemoteMemory), `false` by default.
+    /// Lets the peer write [`MemoryRegion`](crate::MemoryRegion), `false` by default.
     pub const fn remote_write(mut self, allowed: bool) -> Self {
         self.remote_write = allowed;
         self
     }
 
-    /// Lets the peer read [`RemoteMemory`](crate::RemoteMemory) and [readable](crate::PoolConfig::readable) pools,
+    /// Lets the peer read [`MemoryRegion`](crate::MemoryRegion) and [readable](crate::PoolConfig::readable) pools,
     /// `false` by default.
     pub const fn remote_read(mut self, allowed: bool) -> Self {
         self.remote_read = allowed;
         self
     }
 
-    /// Lets the peer perform atomic operations on [`RemoteMemory`](crate::RemoteMemory), `false` by default.
+    /// Lets the peer perform atomic operations on [`MemoryRegion`](crate::MemoryRegion), `false` by default.
     pub const fn remote_atomic(mut self, allowed: bool) -> Self {
         self.remote_atomic = allowed;
         self
@@ -297,13 +298,11 @@ impl QpConfig {
     }
 
     /// Checks what can be checked against the device before anything is made.
-    pub(crate) fn check(&self, attr: &sys::ibv_device_attr) -> Result<()> {
-        let max_wr = attr.max_qp_wr.max(0) as u64;
-        let max_sge = attr.max_sge.max(0) as u64;
+    pub(crate) fn check(&self, attr: &DeviceAttr) -> Result<()> {
         check_qkey(self.qkey)?;
         if !self.device_sends {
-            Error::check_range("max_wr of sends", self.max_send_wr.into(), 1, max_wr)?;
-            Error::check_range("send_buffers", self.max_send_sge.into(), 1, max_sge)?;
+            Error::check_range("max_send_wr", self.max_send_wr.into(), 1, attr.max_qp_wr.into())?;
+            Error::check_range("max_send_sge", self.max_send_sge.into(), 1, attr.max_sge.into())?;
             Error::check_range("max_inline", self.max_inline.unwrap_or(0).into(), 0, MAX_INLINE)?;
         }
         Error::check_range("port", self.port.into(), 1, attr.phys_port_cnt.into())?;
@@ -346,20 +345,13 @@ impl QpConfig {
     }
 
     /// Checks the size of a receive queue of its own, of a queue pair without an SRQ.
-    pub(super) fn check_receives(
-        &self,
-        (max_wr, max_sge): (u32, u32),
-        shared: bool,
-        attr: &sys::ibv_device_attr,
-    ) -> Result<()> {
+    pub(super) fn check_receives(&self, (max_wr, max_sge): (u32, u32), shared: bool, attr: &DeviceAttr) -> Result<()> {
         // A queue pair that only sends has no receives at all.
         if shared || (max_wr, max_sge) == (0, 0) {
             return Ok(());
         }
-        let max = attr.max_qp_wr.max(0) as u64;
-        Error::check_range("max_wr of receives", max_wr.into(), 1, max)?;
-        let max = attr.max_sge.max(0) as u64;
-        Error::check_range("max_sge of receives", max_sge.into(), 1, max)
+        Error::check_range("max_wr of receives", max_wr.into(), 1, attr.max_qp_wr.into())?;
+        Error::check_range("max_sge of receives", max_sge.into(), 1, attr.max_sge.into())
     }
 }
 
@@ -367,8 +359,8 @@ impl QpConfig {
 mod tests {
     use super::*;
 
-    fn attr() -> sys::ibv_device_attr {
-        sys::ibv_device_attr { max_qp_wr: 1024, max_sge: 30, phys_port_cnt: 2, max_pkeys: 128, ..Default::default() }
+    fn attr() -> DeviceAttr {
+        DeviceAttr { max_qp_wr: 1024, max_sge: 30, phys_port_cnt: 2, max_pkeys: 128, ..Default::default() }
     }
 
     fn refused(config: QpConfig) -> &'static str {
@@ -385,14 +377,14 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert!(QpConfig::rc().check(&attr()).is_ok());
-        assert!(QpConfig::rc().sends(1024).port(2).check(&attr()).is_ok());
+        assert!(QpConfig::rc().max_send_wr(1024).port(2).check(&attr()).is_ok());
         assert!(QpConfig::rc().check_receives((1024, 30), false, &attr()).is_ok());
         assert_eq!(receives((0, 1)), "max_wr of receives");
         assert_eq!(receives((1025, 1)), "max_wr of receives");
         assert_eq!(receives((1, 0)), "max_sge of receives");
         assert_eq!(receives((1, 31)), "max_sge of receives");
-        assert_eq!(refused(QpConfig::rc().sends(0)), "max_wr of sends");
-        assert_eq!(refused(QpConfig::rc().sends(1025)), "max_wr of sends");
+        assert_eq!(refused(QpConfig::rc().max_send_wr(0)), "max_send_wr");
+        assert_eq!(refused(QpConfig::rc().max_send_wr(1025)), "max_send_wr");
         assert_eq!(refused(QpConfig::rc().port(0)), "port");
         assert_eq!(refused(QpConfig::rc().port(3)), "port");
     }

@@ -8,11 +8,11 @@ use rdma_core_sys as sys;
 
 use super::address::QpAddress;
 use super::config::check_qkey;
-use super::mtu::Mtu;
 use super::{QueuePair, transition};
 use crate::error::{Error, Result};
 use crate::message_source::DatagramSource;
 use crate::mlx5;
+use crate::mtu::Mtu;
 use crate::pd::{DomainId, ProtectionDomain};
 use crate::qp_state::QpState;
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use rdma_core_sys as sys;
 
 use super::address::{MAX_24_BITS, QpAddress};
-use super::mtu::Mtu;
+use crate::mtu::Mtu;
 
 use crate::debug_is_display::debug_is_display;
 

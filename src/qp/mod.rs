@@ -5,7 +5,6 @@ mod config;
 mod datagram;
 mod encoding;
 mod group;
-mod mtu;
 mod multicast;
 mod object;
 mod transition;
@@ -15,8 +14,8 @@ use std::{fmt, ptr};
 
 use rdma_core_sys as sys;
 
-pub(crate) use self::address::LINK_LAYER_ETHERNET;
 use self::address::{Local, MAX_24_BITS};
+use crate::attributes::PortState;
 use crate::context::Patience;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
@@ -33,7 +32,6 @@ pub use encoding::AddressError;
 #[cfg(test)]
 pub(crate) use encoding::tests::ADDRESS;
 pub use group::MulticastGroup;
-pub use mtu::Mtu;
 
 pub(crate) use object::{Qp, ReceiveSide, SendSide};
 
@@ -70,7 +68,7 @@ pub(crate) use object::{Qp, ReceiveSide, SendSide};
 /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// use doorbell::{CqConfig, QpConfig, QpState, QueuePair, Receiver, RqConfig, Sender};
 ///
-/// let config = QpConfig::rc().sends(16).max_inline(64);
+/// let config = QpConfig::rc().max_send_wr(16).max_inline(64);
 /// let mut receiver = Receiver::new(&pd, &CqConfig::new(16))?;
 /// let mut sender = Sender::new(&pd, &CqConfig::new(32))?;
 /// let mut qp = QueuePair::builder(&config)
@@ -181,7 +179,7 @@ impl QueuePair {
         let port = qp.pd().context().query_port(config.port)?;
         let mut config = config.clone();
         config.qp_type = qp.qp_type();
-        let max_msg_size = match (config.qp_type, Mtu::from_raw(port.active_mtu)) {
+        let max_msg_size = match (config.qp_type, port.active_mtu) {
             (sys::IBV_QPT_UD, Some(mtu)) => mtu.bytes(),
             _ => port.max_msg_sz,
         };
@@ -305,8 +303,8 @@ impl QueuePair {
     fn check_port(&self) -> Result<()> {
         let (context, port) = (self.qp.pd().context(), self.config.port);
         let state = match context.query_port(port)?.state {
-            sys::IBV_PORT_DOWN => "down",
-            sys::IBV_PORT_INIT => "initialising",
+            PortState::Down => "down",
+            PortState::Init => "initialising",
             _ => return Ok(()),
         };
         Err(Error::PortDown { device: context.name().to_owned(), port, state })

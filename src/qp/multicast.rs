@@ -6,9 +6,9 @@ use super::QueuePair;
 use super::address::{MAX_24_BITS, QpAddress};
 use super::datagram::AddressHandle;
 use super::group::MulticastGroup;
-use super::mtu::Mtu;
 use super::object::Qp;
 use crate::error::{Error, Result};
+use crate::mtu::Mtu;
 
 impl QueuePair {
     /// Joins a group (`ibv_attach_mcast(3)`): the adapter gives each member a copy of a datagram. Senders must use

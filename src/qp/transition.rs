@@ -4,13 +4,14 @@ use rdma_core_sys as sys;
 
 use super::address::{QpAddress, Route};
 use super::config::QpConfig;
-use super::mtu::Mtu;
+use crate::attributes::DeviceAttr;
+use crate::mtu::Mtu;
 
 /// Outstanding RDMA READs and atomics in each direction: as many as mlx5 adapters take.
-const RD_ATOMIC: i32 = 16;
+const RD_ATOMIC: u32 = 16;
 
 /// The same, on a device that takes at most `limit`.
-fn rd_atomic(limit: i32) -> u8 {
+fn rd_atomic(limit: u32) -> u8 {
     limit.clamp(1, RD_ATOMIC) as u8
 }
 
@@ -47,7 +48,7 @@ pub(super) fn rtr(
     route: Route,
     mtu: Mtu,
     peer: &QpAddress,
-    device: &sys::ibv_device_attr,
+    device: &DeviceAttr,
 ) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mask) {
     let attr = sys::ibv_qp_attr {
         qp_state: sys::IBV_QPS_RTR,
@@ -90,11 +91,7 @@ pub(super) fn datagram_rts(psn: u32) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mask
 }
 
 /// RTR to RTS.
-pub(super) fn rts(
-    config: &QpConfig,
-    psn: u32,
-    device: &sys::ibv_device_attr,
-) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mask) {
+pub(super) fn rts(config: &QpConfig, psn: u32, device: &DeviceAttr) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mask) {
     let attr = sys::ibv_qp_attr {
         qp_state: sys::IBV_QPS_RTS,
         sq_psn: psn,

@@ -77,31 +77,31 @@ impl Listener {
     ///
     /// # Errors
     /// [`Error::Verbs`](crate::Error::Verbs), also if the device was removed.
-    pub fn accept(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Option<Request>> {
+    pub fn accept(&mut self, timeout: impl Into<Option<Duration>>) -> Result<Option<ConnectRequest>> {
         self.id.event(timeout.into())?.map(|event| self.request(event)).transpose()
     }
 
     /// Waits like [`accept`](Self::accept) in a task of tokio. A dropped future loses no request. Needs the feature
     /// `tokio`.
     ///
-    /// [`Request::accept`] and [`Route::connect`](crate::rdmacm::Route::connect) wait for the peer: call them in
+    /// [`ConnectRequest::accept`] and [`Route::connect`](crate::rdmacm::Route::connect) wait for the peer: call them in
     /// `tokio::task::spawn_blocking`, as the page Connecting of the book shows.
     ///
     /// # Errors
     /// The errors of [`accept`](Self::accept).
     #[cfg(feature = "tokio")]
-    pub async fn accept_async(&mut self) -> Result<Request> {
+    pub async fn accept_async(&mut self) -> Result<ConnectRequest> {
         let event = self.id.event_async().await?;
         self.request(event)
     }
 
-    fn request(&self, event: Event) -> Result<Request> {
+    fn request(&self, event: Event) -> Result<ConnectRequest> {
         let event =
             event.expect(self.id.cm, sys::RDMA_CM_EVENT_CONNECT_REQUEST, "rdma_get_cm_event", &self.id.subject)?;
         // SAFETY: the event gave us the identifier, and is acknowledged.
         let id = unsafe { Id::of_request(self.id.cm, event.id) }?;
         let device_name = id.device_name()?;
-        Ok(Request { id, device_name, private_data: event.private_data })
+        Ok(ConnectRequest { id, device_name, private_data: event.private_data })
     }
 }
 
@@ -143,13 +143,13 @@ impl fmt::Debug for Listener {
 ///     }
 /// }
 /// ```
-pub struct Request {
+pub struct ConnectRequest {
     id: Id,
     device_name: String,
     private_data: Vec<u8>,
 }
 
-impl Request {
+impl ConnectRequest {
     /// Returns the device of the request, for [`open`](crate::open).
     pub fn device_name(&self) -> &str {
         &self.device_name
@@ -200,9 +200,9 @@ impl Request {
     }
 }
 
-impl fmt::Debug for Request {
+impl fmt::Debug for ConnectRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request")
+        f.debug_struct("ConnectRequest")
             .field("peer", &self.id.subject)
             .field("device_name", &self.device_name)
             .field("private_data", &self.private_data)

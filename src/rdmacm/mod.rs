@@ -48,5 +48,5 @@ mod listener;
 mod route;
 
 pub use connection::Connection;
-pub use listener::{Listener, Request};
+pub use listener::{ConnectRequest, Listener};
 pub use route::Route;

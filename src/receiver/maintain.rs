@@ -68,7 +68,7 @@ struct Kept {
     /// It has had a receive.
     was_posted_to: bool,
     returned: Option<Arc<Returned>>,
-    refill: Option<(BufferPool, u32)>,
+    refill: Option<BufferPool>,
     srq_limit: Option<u32>,
     /// The device has reported the limit, which is armed again once there are as many receives.
     limit_reached: bool,
@@ -91,24 +91,23 @@ impl Kept {
 }
 
 impl Receiver {
-    /// Keeps a queue filled from `pool`: a batch that starts with fewer than `watermark` outstanding receives first
-    /// posts as many buffers as the pool has and the queue takes. A second call replaces the first. Neither this
-    /// call nor [`arm`](crate::Completions::arm) posts anything: call [`fill`](Self::fill) first, and
-    /// [`refill`](Self::refill) before arming.
+    /// Fills a queue with buffers of `pool` and keeps it filled, and returns how many receives the queue has now: a
+    /// batch that starts with fewer than half of its [capacity](Self::capacity) outstanding first posts as many buffers
+    /// as the pool has and the queue takes. A second call replaces the pool. [`arm`](crate::Completions::arm) posts
+    /// nothing: call [`refill`](Self::refill) before.
     ///
     /// The receive queue of a failed or dropped queue pair is not refilled, because its receives would be flushed.
     /// [`reset_qp`](Self::reset_qp) resumes refilling.
     ///
-    /// A buffer that another thread drops returns to the pool without a wake-up. While a queue is below its watermark
-    /// and the pool is empty, [`wait`](crate::Completions::wait) therefore checks the pool every 5 ms. A program that
-    /// sleeps on
-    /// [`channel`](crate::Completions::channel) or in a task uses a [`shared_poster`](Self::shared_poster), which wakes
+    /// A buffer that another thread drops returns to the pool without a wake-up. While a queue is less than half
+    /// full and the pool is empty, [`wait`](crate::Completions::wait) therefore checks the pool every 5 ms. A program
+    /// that sleeps on [`channel`](crate::Completions::channel) or in a task uses a [`shared_poster`](Self::shared_poster), which wakes
     /// it.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
     /// # let (receiver, srq, pool) = (&mut world.receiver, world.srq, &world.pool);
-    /// receiver.keep_filled(srq, pool, 8)?;
+    /// receiver.keep_filled(srq, pool)?;
     /// for number in 0..100u8 {
     /// #     world.send(&[number]);
     /// #     let receiver = &mut world.receiver;
@@ -121,13 +120,11 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Gone`] if the queue does not exist; [`Error::OutOfRange`] if it cannot hold `watermark` receives;
-    /// [`Error::NoRoomForHeader`] if the buffers are too small for the datagrams of the queue; [`Error::Foreign`] if
-    /// the pool belongs to another protection domain.
-    pub fn keep_filled(&mut self, queue: impl Into<QueueId>, pool: &BufferPool, watermark: u32) -> Result<()> {
+    /// [`Error::Gone`] if the queue does not exist; [`Error::NoRoomForHeader`] if the buffers are too small for the
+    /// datagrams of the queue; [`Error::Foreign`] if the pool belongs to another protection domain.
+    pub fn keep_filled(&mut self, queue: impl Into<QueueId>, pool: &BufferPool) -> Result<u32> {
         let queue = queue.into();
         self.find(queue).ok_or(Error::Gone { what: "queue" })?;
-        Error::check_range("watermark", watermark.into(), 1, self.capacity(queue).into())?;
         match self.check_pool(queue, pool) {
             Ok(()) => {}
             Err(PostFailure::NoRoomForHeader { capacity }) => {
@@ -137,8 +134,9 @@ impl Receiver {
                 return Err(Error::Foreign { what: "the pool", domain: "protection domain" });
             }
         }
-        self.kept(queue).refill = Some((pool.clone(), watermark));
-        Ok(())
+        self.kept(queue).refill = Some(pool.clone());
+        self.refill();
+        Ok(self.outstanding(queue))
     }
 
     /// Returns a handle with which any thread gives buffers to a queue. The next batch posts them. The handle wakes a
@@ -182,13 +180,13 @@ impl Receiver {
     }
 
     /// Posts the buffers that other threads returned, and fills every queue of [`keep_filled`](Self::keep_filled),
-    /// regardless of its watermark. Batches do this automatically.
+    /// however full it is. Batches do this automatically.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
     /// # world.send(b"hello");
     /// # let (receiver, srq, pool) = (&mut world.receiver, world.srq, &world.pool);
-    /// receiver.keep_filled(srq, pool, 8)?;
+    /// receiver.keep_filled(srq, pool)?;
     /// let mut batch = receiver.poll();
     /// let taken = batch.next().map(|message| message.map(|message| message.take()));
     /// drop(batch);
@@ -217,14 +215,17 @@ impl Receiver {
         self.verify(budget)
     }
 
-    /// Returns `true` if a queue that is kept filled is below its watermark, because its pool is empty.
-    pub(super) fn is_below_watermark(&self) -> bool {
+    /// Returns `true` if a queue that is kept filled is less than half full, because its pool is empty.
+    pub(super) fn is_short_of_buffers(&self) -> bool {
         self.maintenance.as_ref().is_some_and(|work| {
-            work.queues.iter().filter(|kept| self.is_alive(kept.queue)).any(|kept| {
-                let low = |&(_, watermark): &(_, u32)| self.outstanding(kept.queue) < watermark;
-                kept.refill.as_ref().is_some_and(low)
-            })
+            let mut kept = work.queues.iter().filter(|kept| kept.refill.is_some() && self.is_alive(kept.queue));
+            kept.any(|kept| self.is_low(kept.queue))
         })
+    }
+
+    /// Returns `true` if a queue has so few receives that it is refilled.
+    fn is_low(&self, queue: QueueId) -> bool {
+        self.outstanding(queue) < self.capacity(queue).div_ceil(2)
     }
 
     fn keep_queues(&mut self, all: bool) {
@@ -255,9 +256,8 @@ impl Receiver {
                     let _ = self.post(queue, iter::from_fn(|| returned.buffers.take()).take(room));
                 }
             }
-            if let Some((pool, watermark)) = &kept.refill {
-                let low = self.outstanding(queue) < *watermark;
-                let wanted = (all || low) && self.free_slots(queue) > 0 && self.is_alive(queue);
+            if let Some(pool) = &kept.refill {
+                let wanted = (all || self.is_low(queue)) && self.free_slots(queue) > 0 && self.is_alive(queue);
                 // A pool that the queue can take; what a failing QP refuses goes back to it.
                 if wanted && self.fill(queue, pool).is_ok_and(|posted| posted > 0) {
                     counted.refills += 1;

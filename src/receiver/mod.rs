@@ -27,7 +27,7 @@ use rdma_core_sys::Mlx5dv;
 use crate::clock::Clock;
 use crate::cq::{CompletionChannel, Completions, CqConfig, CqCore, Waiting};
 use crate::error::{Error, Result};
-use crate::path::Path;
+use crate::path::DataPath;
 use crate::pd::ProtectionDomain;
 
 pub use batch::Batch;
@@ -141,15 +141,15 @@ impl Receiver {
     /// ```
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// use doorbell::{CqConfig, Path, Receiver};
+    /// use doorbell::{CqConfig, DataPath, Receiver};
     ///
-    /// let receiver = Receiver::new(&pd, &CqConfig::new(512).path(Path::Direct))?;
-    /// assert_eq!(receiver.path(), Path::Direct);
+    /// let receiver = Receiver::new(&pd, &CqConfig::new(512).path(DataPath::Direct))?;
+    /// assert_eq!(receiver.path(), DataPath::Direct);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotDirect`] if [`Path::Direct`] is required and not possible; [`Error::OutOfRange`];
+    /// [`Error::NotDirect`] if [`DataPath::Direct`] is required and not possible; [`Error::OutOfRange`];
     /// [`Error::Unsupported`] if the path or the device lacks what `config` requests; [`Error::Verbs`].
     pub fn new(pd: &ProtectionDomain, config: &CqConfig) -> Result<Self> {
         Ok(Self::on(pd, CqCore::create(pd.context(), config)?))
@@ -175,8 +175,8 @@ impl Receiver {
         }
     }
 
-    /// Returns the path of the queues: [`Path::Direct`] or [`Path::Verbs`].
-    pub const fn path(&self) -> Path {
+    /// Returns the path of the queues: [`DataPath::Direct`] or [`DataPath::Verbs`].
+    pub const fn path(&self) -> DataPath {
         self.cq.path()
     }
 
@@ -204,13 +204,13 @@ impl Receiver {
     /// ```
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// use doorbell::{CqConfig, Error, Path, Receiver};
+    /// use doorbell::{CqConfig, Error, DataPath, Receiver};
     ///
     /// let config = CqConfig::new(100);
-    /// let mut receiver = Receiver::new(&pd, &config.clone().path(Path::Verbs))?;
+    /// let mut receiver = Receiver::new(&pd, &config.clone().path(DataPath::Verbs))?;
     /// receiver.resize_cq(1000)?;
     /// assert!(receiver.cq_capacity() >= 1000);
-    /// let refused = Receiver::new(&pd, &config.path(Path::Direct))?.resize_cq(1000);
+    /// let refused = Receiver::new(&pd, &config.path(DataPath::Direct))?.resize_cq(1000);
     /// assert!(matches!(refused, Err(Error::Unsupported { .. })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -221,7 +221,7 @@ impl Receiver {
     /// [`Error::Verbs`].
     pub fn resize_cq(&mut self, entries: u32) -> Result<()> {
         let capacity = u64::from(entries);
-        if self.path() == Path::Verbs && capacity < self.committed {
+        if self.path() == DataPath::Verbs && capacity < self.committed {
             let needed = self.committed;
             return Err(Error::CqTooSmall { setting: "number of entries", capacity, needed, new: 0 });
         }
@@ -304,7 +304,7 @@ impl Completions for Receiver {
 impl Waiting for Receiver {
     fn is_starving(&mut self) -> bool {
         self.post_all_returned();
-        self.is_below_watermark()
+        self.is_short_of_buffers()
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -14,7 +14,7 @@ use super::slot_context::SlotContext;
 use crate::context::Patience;
 use crate::cq::{Completions, Poller};
 use crate::error::{Error, Result};
-use crate::events::AsyncEvents;
+use crate::events::DeviceEvents;
 use crate::ids::{QueueId, SrqId};
 use crate::qp::QueuePair;
 use crate::qp_state::QpEnd;
@@ -25,7 +25,7 @@ impl Receiver {
     /// both sides complete. The steps:
     ///
     /// 1. `drain_qp` moves the QP to the error state. If the QP uses an SRQ, it waits for the event
-    ///    [`LastWqeReached`](crate::AsyncEvent::LastWqeReached), after which the QP takes no more receives. It leaves
+    ///    [`LastWqeReached`](crate::DeviceEvent::LastWqeReached), after which the QP takes no more receives. It leaves
     ///    other events for the next reader of `events`.
     /// 2. The program polls until no completion is left: messages first, then flushed receives.
     /// 3. [`destroy_qp`](Self::destroy_qp) destroys the QP, or [`reset_qp`](Self::reset_qp) prepares it for the next
@@ -53,7 +53,7 @@ impl Receiver {
     /// [`Error::TimedOut`] if the event does not arrive within `patience`: the QP is in the error state and can be
     /// destroyed safely, but receives that it took from the SRQ may be lost. [`Error::Foreign`] for a QP of another
     /// receiver or events of another device; [`Error::Verbs`].
-    pub fn drain_qp(&mut self, qp: &QueuePair, events: &mut AsyncEvents, patience: Duration) -> Result<()> {
+    pub fn drain_qp(&mut self, qp: &QueuePair, events: &mut DeviceEvents, patience: Duration) -> Result<()> {
         self.queue_of(qp)?;
         if !events.context().is_same(self.pd.context()) {
             return Err(Error::Foreign { what: "the reader of events", domain: "device" });
@@ -116,7 +116,7 @@ impl Receiver {
     /// polled again: `while sender.poll().next().is_some() {}`.
     ///
     /// In an event loop use `destroy_qp`. A working device reports the last WQE at once, also while the program reads
-    /// [asynchronous events](crate::AsyncEvents).
+    /// [asynchronous events](crate::DeviceEvents).
     ///
     /// ```
     /// # let doorbell_doc::World { mut receiver, qp, srq, pool, device: _device, .. } =

@@ -24,7 +24,7 @@ use rdma_core_sys::Mlx5dv;
 use crate::clock::Clock;
 use crate::cq::{CompletionChannel, Completions, CqConfig, CqCore, Waiting};
 use crate::error::Result;
-use crate::path::Path;
+use crate::path::DataPath;
 use crate::pd::ProtectionDomain;
 use crate::routes::Routes;
 use crate::thread_domain::ThreadDomain;
@@ -76,7 +76,7 @@ use queue::Entry;
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// let pool = BufferPool::new(&pd, &PoolConfig::new(64, 1024))?;
 /// let mut sender = Sender::new(&pd, &CqConfig::new(64))?;
-/// let mut qp = QueuePair::builder(&QpConfig::rc().sends(64)).send(&mut sender).build()?;
+/// let mut qp = QueuePair::builder(&QpConfig::rc().max_send_wr(64)).send(&mut sender).build()?;
 /// qp.connect_over(&mut std::net::TcpStream::connect("server:18515")?)?;
 ///
 /// let mut message = pool.take().ok_or("a new pool is full")?;
@@ -119,15 +119,15 @@ impl Sender {
     /// ```
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// use doorbell::{CqConfig, Path, Sender};
+    /// use doorbell::{CqConfig, DataPath, Sender};
     ///
-    /// let sender = Sender::new(&pd, &CqConfig::new(1024).path(Path::Direct))?;
-    /// assert_eq!(sender.path(), Path::Direct);
+    /// let sender = Sender::new(&pd, &CqConfig::new(1024).path(DataPath::Direct))?;
+    /// assert_eq!(sender.path(), DataPath::Direct);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotDirect`](crate::Error::NotDirect) if [`Path::Direct`] is required and not possible;
+    /// [`Error::NotDirect`](crate::Error::NotDirect) if [`DataPath::Direct`] is required and not possible;
     /// [`Error::Unsupported`](crate::Error::Unsupported) with [compression](CqConfig::compression), and if the device
     /// lacks what `config` requests; [`Error::OutOfRange`](crate::Error::OutOfRange);
     /// [`Error::Verbs`](crate::Error::Verbs).
@@ -160,8 +160,8 @@ impl Sender {
         }
     }
 
-    /// Returns the path of the queues: [`Path::Direct`] or [`Path::Verbs`].
-    pub const fn path(&self) -> Path {
+    /// Returns the path of the queues: [`DataPath::Direct`] or [`DataPath::Verbs`].
+    pub const fn path(&self) -> DataPath {
         self.cq.path()
     }
 

@@ -19,7 +19,7 @@ use crate::refused::Refused;
 /// | `&[u8]`, `&[u8; N]`, `[u8; N]` | a copy of the bytes in the WQE; they need no registered memory ([`QpConfig::max_inline`](crate::QpConfig::max_inline)) |
 /// | [`Buffer`] | its bytes in use |
 /// | [`BufferPart`] | a part of its bytes |
-/// | `[Buffer; N]`, `[BufferPart; N]` | several, in order ([`QpConfig::send_buffers`](crate::QpConfig::send_buffers)) |
+/// | `[Buffer; N]`, `[BufferPart; N]` | several, in order ([`QpConfig::max_send_sge`](crate::QpConfig::max_send_sge)) |
 /// | [`OpaqueBuffer`](crate::opaque::OpaqueBuffer), `[OpaqueBuffer; N]` | the same, in memory that the processor does not read |
 ///
 /// The request owns its buffers until its completion. A buffer of length 0 adds nothing to the message, which may be

@@ -79,7 +79,8 @@ impl Sender {
             }
         };
         let capacity = u64::from(ring.capacity());
-        let setting = "capacity in CqConfig::new (Sender::entries_for), or with tag matching a larger TagMatchingConfig::send_capacity";
+        let setting =
+            "cqe in CqConfig::new (Sender::entries_for), or with tag matching a larger TagMatchingConfig::send_cqe";
         self.cq.check_room(self.committed, capacity, setting)?;
         self.committed += capacity;
         let id = SqId { index: free as u32, number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed) };
@@ -137,7 +138,7 @@ impl Sender {
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
     /// use doorbell::{CqConfig, QpConfig, QueuePair, Sender};
     ///
-    /// let config = QpConfig::rc().sends(100).max_inline(200);
+    /// let config = QpConfig::rc().max_send_wr(100).max_inline(200);
     /// let mut sender = Sender::new(&pd, &CqConfig::new(Sender::entries_for(&config, 3)))?;
     /// let mut qps = Vec::new();
     /// for _ in 0..3 {

@@ -40,7 +40,7 @@ impl DirectTags {
         let not_direct = |error| pd.context().not_direct(error);
         // SAFETY: a fresh SRQ that no other code knows.
         let srq = unsafe { DirectSrq::new(mlx5dv, Arc::clone(&objects.srq)) }.map_err(not_direct)?;
-        let operations = QpConfig::rc().sends(objects.operations);
+        let operations = QpConfig::rc().max_send_wr(objects.operations);
         let (cq, shared) = (Arc::clone(&objects.cq.object), Arc::clone(&objects.srq));
         let command = QueuePair::create_for_list(pd, &operations, cq, shared)?;
         let layout = mlx5::send_queue(mlx5dv, command.as_raw(), command.qp_num()).map_err(not_direct)?;

@@ -7,7 +7,7 @@ use crate::debug_is_display::debug_is_display;
 use crate::memory::Buffer;
 use crate::status::WcStatus;
 
-/// An event of a [`TagMatchingSrq`](super::TagMatchingSrq), from [`poll`](super::TagMatchingSrq::poll).
+/// An event of a [`TagMatchingSrq`](super::TagMatchingSrq), from [`next`](super::TagMatchingSrq::next).
 ///
 /// ```
 /// # let mut world = doorbell_doc::Tags::new();

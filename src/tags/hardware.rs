@@ -44,7 +44,7 @@ impl Objects {
         // Receives, and for each tag: append, remove, match, data.
         let cqes = config.receives() + 4 * (tags + 1) + 8;
         let cq = CqCore::create_for_tags(pd.context(), &config.cq_of(cqes))?;
-        let srq = Srq::create_tagged(pd, cq.object.as_raw(), config.slots, tags, operations)?;
+        let srq = Srq::create_tagged(pd, cq.object.as_raw(), config.max_wr, tags, operations)?;
         let srq = Arc::new(srq);
         Ok(Self { srq, cq, operations })
     }

@@ -11,13 +11,13 @@
 //! sender.
 //!
 //! Without a poll the device finishes only an offer that matches a posted receive and fits. In all other cases
-//! [`poll`](TagMatchingSrq::poll), [`arm`](Completions::arm) or [`wait`](Completions::wait) of the receiving side posts
+//! [`next`](TagMatchingSrq::next), [`arm`](Completions::arm) or [`wait`](Completions::wait) of the receiving side posts
 //! the READ and the FIN: a program that does not call them holds up the sender.
 //!
 //! To start: create a [`TagMatchingSrq`], [`keep_filled`](TagMatchingSrq::keep_filled),
 //! [`add_peer`](TagMatchingSrq::add_peer) and
 //! [`connect_over`](TagMatchingSrq::connect_over), [`post`](TagMatchingSrq::post) receives,
-//! [`send`](TagMatchingSrq::send), and [`poll`](TagMatchingSrq::poll) events.
+//! [`send`](TagMatchingSrq::send), and [`next`](TagMatchingSrq::next) events.
 //!
 //! To end: poll until each send has returned its [`Sent`](TagEvent::Sent) and [`offered`](TagMatchingSrq::offered) is
 //! 0, agree with the peer over the stream of `connect_over`, and call [`remove_peer`](TagMatchingSrq::remove_peer).
@@ -59,7 +59,7 @@ use rdma_core_sys as sys;
 use crate::cq::{CompletionChannel, Completions, CqConfig, Timestamps, Waiting};
 use crate::error::{Error, Result};
 use crate::memory::BufferPool;
-use crate::path::Path;
+use crate::path::DataPath;
 use crate::pd::ProtectionDomain;
 use crate::routes::Routes;
 use crate::sender::Sender;
@@ -109,7 +109,7 @@ pub use unexpected::Probe;
 /// // Any message whose tag has 7 in its upper half.
 /// tags.post(7 << 32, u64::MAX << 32, buffer)?;
 /// loop {
-///     match tags.poll() {
+///     match tags.next() {
 ///         Some(TagEvent::Received(got)) => println!("{:#x}: {} bytes", got.tag, got.buffer.len()),
 ///         Some(other) => println!("{other:?}"),
 ///         None => {}
@@ -165,10 +165,10 @@ impl TagMatchingSrq {
     /// [`Error::OutOfRange`]; [`Error::Verbs`] if the device refuses an [`Offload::Required`], as on RoCE.
     pub fn new(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let max_slots = pd.context().attr().max_srq_wr.max(0) as u64;
-        Error::check_range("slots", config.slots.into(), MIN_SLOTS.into(), max_slots)?;
-        let max_sends = pd.context().attr().max_cqe.max(0) as u64;
-        Error::check_range("send_capacity", config.send_capacity.into(), 1, max_sends)?;
+        let max_slots = pd.context().attr().max_srq_wr.into();
+        Error::check_range("max_wr", config.max_wr.into(), MIN_SLOTS.into(), max_slots)?;
+        let max_sends = pd.context().attr().max_cqe.into();
+        Error::check_range("send_cqe", config.send_cqe.into(), 1, max_sends)?;
         config.cq.uncompressed("for tag matching")?;
         if config.cq.timestamps != Timestamps::Off {
             return Err(Error::Unsupported {
@@ -190,7 +190,7 @@ impl TagMatchingSrq {
         };
         let channel = engine.core().object.channel().cloned();
         let channel = channel.expect("every CQ for tags is made with a channel");
-        let sending = CqConfig { capacity: config.send_capacity, ..config.cq.clone() };
+        let sending = CqConfig { cqe: config.send_cqe, ..config.cq.clone() };
         let sender = Sender::on_channel(pd, &sending, channel)?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
@@ -236,8 +236,8 @@ impl TagMatchingSrq {
         self.engine.offloads()
     }
 
-    /// Returns the path of the queues: [`Path::Direct`] or [`Path::Verbs`].
-    pub fn path(&self) -> Path {
+    /// Returns the path of the queues: [`DataPath::Direct`] or [`DataPath::Verbs`].
+    pub fn path(&self) -> DataPath {
         self.engine.core().path()
     }
 
@@ -256,7 +256,7 @@ impl TagMatchingSrq {
         self.receives.len()
     }
 
-    /// Returns how many tagged messages wait for a receive, up to the last [`poll`](Self::poll),
+    /// Returns how many tagged messages wait for a receive, up to the last [`next`](Self::next),
     /// [`probe`](Self::probe),
     /// [`arm`](Completions::arm) or [`wait`](Completions::wait).
     pub fn unexpected(&self) -> usize {
@@ -312,7 +312,7 @@ impl TagMatchingSrq {
     /// tags.cancel(id)?;
     /// # let event = doorbell_doc::event(tags, other);
     /// # let _ = (peer, other_peer);
-    /// // `poll` returns later:
+    /// // `next` returns later:
     /// assert!(matches!(event, TagEvent::Cancelled { .. }), "{event:?}");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -346,7 +346,7 @@ impl TagMatchingSrq {
     }
 
     /// Returns the oldest message that waits for a receive and matches this tag and mask, including messages that
-    /// arrived since the last [`poll`](Self::poll).
+    /// arrived since the last [`next`](Self::next).
     ///
     /// Such a message is not an event: [`wait`](Completions::wait) does not return for it. To sleep until one arrives,
     /// call
@@ -373,7 +373,7 @@ impl TagMatchingSrq {
     ///         break found;
     ///     }
     ///     if has_event {
-    ///         println!("{:?}", tags.poll());
+    ///         println!("{:?}", tags.next());
     ///         continue;
     ///     }
     ///     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -407,7 +407,7 @@ impl TagMatchingSrq {
     /// # message.set_len(5);
     /// # other.send(other_peer, 7, 0, message)?;
     /// loop {
-    ///     match tags.poll() {
+    ///     match tags.next() {
     ///         Some(TagEvent::Received(got)) => {
     ///             println!("{} bytes with tag {:#x}, context {}", got.buffer.len(), got.tag, got.context);
     ///             break;
@@ -416,11 +416,11 @@ impl TagMatchingSrq {
     ///         Some(other) => println!("{other:?}"),
     ///         None => std::thread::yield_now(),
     ///     }
-    /// #   let _ = other.poll();
+    /// #   let _ = other.next();
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn poll(&mut self) -> Option<TagEvent> {
+    pub fn next(&mut self) -> Option<TagEvent> {
         if self.events.is_empty() {
             self.progress();
         }

@@ -70,7 +70,7 @@ impl TagMatchingSrq {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for datagrams; [`Error::CqTooSmall`] if the sends exceed
-    /// [`TagMatchingConfig::send_capacity`](super::TagMatchingConfig::send_capacity); [`Error::OutOfRange`];
+    /// [`TagMatchingConfig::send_cqe`](super::TagMatchingConfig::send_cqe); [`Error::OutOfRange`];
     /// [`Error::Verbs`].
     pub fn add_peer(&mut self, config: &QpConfig) -> Result<PeerId> {
         if config.qp_type != rdma_core_sys::IBV_QPT_RC {

@@ -20,7 +20,7 @@ pub(super) struct SoftwareTags {
 impl SoftwareTags {
     pub(super) fn new(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Self> {
         let mut receiver = Receiver::new(pd, &config.cq_of(config.receives()))?;
-        let srq = receiver.create_srq(&SrqConfig::new(config.slots))?;
+        let srq = receiver.create_srq(&SrqConfig::new(config.max_wr))?;
         Ok(Self { receiver, srq })
     }
 

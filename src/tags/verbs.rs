@@ -46,7 +46,7 @@ impl VerbsTags {
         let objects = Objects::create(pd, config)?;
         let object = QueueObject::Srq(Arc::clone(&objects.srq));
         Ok(Self {
-            queue: VerbsQueue::new(object, 0, config.slots, 1),
+            queue: VerbsQueue::new(object, 0, config.max_wr, 1),
             objects,
             counts: VecDeque::new(),
             wrs: Vec::new(),

@@ -2,19 +2,19 @@
 
 use std::ptr::NonNull;
 
-use doorbell::{BufferPool, PoolConfig, ProtectionDomain, RemoteMemory, StableMemory};
+use doorbell::{BufferPool, PoolConfig, ProtectionDomain, MemoryRegion, StableMemory};
 
-pub fn right(memory: &RemoteMemory) -> [u8; 4] {
+pub fn right(memory: &MemoryRegion) -> [u8; 4] {
     let mut bytes = [0; 4];
     memory.read(0, &mut bytes);
     bytes
 }
 
-pub fn as_a_slice(memory: &RemoteMemory) -> &[u8] {
+pub fn as_a_slice(memory: &MemoryRegion) -> &[u8] {
     memory //~ E0308
 }
 
-pub fn by_index(memory: &RemoteMemory) -> u8 {
+pub fn by_index(memory: &MemoryRegion) -> u8 {
     memory[0] //~ E0608
 }
 

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use doorbell::{Batch, BufferPool, Context, Receiver, RemoteMemory, SendBatch, Sender, SharedPoster, SqId};
+use doorbell::{Batch, BufferPool, Context, Receiver, MemoryRegion, SendBatch, Sender, SharedPoster, SqId};
 
 fn shared<T: Sync>(_: &T) {}
 
@@ -17,7 +17,7 @@ pub fn what_may_be_shared(context: &Context, pool: &BufferPool, poster: &SharedP
     shared(poster);
 }
 
-pub fn peers_write_what_two_threads_look_at(memory: &RemoteMemory) {
+pub fn peers_write_what_two_threads_look_at(memory: &MemoryRegion) {
     shared(memory); //~ E0277
 }
 

@@ -1,14 +1,14 @@
 //! The device under test.
 
-use doorbell::{Context, CqConfig, Path, ProtectionDomain, Receiver, Sender};
+use doorbell::{Context, CqConfig, DataPath, ProtectionDomain, Receiver, Sender};
 
 use crate::poison;
 
 /// The path under test.
-pub fn path() -> Path {
+pub fn path() -> DataPath {
     match std::env::var("DOORBELL_PATH") {
         Ok(name) => name.parse().unwrap_or_else(|e| panic!("DOORBELL_PATH: {e}")),
-        Err(_) => Path::Auto,
+        Err(_) => DataPath::Auto,
     }
 }
 
@@ -35,8 +35,8 @@ pub fn open_unpoisoned() -> Context {
 /// Whether the path under test is the direct one on this device.
 pub fn drives_directly(context: &Context) -> bool {
     match path() {
-        Path::Auto => context.auto_path().0 == Path::Direct,
-        path => path == Path::Direct,
+        DataPath::Auto => context.auto_path().0 == DataPath::Direct,
+        path => path == DataPath::Direct,
     }
 }
 
@@ -57,7 +57,7 @@ pub fn receiver(pd: &ProtectionDomain, cq_capacity: u32) -> Receiver {
     let config = CqConfig::new(cq_capacity).path(path());
     let receiver = Receiver::new(pd, &config).unwrap();
     let direct = drives_directly(pd.context());
-    assert_eq!(receiver.path(), if direct { Path::Direct } else { Path::Verbs });
+    assert_eq!(receiver.path(), if direct { DataPath::Direct } else { DataPath::Verbs });
     receiver
 }
 
@@ -71,7 +71,7 @@ pub fn sender(pd: &ProtectionDomain, cq_capacity: u32) -> Sender {
 pub fn sender_with(pd: &ProtectionDomain, config: &CqConfig) -> Sender {
     let sender = Sender::new(pd, &config.clone().path(path())).unwrap();
     let direct = drives_directly(pd.context());
-    assert_eq!(sender.path(), if direct { Path::Direct } else { Path::Verbs });
+    assert_eq!(sender.path(), if direct { DataPath::Direct } else { DataPath::Verbs });
     if direct {
         poison::sends();
     }

@@ -2,7 +2,7 @@
 //! the proof that the direct path is direct.
 //!
 //! The device can be any. `DOORBELL_DEVICE` names it; by default it is the first device of libibverbs.
-//! `DOORBELL_PATH` is `direct` or `verbs`; by default it is the path of `Path::Auto`. On a slow machine
+//! `DOORBELL_PATH` is `direct` or `verbs`; by default it is the path of `DataPath::Auto`. On a slow machine
 //! `DOORBELL_SHARE=N` divides the numbers of messages that are about endurance only.
 
 pub mod by_hand;

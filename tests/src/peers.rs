@@ -40,7 +40,7 @@ impl Peers {
             sent: vec![0; count as usize],
         };
         let from = from.into();
-        let far = QpConfig::rc().sends(SENDS).max_inline(64);
+        let far = QpConfig::rc().max_send_wr(SENDS).max_inline(64);
         let near = (0..count)
             .map(|_| {
                 let mut near = QueuePair::builder(near).receive(receiver, from).build().unwrap();

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use doorbell::{
-    Buffer, BufferPool, CqConfig, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RemoteAccess,
-    RemoteMemory, RemoteRegion, RqConfig, Sender, SqId, WcStatus,
+    Buffer, BufferPool, CqConfig, MemoryRegion, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver,
+    RemoteAccess, RemoteRegion, RqConfig, Sender, SqId, WcStatus,
 };
 
 use crate::peers::join;
@@ -30,7 +30,7 @@ pub struct Sending {
     /// Buffers to send.
     pub pool: BufferPool,
     /// Memory that the far ends let be read, written and changed.
-    pub memory: RemoteMemory,
+    pub memory: MemoryRegion,
     /// The domain of all.
     pub pd: ProtectionDomain,
 }
@@ -51,7 +51,7 @@ pub struct Done {
 impl Sending {
     /// `qps` connections for `sends` requests each, with buffers of `len` bytes.
     pub fn new(qps: u32, sends: u32, len: u32) -> Self {
-        Self::with(qps, len, &QpConfig::rc().sends(sends), &CqConfig::new(4096))
+        Self::with(qps, len, &QpConfig::rc().max_send_wr(sends), &CqConfig::new(4096))
     }
 
     /// The same, with queue pairs and a sender like these.
@@ -76,7 +76,7 @@ impl Sending {
             far.push(other);
         }
         let access = RemoteAccess::READ | RemoteAccess::WRITE | RemoteAccess::ATOMIC;
-        let memory = RemoteMemory::with_access(&pd, 1 << 16, access).unwrap();
+        let memory = MemoryRegion::with_access(&pd, 1 << 16, access).unwrap();
         Self { sender, near, far, near_receiver, far_receiver, pool, memory, pd }
     }
 
@@ -124,7 +124,7 @@ impl Sending {
 }
 
 /// Bytes of memory that peers write.
-pub fn bytes_of(memory: &RemoteMemory, offset: usize, len: usize) -> Vec<u8> {
+pub fn bytes_of(memory: &MemoryRegion, offset: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     memory.read(offset, &mut bytes);
     bytes

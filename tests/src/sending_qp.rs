@@ -3,8 +3,8 @@
 use std::ops::{Deref, DerefMut};
 
 use doorbell::{
-    AddressHandle, CqConfig, NotSent, Path, Payload, QpConfig, QpEnd, QueuePair, ReceiveFrom, Receiver, RemoteRegion,
-    Request, Sender, SqId,
+    AddressHandle, CqConfig, DataPath, NotSent, Payload, QpConfig, QpEnd, QueuePair, ReceiveFrom, Receiver,
+    RemoteRegion, Request, Sender, SqId,
 };
 
 use crate::sent::Sent;
@@ -29,7 +29,7 @@ impl SendingQp {
         receiver: &mut Receiver,
         config: &QpConfig,
         from: impl Into<ReceiveFrom>,
-        path: Path,
+        path: DataPath,
     ) -> doorbell::Result<Self> {
         let config_of_sender = CqConfig::new(512).path(path);
         let mut sender = Sender::new(receiver.pd(), &config_of_sender)?;

@@ -51,7 +51,7 @@ pub const SHAPE: Shape =
 impl Side {
     /// One without peers.
     pub fn new(pd: &ProtectionDomain, offload: Offload, shape: &Shape) -> Self {
-        let mut config = TagMatchingConfig::new(shape.tags).slots(shape.slots).cq(cq()).offload(offload);
+        let mut config = TagMatchingConfig::new(shape.tags).max_wr(shape.slots).cq(cq()).offload(offload);
         if shape.manual {
             config = config.manual_synchronization();
         }
@@ -61,7 +61,7 @@ impl Side {
         let count = 4 * u32::from(shape.tags) + 4 * shape.sends * shape.peers as u32;
         let pool = BufferPool::new(pd, &PoolConfig::new(count, shape.buffer_size)).unwrap();
         let readable = BufferPool::new(pd, &PoolConfig::new(count, shape.buffer_size).readable(true)).unwrap();
-        let config = QpConfig::rc().sends(shape.sends).min_rnr_timer(1);
+        let config = QpConfig::rc().max_send_wr(shape.sends).min_rnr_timer(1);
         Self { tags, pool, readable, peers: Vec::new(), config }
     }
 
@@ -93,7 +93,7 @@ impl Side {
     /// The next event.
     #[track_caller]
     pub fn event(&mut self) -> TagEvent {
-        wait_for("an event", || self.tags.poll())
+        wait_for("an event", || self.tags.next())
     }
 
     /// The next receive that is over, with its message.
@@ -122,7 +122,7 @@ impl Side {
     #[track_caller]
     pub fn wait_read(&mut self, other: &mut Self) {
         wait("the FIN", || {
-            assert!(other.tags.poll().is_none());
+            assert!(other.tags.next().is_none());
             self.tags.probe(0, 0);
             self.tags.offered() == 0
         });

@@ -8,7 +8,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use doorbell::{AsyncEvent, AsyncEvents, Cause, WcStatus};
+use doorbell::{Cause, DeviceEvent, DeviceEvents, WcStatus};
 use doorbell_tests::peers::join;
 use doorbell_tests::world::Shared;
 use doorbell_tests::{receiving, skip};
@@ -27,7 +27,7 @@ impl Link {
 }
 
 /// Reads events until the one that is waited for.
-fn expect(events: &mut AsyncEvents, wanted: AsyncEvent) {
+fn expect(events: &mut DeviceEvents, wanted: DeviceEvent) {
     let began = Instant::now();
     while let Some(event) = events.next_within(BOUND.saturating_sub(began.elapsed())).unwrap() {
         if event == wanted {
@@ -55,7 +55,7 @@ fn sends_fail_in_time_and_buffers_come_back_when_the_link_goes_down() {
 
     let mut events = w.pd.context().events().unwrap();
     link.set("down");
-    expect(&mut events, AsyncEvent::PortError { port: 1 });
+    expect(&mut events, DeviceEvent::PortError { port: 1 });
     let began = Instant::now();
     w.peers.send(0, 64);
     let status = w.peers.qps[0].ended();
@@ -70,7 +70,7 @@ fn sends_fail_in_time_and_buffers_come_back_when_the_link_goes_down() {
     drop(batch);
 
     drop(link);
-    expect(&mut events, AsyncEvent::PortActive { port: 1 });
+    expect(&mut events, DeviceEvent::PortActive { port: 1 });
     w.receiver.reset_qp(&mut w.near[0]).unwrap();
     w.peers.reset(0);
     while w.peers.qps[0].poll_send().is_some() {}

@@ -185,7 +185,7 @@ fn receive(world: &mut Sending, connections: &mut [Connection]) -> bool {
 fn every_request_does_what_it_says_once() {
     let operations = std::env::var("SOAK_OPERATIONS").map_or(20_000, |n| n.parse().unwrap());
     let random = &mut Rng::with_seed(20);
-    let config = QpConfig::rc().sends(BLOCKS).max_inline(INLINE as u32).timeout(10);
+    let config = QpConfig::rc().max_send_wr(BLOCKS).max_inline(INLINE as u32).timeout(10);
     let config = config.max_unsignaled(5);
     let mut world = Sending::with(QPS as u32, LONGEST as u32, &config, &CqConfig::new(4096));
     let mut connections: Vec<_> = (0..QPS).map(|_| Connection::new()).collect();

@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::mem::transmute;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use doorbell::{CqConfig, Error, NotDirect, Path, PoolConfig, QpConfig, Receiver, SrqConfig};
+use doorbell::{CqConfig, DataPath, Error, NotDirect, PoolConfig, QpConfig, Receiver, SrqConfig};
 use doorbell_tests::{Peers, assert_matches, device, skip};
 use rdma_core_sys as sys;
 
@@ -34,24 +34,24 @@ unsafe extern "C" fn ibv_query_device(context: *mut sys::ibv_context, attr: *mut
 
 #[test]
 fn the_direct_path_is_refused_and_the_verbs_path_works() {
-    if device::path() == Path::Direct {
+    if device::path() == DataPath::Direct {
         skip!("it is about the other path");
     }
     OTHER_VENDOR.store(true, Ordering::Relaxed);
     let context = device::open_unpoisoned();
     assert_eq!(context.attr().vendor_id, BROADCOM);
     let (path, reason) = context.auto_path();
-    assert_eq!((path, reason), (Path::Verbs, Some(NotDirect::NotMlx5)));
+    assert_eq!((path, reason), (DataPath::Verbs, Some(NotDirect::NotMlx5)));
 
     let pd = context.alloc_pd().unwrap();
     let make = |path| Receiver::new(&pd, &CqConfig::new(4096).path(path));
-    let error = make(Path::Direct).unwrap_err();
+    let error = make(DataPath::Direct).unwrap_err();
     assert_matches!(&error, Error::NotDirect { device, reason: NotDirect::NotMlx5 }
             if *device == context.name());
-    assert!(error.to_string().contains("Path::Verbs"), "{error}");
+    assert!(error.to_string().contains("DataPath::Verbs"), "{error}");
 
-    let mut receiver = make(Path::Auto).unwrap();
-    assert_eq!(receiver.path(), Path::Verbs);
+    let mut receiver = make(DataPath::Auto).unwrap();
+    assert_eq!(receiver.path(), DataPath::Verbs);
     let srq = receiver.create_srq(&SrqConfig::new(15)).unwrap();
     let pool = doorbell::BufferPool::new(&pd, &PoolConfig::new(32, 64)).unwrap();
     let (_near, mut peers) = Peers::connect(&pd, &mut receiver, &QpConfig::rc(), srq, 1, 64);

@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 
-use doorbell::{BufferPool, HugePages, PoolConfig, QpConfig, QpState, RemoteMemory, RemoteRegion, WcStatus};
+use doorbell::{BufferPool, HugePages, MemoryRegion, PoolConfig, QpConfig, QpState, RemoteRegion, WcStatus};
 use doorbell_tests::device;
 use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::world::Shared;
@@ -81,7 +81,7 @@ fn a_peer_that_knows_the_key_of_a_pool_does_not_write_to_it() {
         let mut w = Shared::with(7, 1, 1, 64, QpConfig::rc().remote_write(true));
         let config = PoolConfig::new(1, 64).readable(readable);
         let (pool, _, rkey) = region(|| BufferPool::new(&w.pd, &config).unwrap());
-        let (open, access, open_rkey) = region(|| RemoteMemory::new(&w.pd, 64).unwrap());
+        let (open, access, open_rkey) = region(|| MemoryRegion::new(&w.pd, 64).unwrap());
         assert_eq!((access, open_rkey), (LOCAL | sys::IBV_ACCESS_REMOTE_WRITE, open.region().rkey()));
         // Memory that is open to the peer takes the same write.
         let far = &mut w.peers.qps[0];

@@ -20,7 +20,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
-use doorbell::Path;
+use doorbell::DataPath;
 use ours::Ours;
 use place::Place;
 use special::{FRAMES, Frames, Tags};
@@ -123,7 +123,7 @@ impl Suite<'_> {
 
     fn tags(&mut self) {
         let tags = |path| Tags::new(self.place, path);
-        let (direct, verbs) = match (tags(Path::Direct), tags(Path::Verbs)) {
+        let (direct, verbs) = match (tags(DataPath::Direct), tags(DataPath::Verbs)) {
             (Ok(direct), Ok(verbs)) => (direct, verbs),
             (Err(error), _) | (_, Err(error)) => return println!("tags: not measured: {error}"),
         };
@@ -136,7 +136,7 @@ impl Suite<'_> {
     fn frames(&mut self) {
         // One rule for each receiver: two rules of one address would give each frame to both.
         let frames = |path, last| Frames::new(self.place, [2, 0, 0, 0, 9, last], path);
-        let (direct, verbs) = match (frames(Path::Direct, 1), frames(Path::Verbs, 2)) {
+        let (direct, verbs) = match (frames(DataPath::Direct, 1), frames(DataPath::Verbs, 2)) {
             (Ok(direct), Ok(verbs)) => (direct, verbs),
             (Err(error), _) | (_, Err(error)) => return println!("frames: not measured: {error}"),
         };

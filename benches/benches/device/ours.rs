@@ -1,8 +1,8 @@
 //! doorbell.
 
 use doorbell::{
-    Buffer, BufferPool, CqConfig, Path, PoolConfig, ProtectionDomain, QueuePair, ReceiveFrom, Receiver, RemoteAccess,
-    RemoteMemory, RemoteRegion, Result, RqConfig, Sender, SqId, SrqConfig,
+    Buffer, BufferPool, CqConfig, DataPath, MemoryRegion, PoolConfig, ProtectionDomain, QueuePair, ReceiveFrom,
+    Receiver, RemoteAccess, RemoteRegion, Result, RqConfig, Sender, SqId, SrqConfig,
 };
 
 use crate::place::Place;
@@ -15,7 +15,7 @@ struct End {
     queues: Vec<SqId>,
     /// Index of the queue that sends next.
     next: usize,
-    memory: RemoteMemory,
+    memory: MemoryRegion,
     has_read: bool,
 }
 
@@ -31,9 +31,10 @@ pub struct Ours {
 impl End {
     fn new(place: &Place, pd: &ProtectionDomain, srq_of: Option<u32>) -> Result<Self> {
         let count = srq_of.unwrap_or(1);
-        let config = place.config().sends(RECEIVES).max_inline(INLINE as u32).remote_write(true).remote_read(true);
-        let mut receiver = Receiver::new(pd, &CqConfig::new(RECEIVES).path(Path::Direct))?;
-        let sends = CqConfig::new(Sender::entries_for(&config, count)).path(Path::Direct);
+        let config =
+            place.config().max_send_wr(RECEIVES).max_inline(INLINE as u32).remote_write(true).remote_read(true);
+        let mut receiver = Receiver::new(pd, &CqConfig::new(RECEIVES).path(DataPath::Direct))?;
+        let sends = CqConfig::new(Sender::entries_for(&config, count)).path(DataPath::Direct);
         let mut sender = Sender::new(pd, &sends)?;
         let from: ReceiveFrom = match srq_of {
             Some(_) => receiver.create_srq(&SrqConfig::new(RECEIVES - 1))?.into(),
@@ -48,7 +49,7 @@ impl End {
             _ => unreachable!("made with a receive queue"),
         };
         let queues = qps.iter().map(SqId::from).collect();
-        let memory = RemoteMemory::with_access(pd, LONGEST, RemoteAccess::WRITE | RemoteAccess::READ)?;
+        let memory = MemoryRegion::with_access(pd, LONGEST, RemoteAccess::WRITE | RemoteAccess::READ)?;
         Ok(Self { receiver, sender, qps, queues, next: 0, memory, has_read: false })
     }
 

@@ -3,17 +3,14 @@
 use std::fs;
 use std::net::Ipv6Addr;
 
-use doorbell::raw::rdma_core_sys::{IBV_PORT_ACTIVE, ibv_port_attr};
+use doorbell::caps::{LinkLayer, PortAttr, PortState};
 use doorbell::{Context, Device, Gid, GidKind, QpConfig};
-
-/// `IBV_LINK_LAYER_ETHERNET`, which the header keeps in an enumeration without a name.
-const LINK_LAYER_ETHERNET: u8 = 2;
 
 /// A port of a device, and the GID that both libraries send from.
 pub struct Place {
     pub context: Context,
     pub port: u8,
-    pub attr: ibv_port_attr,
+    pub attr: PortAttr,
     /// `None` on InfiniBand.
     pub gid: Option<Gid>,
 }
@@ -41,9 +38,9 @@ impl Place {
         }
         let mut ports =
             (1..=context.attr().phys_port_cnt).filter_map(|port| Some((port, context.query_port(port).ok()?)));
-        let (port, attr) = ports.find(|(_, attr)| attr.state == IBV_PORT_ACTIVE).ok_or("no port is up")?;
+        let (port, attr) = ports.find(|(_, attr)| attr.state == PortState::Active).ok_or("no port is up")?;
         let gid = match attr.link_layer {
-            LINK_LAYER_ETHERNET => Some(gid(&context, port).ok_or(format!("port {port} has no GID for RoCE v2"))?),
+            LinkLayer::Ethernet => Some(gid(&context, port).ok_or(format!("port {port} has no GID for RoCE v2"))?),
             _ => None,
         };
         Ok(Self { context, port, attr, gid })

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use doorbell::frames::{Flow, FlowRule, FrameConfig, FrameReceiver};
 use doorbell::tags::{PeerId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer};
-use doorbell::{Buffer, BufferPool, CqConfig, Error, Path, PoolConfig, Result, Sender};
+use doorbell::{Buffer, BufferPool, CqConfig, DataPath, Error, PoolConfig, Result, Sender};
 
 use crate::place::Place;
 use crate::side::until;
@@ -26,14 +26,14 @@ pub struct Tags {
 
 impl Tags {
     /// Makes both.
-    pub fn new(place: &Place, path: Path) -> Result<Self> {
+    pub fn new(place: &Place, path: DataPath) -> Result<Self> {
         let pd = place.context.alloc_pd()?;
         let config = TagMatchingConfig::new(16).cq(CqConfig::new(1).path(path));
         let [mut receiver, mut sender] = [TagMatchingSrq::new(&pd, &config)?, TagMatchingSrq::new(&pd, &config)?];
         let pool = BufferPool::new(&pd, &PoolConfig::new(256, 2 * LEN))?;
         receiver.keep_filled(&pool)?;
         sender.keep_filled(&pool)?;
-        let config = place.config().sends(32).min_rnr_timer(1);
+        let config = place.config().max_send_wr(32).min_rnr_timer(1);
         let (peer, from) = (sender.add_peer(&config)?, receiver.add_peer(&config)?);
         let addresses = (sender.address(peer)?, receiver.address(from)?);
         sender.connect(peer, &addresses.1)?;
@@ -58,14 +58,14 @@ impl Tags {
         message.set_len(LEN as usize);
         sender.send(*peer, *tag, 0, message).expect("room");
         until(|| {
-            if let Some(TagEvent::Received(received)) = receiver.poll() {
+            if let Some(TagEvent::Received(received)) = receiver.next() {
                 buffers[0] = Some(received.buffer);
             }
             buffers[0].is_some()
         });
         let time = began.elapsed();
         until(|| {
-            if let Some(TagEvent::Sent(sent)) = sender.poll() {
+            if let Some(TagEvent::Sent(sent)) = sender.next() {
                 buffers[1] = Some(sent.buffer);
             }
             buffers[1].is_some()
@@ -86,7 +86,7 @@ pub struct Frames {
 
 impl Frames {
     /// Makes both, and sends a first burst.
-    pub fn new(place: &Place, mac: [u8; 6], path: Path) -> Result<Self> {
+    pub fn new(place: &Place, mac: [u8; 6], path: DataPath) -> Result<Self> {
         let (name, port) = (place.context.name(), place.port);
         let cq = CqConfig::new(1).path(path);
         let config = FrameConfig::new().port(port).plain(1024, 2048).cq(cq);
@@ -94,7 +94,7 @@ impl Frames {
         let rule = receiver.attach(&Flow::mac(mac))?;
         let pd = doorbell::open(name)?.alloc_pd()?;
         let mut sender = Sender::new(&pd, &CqConfig::new(1024))?;
-        let config = FrameConfig::new().port(port).plain(4, 2048).sends(256).max_inline(LEN);
+        let config = FrameConfig::new().port(port).plain(4, 2048).max_send_wr(256).max_inline(LEN);
         let queue = FrameReceiver::with_sender(&pd, &config, &mut sender)?;
         let mut frame = [0; LEN as usize];
         frame[..6].copy_from_slice(&mac);

@@ -244,7 +244,7 @@ impl Theirs {
 fn connect(place: &Place, qp: *mut ibv_qp, peer: u32) {
     let mut attr = ibv_qp_attr {
         port_num: place.port,
-        path_mtu: place.attr.active_mtu,
+        path_mtu: place.attr.active_mtu.map_or(0, |mtu| mtu as u32),
         dest_qp_num: peer,
         qp_access_flags: IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
         max_dest_rd_atomic: 1,

@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use std::ptr;
 
 use doorbell::frames::{Flow, FlowRule, FrameConfig, FrameReceiver};
-use doorbell::{CqConfig, Path, ProtectionDomain, Sender, SqId};
+use doorbell::{CqConfig, DataPath, ProtectionDomain, Sender, SqId};
 use rdma_core_sys::*;
 
 use super::{Costs, Single, measure};
@@ -92,14 +92,14 @@ impl<const LEN: usize> Single for Safe<LEN> {
 }
 
 pub(super) fn safe<const LEN: usize>(world: &World) -> Costs {
-    let cq = |entries| CqConfig::new(entries).path(Path::Direct);
+    let cq = |entries| CqConfig::new(entries).path(DataPath::Direct);
     let receiver = FrameConfig::new().plain(RECEIVES, BUFFER).cq(cq(1));
     let receiver = FrameReceiver::new(&world.pd, &receiver).expect("a receiver");
     let mac = fresh_mac();
     let rule = receiver.attach(&Flow::mac(mac)).expect("a rule");
     let pd = other_domain(world);
     let mut sender = Sender::new(&pd, &cq(1024)).expect("a sender");
-    let config = FrameConfig::new().plain(4, BUFFER).cq(cq(1)).sends(SENDS).max_inline(LEN as u32);
+    let config = FrameConfig::new().plain(4, BUFFER).cq(cq(1)).max_send_wr(SENDS).max_inline(LEN as u32);
     let sends = FrameReceiver::with_sender(&pd, &config, &mut sender).expect("a queue pair");
     let queue = sends.send_queue().expect("made with a sender");
     // SAFETY: a live queue pair, which lives until it is measured.

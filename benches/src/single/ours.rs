@@ -3,7 +3,9 @@
 use std::hint::black_box;
 
 use doorbell::raw::{SlotContext, WorkRequest};
-use doorbell::{BufferPool, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver, Sender, SqId, SrqConfig, SrqId};
+use doorbell::{
+    BufferPool, CqConfig, DataPath, PoolConfig, QpConfig, QueuePair, Receiver, Sender, SqId, SrqConfig, SrqId,
+};
 use mlx5_ring::completion::CqeKind;
 use mlx5_ring::cq::CompletionQueue;
 use mlx5_ring::ordered::OrderedReceiveQueue;
@@ -25,11 +27,11 @@ struct Safe {
 
 impl Safe {
     fn new(world: &World, size: &SrqConfig) -> Self {
-        let cq = |capacity| CqConfig::new(capacity).path(Path::Direct);
+        let cq = |capacity| CqConfig::new(capacity).path(DataPath::Direct);
         let mut receiver = Receiver::new(&world.pd, &cq(RECEIVES)).expect("a receiver");
         let mut sender = Sender::new(&world.pd, &cq(256)).expect("a sender");
         let srq = receiver.create_srq(size).expect("an SRQ");
-        let config = QpConfig::rc().sends(64).max_inline(LEN as u32).max_unsignaled(UNSIGNALED as u32 - 1);
+        let config = QpConfig::rc().max_send_wr(64).max_inline(LEN as u32).max_unsignaled(UNSIGNALED as u32 - 1);
         let qp = QueuePair::builder(&config).receive(&mut receiver, srq).send(&mut sender).build();
         let mut qp = qp.expect("a queue pair");
         let itself = qp.address().expect("an address");

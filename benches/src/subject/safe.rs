@@ -1,8 +1,8 @@
 //! The safe layer of doorbell.
 
 use doorbell::{
-    Buffer, BufferPool, Compression, CqConfig, Failure, Path, PoolConfig, QpConfig, QueueId, QueuePair, ReceiveFrom,
-    Receiver, RqConfig, SrqConfig,
+    Buffer, BufferPool, Compression, CqConfig, DataPath, Failure, PoolConfig, QpConfig, QueueId, QueuePair,
+    ReceiveFrom, Receiver, RqConfig, SrqConfig,
 };
 use rdma_core_sys::ibv_cq_ex_to_cq;
 
@@ -41,7 +41,7 @@ pub(super) fn receiver(world: &World, objects: &Objects) -> (Receiver, Vec<Queue
     unsafe {
         let cq = ibv_cq_ex_to_cq(objects.cq);
         let mut receiver =
-            Receiver::from_raw_cq(&world.pd, cq, &CqConfig::new(4096).path(Path::Direct)).expect("a receiver");
+            Receiver::from_raw_cq(&world.pd, cq, &CqConfig::new(4096).path(DataPath::Direct)).expect("a receiver");
         let size = SrqConfig::new(shape.receives());
         let attach = |&srq| receiver.attach_srq(srq, &size).expect("an SRQ");
         let srqs: Vec<_> = objects.srqs.iter().map(attach).collect();
@@ -61,11 +61,11 @@ pub(super) fn receiver(world: &World, objects: &Objects) -> (Receiver, Vec<Queue
 pub(super) fn make_compressed(world: &World, shape: Shape, way: Way) -> (Objects, Box<dyn Subject>) {
     assert_eq!(Shape { slots: SLOTS, ..shape }, Shape::new(Kind::Srq, SLOTS));
     let receives = shape.receives();
-    let config = CqConfig::new(receives).path(Path::Direct);
+    let config = CqConfig::new(receives).path(DataPath::Direct);
     let config = config.compression(Compression::Checksum);
     let mut receiver = Receiver::new(&world.pd, &config).expect("a receiver");
     let srq = receiver.create_srq(&SrqConfig::new(receives)).expect("an SRQ");
-    let config = QpConfig::rc().sends(1);
+    let config = QpConfig::rc().max_send_wr(1);
     let mut qp = QueuePair::builder(&config).receive(&mut receiver, srq).build().expect("a QP");
     let itself = qp.address().expect("an address");
     qp.connect(&itself).expect("connected");

@@ -14,7 +14,7 @@ pub fn send(context: &Context, port: u8, gid_index: u8) -> Result<(), String> {
     let pd = context.alloc_pd().map_err(text)?;
     let mut receiver = Receiver::new(&pd, &CqConfig::new(8)).map_err(text)?;
     // 67 ms for each of four tries.
-    let config = QpConfig::rc().sends(2).max_inline(32).port(port).gid_index(gid_index);
+    let config = QpConfig::rc().max_send_wr(2).max_inline(32).port(port).gid_index(gid_index);
     let config = config.timeout(14).retry_cnt(3).rnr_retry(3);
     let sending = CqConfig::new(64);
     let mut sender = Sender::new(&pd, &sending).map_err(text)?;

@@ -1,14 +1,13 @@
 //! A port: its state, its addresses and partitions, and a message through each GID.
 
-use doorbell::{Context, Gid, GidKind};
+use doorbell::caps::{LinkLayer, PortState};
+use doorbell::{Context, Gid, GidKind, Mtu};
 
 use super::counters::Counters;
 use super::{Level, Patient, loopback, queue_pairs, routes};
 use crate::info::names;
 use crate::sysfs;
 
-const ACTIVE: u32 = 4;
-const ETHERNET: u8 = 2;
 /// GIDs through which a message is sent.
 const MOST_GIDS: usize = 16;
 /// Full member of its partition.
@@ -18,10 +17,10 @@ const FULL: u16 = 0x8000;
 pub fn examine(patient: &mut Patient, context: &Context, number: u8) -> doorbell::Result<()> {
     let attr = context.query_port(number)?;
     let port = format!("port {number}");
-    let ethernet = attr.link_layer == ETHERNET;
-    let link = names::link_layer(attr.link_layer);
-    if attr.state != ACTIVE {
-        let state = names::port_state(attr.state);
+    let ethernet = attr.link_layer == LinkLayer::Ethernet;
+    let link = attr.link_layer;
+    if attr.state != PortState::Active {
+        let state = attr.state;
         let cause =
             if ethernet { "cable, switch port, ip link set up" } else { "cable, and a subnet manager (opensm)" };
         patient.add(Level::Failure, port, format!("{state}, {link}: nothing is sent or received; look at {cause}"));
@@ -55,8 +54,8 @@ pub fn examine(patient: &mut Patient, context: &Context, number: u8) -> doorbell
     Ok(())
 }
 
-fn mtu(patient: &mut Patient, port: &str, ethernet: bool, codes: [u32; 2]) {
-    let [Some(active), Some(max)] = codes.map(names::mtu) else { return };
+fn mtu(patient: &mut Patient, port: &str, ethernet: bool, mtus: [Option<Mtu>; 2]) {
+    let [Some(active), Some(max)] = mtus.map(|mtu| mtu.map(Mtu::bytes)) else { return };
     let what = format!("{port} MTU");
     if active == max {
         return patient.add(Level::Ok, what, format!("{active}"));

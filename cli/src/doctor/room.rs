@@ -146,7 +146,8 @@ impl Objects {
             [("qp", attr.max_qp), ("mr", attr.max_mr), ("cq", attr.max_cq), ("srq", attr.max_srq), ("pd", attr.max_pd)];
         let mut used = Vec::new();
         for (kind, limit) in limits {
-            let (Some(&count), Ok(limit)) = (self.counts.get(kind), u64::try_from(limit)) else { continue };
+            let Some(&count) = self.counts.get(kind) else { continue };
+            let limit = u64::from(limit);
             used.push(format!("{count} {kind}"));
             if limit > 0 && near(count, limit) {
                 let text = format!(
@@ -209,7 +210,7 @@ fn trial(patient: &mut Patient, context: &Context) {
         let _pool = BufferPool::new(&pd, &PoolConfig::new(1, 64))?;
         let _receiver = Receiver::new(&pd, &CqConfig::new(8))?;
         let mut sender = Sender::new(&pd, &CqConfig::new(64))?;
-        QueuePair::builder(&QpConfig::rc().sends(1)).send(&mut sender).build().map(drop)
+        QueuePair::builder(&QpConfig::rc().max_send_wr(1)).send(&mut sender).build().map(drop)
     };
     let what = "a domain, a region, CQs and a queue pair";
     let Err(error) = made() else { return patient.add(Level::Ok, what, "created") };

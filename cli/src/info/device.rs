@@ -1,6 +1,6 @@
 //! One device, and all its queried properties.
 
-use doorbell::{Context, Path};
+use doorbell::{Context, DataPath, Mtu};
 use serde::Serialize;
 
 use super::names;
@@ -25,7 +25,7 @@ pub struct Device {
     pub part_id: u32,
     /// NUMA node, `None` where the system has only one or does not report it.
     pub numa_node: Option<u32>,
-    /// The path that `Path::Auto` takes: `direct` or `verbs`.
+    /// The path that `DataPath::Auto` takes: `direct` or `verbs`.
     pub path: String,
     /// Why not the direct one.
     pub not_direct: Option<String>,
@@ -42,7 +42,7 @@ pub struct Device {
 pub struct Port {
     pub number: u8,
     pub state: String,
-    pub link_layer: &'static str,
+    pub link_layer: String,
     /// Rate in Gb/s and its name, for example `4x EDR`; `None` for a code that is not known.
     pub gigabits: Option<f64>,
     pub speed: Option<String>,
@@ -89,15 +89,15 @@ pub struct Timestamps {
 
 #[derive(Default, Serialize)]
 pub struct Limits {
-    pub qps: i32,
+    pub qps: u32,
     /// Receives or sends of a queue pair, and buffers of each.
-    pub qp_wr: i32,
-    pub qp_sge: i32,
-    pub srqs: i32,
-    pub srq_wr: i32,
-    pub srq_sge: i32,
-    pub cqs: i32,
-    pub cqe: i32,
+    pub qp_wr: u32,
+    pub qp_sge: u32,
+    pub srqs: u32,
+    pub srq_wr: u32,
+    pub srq_sge: u32,
+    pub cqs: u32,
+    pub cqe: u32,
     /// Interrupts that CQs can share out among themselves.
     pub comp_vectors: u32,
     /// Bytes.
@@ -179,10 +179,10 @@ impl Device {
         self.part_id = context.attr().vendor_part_id;
     }
 
-    fn warnings(&self, path: Path, process: &Process) -> Vec<String> {
+    fn warnings(&self, path: DataPath, process: &Process) -> Vec<String> {
         let mut warnings = Vec::new();
         // On a device that is not mlx5 there is nothing to be done about the path.
-        if let (Path::Verbs, Some(reason), true) = (path, &self.not_direct, self.is_mlx5()) {
+        if let (DataPath::Verbs, Some(reason), true) = (path, &self.not_direct, self.is_mlx5()) {
             warnings.push(format!("an mlx5 device that is not driven directly: {reason}"));
         }
         for port in self.ports.iter().filter(|port| port.state != "active") {
@@ -202,12 +202,12 @@ fn port<'a>(context: &Context, number: u8, gids: impl Iterator<Item = &'a doorbe
     let link = names::lanes(attr.active_width).zip(names::lane_speed(attr.active_speed));
     Ok(Port {
         number,
-        state: names::port_state(attr.state),
-        link_layer: names::link_layer(attr.link_layer),
+        state: attr.state.to_string(),
+        link_layer: attr.link_layer.to_string(),
         gigabits: link.map(|(lanes, (_, rate))| f64::from(lanes) * rate),
         speed: link.map(|(lanes, (name, _))| format!("{lanes}x {name}")),
-        active_mtu: names::mtu(attr.active_mtu),
-        max_mtu: names::mtu(attr.max_mtu),
+        active_mtu: attr.active_mtu.map(Mtu::bytes),
+        max_mtu: attr.max_mtu.map(Mtu::bytes),
         max_message: attr.max_msg_sz,
         lid: attr.lid,
         gids: gids.map(|gid| Gid { index: gid.index, gid: gid.to_string(), kind: names::gid_kind(gid.kind) }).collect(),

@@ -2,21 +2,6 @@
 
 use doorbell::GidKind;
 
-/// State of a port (`enum ibv_port_state`).
-pub fn port_state(state: u32) -> String {
-    let names = ["nop", "down", "init", "armed", "active", "active-defer"];
-    names.get(state as usize).map_or_else(|| format!("state {state}"), |name| (*name).to_owned())
-}
-
-/// Link layer of a port (`IBV_LINK_LAYER_*`).
-pub fn link_layer(layer: u8) -> &'static str {
-    match layer {
-        1 => "InfiniBand",
-        2 => "Ethernet",
-        _ => "unspecified",
-    }
-}
-
 /// Lanes of a port, by the code of `ibv_port_attr::active_width`.
 pub fn lanes(code: u8) -> Option<u32> {
     Some(match code {
@@ -44,11 +29,6 @@ pub fn lane_speed(code: u8) -> Option<(&'static str, f64)> {
     })
 }
 
-/// Bytes of a code of `enum ibv_mtu`.
-pub fn mtu(code: u32) -> Option<u32> {
-    (1..=5).contains(&code).then(|| 128 << code)
-}
-
 /// Name of the kind of packets that a GID is for.
 pub fn gid_kind(kind: GidKind) -> String {
     match kind {
@@ -65,11 +45,8 @@ mod tests {
 
     #[test]
     fn codes_are_those_of_the_headers() {
-        assert_eq!(port_state(4), "active");
-        assert_eq!(port_state(9), "state 9");
         assert_eq!((lanes(2), lanes(16), lanes(3)), (Some(4), Some(2), None));
         assert_eq!(lane_speed(64), Some(("HDR", 50.0)));
         assert_eq!(lane_speed(3), None);
-        assert_eq!((mtu(1), mtu(5), mtu(0), mtu(6)), (Some(256), Some(4096), None, None));
     }
 }

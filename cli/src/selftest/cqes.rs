@@ -2,7 +2,7 @@
 
 use std::cell::Ref;
 
-use doorbell::{Compression, Path, Timestamps};
+use doorbell::{Compression, DataPath, Timestamps};
 use mlx5_wire::cqe::{Cqe64, CqeFormat};
 use mlx5_wire::opcode::CqeOpcode;
 use mlx5_wire::signature::is_signed;
@@ -145,7 +145,7 @@ fn compressed(lab: &mut Lab) -> Result<String, Stop> {
         if !there {
             continue;
         }
-        let shape = Shape { path: Path::Direct, receiver: config, cq: Some(127), ..Shape::new(lab) };
+        let shape = Shape { path: DataPath::Direct, receiver: config, cq: Some(127), ..Shape::new(lab) };
         let mut pair = Pair::new(lab, &shape)?;
         // It does not know arrays of mini CQEs.
         let tap = pair.tap.take();

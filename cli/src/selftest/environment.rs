@@ -1,5 +1,7 @@
 //! Group A: where the test runs.
 
+use doorbell::Mtu;
+
 use super::check::{Check, Needs};
 use super::lab::Lab;
 use super::stop::Stop;
@@ -75,11 +77,11 @@ fn port(lab: &mut Lab) -> Result<String, Stop> {
     let kinds = gids.iter().filter(|gid| gid.port == u32::from(lab.port));
     let kinds: Vec<_> = kinds.map(|gid| names::gid_kind(gid.kind)).collect();
     Ok(format!(
-        "{} of {}, {}, MTU code {}, GIDs: {}",
+        "{} of {}, {}, MTU {}, GIDs: {}",
         lab.port,
         lab.context.attr().phys_port_cnt,
-        names::link_layer(attr.link_layer),
-        attr.active_mtu,
+        attr.link_layer,
+        attr.active_mtu.map_or(0, Mtu::bytes),
         kinds.join(", ")
     ))
 }

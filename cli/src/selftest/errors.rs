@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use doorbell::raw::SlotContext;
 use doorbell::raw::mlx5_ring::receive::ReceiveRing;
 use doorbell::raw::mlx5_ring::sge::Sge;
-use doorbell::{AsyncEvent, Cause, WcStatus};
+use doorbell::{Cause, DeviceEvent, WcStatus};
 use mlx5_wire::cqe::ErrorCqe;
 use mlx5_wire::opcode::CqeOpcode;
 use mlx5_wire::syndrome::Syndrome;
@@ -200,7 +200,7 @@ fn flush(lab: &mut Lab) -> Result<String, Stop> {
     report(lab, ("E33", "flush"), received(&pair), CqeOpcode::ResponderError, FLUSHED)
 }
 
-fn event(lab: &Lab, what: &str, wanted: impl Fn(&AsyncEvent) -> bool) -> Result<(), Stop> {
+fn event(lab: &Lab, what: &str, wanted: impl Fn(&DeviceEvent) -> bool) -> Result<(), Stop> {
     let mut events = lab.context.events()?;
     let began = Instant::now();
     // Adapters raise an event within microseconds. Another one never comes.
@@ -221,7 +221,7 @@ fn srq_limit(lab: &mut Lab) -> Result<String, Stop> {
     for number in 0..6 {
         pair.send(0, &[number], None)?;
     }
-    event(lab, "IBV_EVENT_SRQ_LIMIT_REACHED", |event| matches!(event, AsyncEvent::SrqLimitReached { .. }))?;
+    event(lab, "IBV_EVENT_SRQ_LIMIT_REACHED", |event| matches!(event, DeviceEvent::SrqLimitReached { .. }))?;
     Ok("9 of 15 receives left, the limit being 10".into())
 }
 
@@ -233,7 +233,7 @@ fn last_wqe(lab: &mut Lab) -> Result<String, Stop> {
     let last = event(
         lab,
         "IBV_EVENT_QP_LAST_WQE_REACHED",
-        |event| matches!(event, AsyncEvent::LastWqeReached { qp_num } if *qp_num == number),
+        |event| matches!(event, DeviceEvent::LastWqeReached { qp_num } if *qp_num == number),
     );
     match last {
         Err(Stop::Fail(why)) if !lab.direct => {

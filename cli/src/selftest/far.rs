@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use doorbell::{
-    AddressHandle, BufferPool, CqConfig, NotSent, Path, PoolConfig, Posting, ProtectionDomain, QpAddress, QpConfig,
+    AddressHandle, BufferPool, CqConfig, DataPath, NotSent, PoolConfig, Posting, ProtectionDomain, QpAddress, QpConfig,
     QueuePair, Receiver, RemoteRegion, RqConfig, Sender, WcStatus,
 };
 
@@ -50,13 +50,13 @@ pub fn config(lab: &Lab, datagrams: bool) -> QpConfig {
 impl LocalFar {
     /// Makes the queue pairs.
     pub fn new(lab: &Lab, shape: &FarShape) -> Result<Self, Stop> {
-        let path = if shape.verbs { Path::Verbs } else { lab.path() };
+        let path = if shape.verbs { DataPath::Verbs } else { lab.path() };
         let mut receiver = Receiver::new(&lab.pd, &CqConfig::new(16 * shape.qps))?;
         let mut queues = Vec::new();
         for _ in 0..shape.qps {
             let sending = CqConfig::new(256).path(path);
             let mut sender = Sender::new(&lab.pd, &sending)?;
-            let config = config(lab, shape.datagrams).sends(64).max_inline(64);
+            let config = config(lab, shape.datagrams).max_send_wr(64).max_inline(64);
             let config = config.timeout(shape.timeout).retry_cnt(shape.retries);
             let config = config.rnr_retry(shape.rnr_retry);
             let qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build()?;

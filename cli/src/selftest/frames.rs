@@ -5,12 +5,12 @@
 
 use std::net::Ipv4Addr;
 
+use doorbell::caps::LinkLayer;
 use doorbell::frames::{Flow, FrameConfig, FrameReceiver};
 use doorbell::{BufferPool, Context, CqConfig, PoolConfig, Sender};
 
 use super::check::{Check, Needs};
 use super::lab::{Lab, Patience};
-use super::prerequisites::ETHERNET;
 use super::receive::payload;
 use super::stop::{Stop, fail, same};
 
@@ -74,7 +74,7 @@ struct Source {
 
 impl Source {
     fn new(lab: &Lab) -> Result<Self, Stop> {
-        if lab.context.query_port(lab.port)?.link_layer != ETHERNET {
+        if lab.context.query_port(lab.port)?.link_layer != LinkLayer::Ethernet {
             return Err(Stop::Cannot("the port is not one of Ethernet".into()));
         }
         let context = doorbell::open(lab.context.name())?;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use doorbell::{Context, Path, ProtectionDomain};
+use doorbell::{Context, DataPath, ProtectionDomain};
 
 use super::peer::Peer;
 use super::prerequisites;
@@ -56,7 +56,7 @@ impl Lab {
     /// Reads the properties of an open device.
     pub fn new(context: Context, model: bool, args: &SelftestArgs, descriptors: usize) -> doorbell::Result<Self> {
         let pd = context.alloc_pd()?;
-        let direct = context.auto_path().0 == Path::Direct;
+        let direct = context.auto_path().0 == DataPath::Direct;
         let witness = Rc::default();
         let mut lab = Self {
             context,
@@ -100,8 +100,8 @@ impl Lab {
     }
 
     /// The path that doorbell would take.
-    pub fn path(&self) -> Path {
-        if self.direct { Path::Direct } else { Path::Verbs }
+    pub fn path(&self) -> DataPath {
+        if self.direct { DataPath::Direct } else { DataPath::Verbs }
     }
 
     /// `count` rounds; fewer in a quick run, or when they take long.

@@ -1,6 +1,6 @@
 //! Group B: memory that doorbell writes, compared with memory that libmlx5 writes on the same device.
 
-use doorbell::Path;
+use doorbell::DataPath;
 use mlx5_wire::data::DataSegment;
 
 use super::check::{Check, Needs};
@@ -25,7 +25,7 @@ fn twins(lab: &Lab, shape: &Shape) -> Result<[(Pair, Wqes); 2], Stop> {
         let wqes = Wqes::of(pair.near_raw(0))?;
         Ok::<_, Stop>((pair, wqes))
     };
-    Ok([twin(Path::Direct)?, twin(Path::Verbs)?])
+    Ok([twin(DataPath::Direct)?, twin(DataPath::Verbs)?])
 }
 
 /// The bytes of a WQE up to the end of its list.

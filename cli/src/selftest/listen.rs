@@ -5,7 +5,7 @@ use std::error::Error;
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::time::Duration;
 
-use doorbell::{Path, QpAddress};
+use doorbell::{DataPath, QpAddress};
 
 use super::far::LocalFar;
 use super::lab::Lab;
@@ -79,7 +79,7 @@ impl Host {
                 addresses(&near).and_then(|near| self.far(id)?.connect(&near)).map(|()| Reply::Done)
             }
             Command::Poll { id, qp } => self.far(id).map(|far| Reply::Completion(poll(far, qp))),
-            Command::OpenTwoWay => TwoWay::new(&self.lab, Path::Auto).and_then(|end| {
+            Command::OpenTwoWay => TwoWay::new(&self.lab, DataPath::Auto).and_then(|end| {
                 let reply = texts(&[end.address()?]);
                 self.two_way = Some(end);
                 Ok(reply)

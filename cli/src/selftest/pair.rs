@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use doorbell::raw::rdma_core_sys as sys;
 use doorbell::{
-    BufferPool, CqConfig, Failure, Message, Path, PoolConfig, QpConfig, QueueId, QueuePair, ReceiveFrom, Receiver,
+    BufferPool, CqConfig, DataPath, Failure, Message, PoolConfig, QpConfig, QueueId, QueuePair, ReceiveFrom, Receiver,
     RqConfig, SrqConfig, SrqId, WcStatus,
 };
 
@@ -34,7 +34,7 @@ pub struct Shape {
     /// Entries of the CQ, or as many as receives.
     pub cq: Option<u32>,
     /// The path that drives the queues.
-    pub path: Path,
+    pub path: DataPath,
     /// Further wishes of the receiver.
     pub receiver: fn(CqConfig) -> CqConfig,
     /// Code of the time that senders wait for an acknowledgement, and their retries.
@@ -124,7 +124,7 @@ impl Pair {
         let far = FarShape {
             qps: shape.qps,
             datagrams: shape.datagrams,
-            verbs: shape.path == Path::Verbs,
+            verbs: shape.path == DataPath::Verbs,
             watched: shape.watched,
             timeout,
             retries,

@@ -1,13 +1,8 @@
 //! Prerequisites of the machine. Without one of these every check would fail, and say nothing about the device.
 
-use doorbell::{BufferPool, Context, Path, PoolConfig, ProtectionDomain};
+use doorbell::caps::{LinkLayer, PortState};
+use doorbell::{BufferPool, Context, DataPath, PoolConfig, ProtectionDomain};
 
-use crate::info::names;
-
-/// Link layer of a port (`IBV_LINK_LAYER_ETHERNET`).
-pub const ETHERNET: u8 = 2;
-/// State of a port through which messages go.
-const ACTIVE: u32 = 4;
 /// Bytes that the checks register at a time, at most.
 const PINNED: u32 = 4 << 20;
 
@@ -17,7 +12,7 @@ pub fn choose() -> doorbell::Result<Context> {
     for device in doorbell::devices()? {
         match doorbell::open(device.name()) {
             Ok(context) => {
-                ranks.push((context.auto_path().0 == Path::Direct, active_port(&context).is_some()));
+                ranks.push((context.auto_path().0 == DataPath::Direct, active_port(&context).is_some()));
                 contexts.push(context);
             }
             Err(error) => last = error,
@@ -35,7 +30,8 @@ fn best(devices: &[(bool, bool)]) -> Option<usize> {
 
 /// Returns the first active port.
 pub fn active_port(context: &Context) -> Option<u8> {
-    (1..=context.attr().phys_port_cnt).find(|port| context.query_port(*port).is_ok_and(|attr| attr.state == ACTIVE))
+    (1..=context.attr().phys_port_cnt)
+        .find(|port| context.query_port(*port).is_ok_and(|attr| attr.state == PortState::Active))
 }
 
 /// Returns what is wrong with the port: `None` if messages can go through it.
@@ -45,10 +41,9 @@ pub fn of_port(context: &Context, port: u8, gid_index: Option<u8>) -> doorbell::
     Ok(port_trouble(name, port, attr.state, attr.link_layer, has_gid))
 }
 
-fn port_trouble(name: &str, port: u8, state: u32, link_layer: u8, has_gid: bool) -> Option<String> {
-    let ethernet = link_layer == ETHERNET;
-    if state != ACTIVE {
-        let state = names::port_state(state);
+fn port_trouble(name: &str, port: u8, state: PortState, link_layer: LinkLayer, has_gid: bool) -> Option<String> {
+    let ethernet = link_layer == LinkLayer::Ethernet;
+    if state != PortState::Active {
         let cure = if ethernet { "a cable, and ip link set up" } else { "a cable, and a subnet manager (opensm)" };
         return Some(format!("port {port} of {name} is {state}, and no other is active: it needs {cure}"));
     }
@@ -71,14 +66,14 @@ mod tests {
 
     #[test]
     fn a_port_needs_a_link_and_on_ethernet_a_gid() {
-        const INFINIBAND: u8 = 1;
-        const DOWN: u32 = 1;
+        use LinkLayer::{Ethernet, InfiniBand};
+        use PortState::{Active, Down};
         let trouble = |state, layer, has_gid| port_trouble("mlx5_1", 2, state, layer, has_gid).unwrap_or_default();
-        assert_eq!(trouble(ACTIVE, INFINIBAND, false), "");
-        assert_eq!(trouble(ACTIVE, ETHERNET, true), "");
-        assert!(trouble(ACTIVE, ETHERNET, false).starts_with("port 2 of mlx5_1 has no GID"));
-        assert!(trouble(DOWN, ETHERNET, true).ends_with("ip link set up"));
-        assert!(trouble(DOWN, INFINIBAND, true).contains("opensm"));
+        assert_eq!(trouble(Active, InfiniBand, false), "");
+        assert_eq!(trouble(Active, Ethernet, true), "");
+        assert!(trouble(Active, Ethernet, false).starts_with("port 2 of mlx5_1 has no GID"));
+        assert!(trouble(Down, Ethernet, true).ends_with("ip link set up"));
+        assert!(trouble(Down, InfiniBand, true).contains("opensm"));
     }
 
     #[test]

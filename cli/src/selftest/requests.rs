@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use doorbell::{
-    Buffer, BufferPool, CqConfig, NotSent, Path, PoolConfig, Posting, QpConfig, QueuePair, Receiver, RemoteAccess,
-    RemoteMemory, RemoteRegion, RqConfig, Sender, WcStatus,
+    Buffer, BufferPool, CqConfig, DataPath, MemoryRegion, NotSent, PoolConfig, Posting, QpConfig, QueuePair, Receiver,
+    RemoteAccess, RemoteRegion, RqConfig, Sender, WcStatus,
 };
 
 use super::check::{Check, Needs};
@@ -36,7 +36,7 @@ struct Connection {
     from: QueuePair,
     receiver: Receiver,
     _to: QueuePair,
-    memory: RemoteMemory,
+    memory: MemoryRegion,
     pool: BufferPool,
     tap: Option<(Tap, SendTap)>,
     /// CQEs whose WQEs were noted.
@@ -72,7 +72,7 @@ impl Connection {
         let pool = BufferPool::new(&lab.pd, &PoolConfig::new(2 * RECEIVES, BYTES as u32))?;
         receiver.fill(to.receive_queue().ok_or("no receive queue")?, &pool)?;
         let access = RemoteAccess::WRITE | RemoteAccess::READ | RemoteAccess::ATOMIC;
-        let memory = RemoteMemory::with_access(&lab.pd, BYTES, access)?;
+        let memory = MemoryRegion::with_access(&lab.pd, BYTES, access)?;
         let mut witness = lab.witness.borrow_mut();
         witness.made("queue pairs", 2);
         witness.made("CQs", 2);
@@ -233,7 +233,7 @@ fn fence(lab: &mut Lab) -> Result<String, Stop> {
 }
 
 fn gather(lab: &mut Lab) -> Result<String, Stop> {
-    let mut c = Connection::new(lab, |config| config.send_buffers(3))?;
+    let mut c = Connection::new(lab, |config| config.max_send_sge(3))?;
     for round in 0..30u32 {
         let pieces = [1, 2, 3].map(|piece| payload(round * 4 + piece, 1 + (round * piece) as usize % 300));
         let buffers = [c.buffer(&pieces[0])?, c.buffer(&pieces[1])?, c.buffer(&pieces[2])?];
@@ -252,7 +252,7 @@ const fn room(blocks: usize) -> usize {
 fn sizes(lab: &mut Lab) -> Result<String, Stop> {
     const MOST: usize = 15;
     // Queue pairs of an older driver may have less room.
-    let made = Connection::new(lab, |config| config.sends(4).max_inline(room(MOST) as u32));
+    let made = Connection::new(lab, |config| config.max_send_wr(4).max_inline(room(MOST) as u32));
     let mut c = made.map_err(|stop| match stop {
         Stop::Fail(why) => Stop::Cannot(format!("no queue pair with WQEs of {MOST} blocks: {why}")),
         cannot => cannot,
@@ -307,7 +307,7 @@ fn not_ready(lab: &mut Lab) -> Result<String, Stop> {
 
 fn resize(lab: &mut Lab) -> Result<String, Stop> {
     // A tap would read the memory of the CQ that libmlx5 frees.
-    let shape = Shape { path: Path::Verbs, watched: false, ..Shape::new(lab) };
+    let shape = Shape { path: DataPath::Verbs, watched: false, ..Shape::new(lab) };
     let mut pair = Pair::new(lab, &shape)?;
     let mut next = 0;
     for entries in [1024, 256, 512] {

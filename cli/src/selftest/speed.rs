@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Instant;
 
-use doorbell::Path;
+use doorbell::DataPath;
 
 use super::check::{Check, Needs};
 use super::lab::Lab;
@@ -55,7 +55,7 @@ fn in_turns(
 ) -> Result<[Vec<f64>; 2], Stop> {
     let shape = Shape { local: true, watched: false, ..Shape::new(lab) };
     let pair = |path| Pair::new(lab, &Shape { path, ..shape.clone() });
-    let mut pairs = [pair(Path::Direct)?, pair(Path::Verbs)?];
+    let mut pairs = [pair(DataPath::Direct)?, pair(DataPath::Verbs)?];
     let mut times = [Vec::new(), Vec::new()];
     for _ in lab.rounds(rounds) {
         for (pair, times) in pairs.iter_mut().zip(&mut times) {
@@ -107,7 +107,7 @@ fn completion(lab: &mut Lab) -> Result<String, Stop> {
 }
 
 /// A queue pair of this host and one of the peer, connected.
-fn connected(lab: &Lab, path: Path) -> Result<(TwoWay, Rc<RefCell<Peer>>), Stop> {
+fn connected(lab: &Lab, path: DataPath) -> Result<(TwoWay, Rc<RefCell<Peer>>), Stop> {
     let peer = lab.peer.clone().ok_or("no peer")?;
     let mut end = TwoWay::new(lab, path)?;
     let addresses = peer.borrow_mut().addresses(&Command::OpenTwoWay)?;
@@ -120,7 +120,7 @@ fn connected(lab: &Lab, path: Path) -> Result<(TwoWay, Rc<RefCell<Peer>>), Stop>
 fn round_trip(lab: &mut Lab) -> Result<String, Stop> {
     let mut text = Vec::new();
     let mut medians = Vec::new();
-    let paths = if lab.direct { vec![Path::Direct, Path::Verbs] } else { vec![Path::Verbs] };
+    let paths = if lab.direct { vec![DataPath::Direct, DataPath::Verbs] } else { vec![DataPath::Verbs] };
     for path in paths {
         let (mut end, peer) = connected(lab, path)?;
         let mut times = Vec::new();
@@ -153,7 +153,7 @@ fn rate(lab: &mut Lab) -> Result<String, Stop> {
     let mut text = Vec::new();
     for batch in [1, 8, 32] {
         let mut spent = [0.0; 2];
-        for (path, spent) in [Path::Direct, Path::Verbs].into_iter().zip(&mut spent) {
+        for (path, spent) in [DataPath::Direct, DataPath::Verbs].into_iter().zip(&mut spent) {
             let mut pair = Pair::new(lab, &Shape { path, local: true, watched: false, ..Shape::new(lab) })?;
             let mut taking = 0;
             let mut messages = 0;
@@ -175,7 +175,7 @@ fn rate(lab: &mut Lab) -> Result<String, Stop> {
     }
     // How fast an adapter takes receives from an SRQ depends on the order of its slots.
     for qps in [3, 10] {
-        let [ours, theirs] = [to_srq(lab, Path::Direct, qps)?, to_srq(lab, Path::Verbs, qps)?];
+        let [ours, theirs] = [to_srq(lab, DataPath::Direct, qps)?, to_srq(lab, DataPath::Verbs, qps)?];
         text.push(format!("4 KiB from {qps} queue pairs to an SRQ: {ours:.3} and {theirs:.3} us"));
         verdict(lab, &format!("4 KiB from {qps} queue pairs to an SRQ"), ours, theirs)?;
     }
@@ -183,7 +183,7 @@ fn rate(lab: &mut Lab) -> Result<String, Stop> {
 }
 
 /// Microseconds for each message of 4 KiB that queue pairs send in turn to an SRQ.
-fn to_srq(lab: &Lab, path: Path, qps: u32) -> Result<f64, Stop> {
+fn to_srq(lab: &Lab, path: DataPath, qps: u32) -> Result<f64, Stop> {
     let srq = Shape { qps, srq: true, receives: 255, buffer: 4096, buffers: 256, ..Shape::new(lab) };
     let mut pair = Pair::new(lab, &Shape { path, local: true, watched: false, ..srq })?;
     let mut messages = 0;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use doorbell::caps::LinkLayer;
 use doorbell::tags::{Offload, Received, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer};
 use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig};
 use mlx5_wire::cqe::{APP_TAG_MATCHING, Cqe64};
@@ -9,7 +10,6 @@ use mlx5_wire::tm::AppOp;
 
 use super::check::{Check, Needs};
 use super::lab::{Lab, Patience};
-use super::prerequisites::ETHERNET;
 use super::rings::Tap;
 use super::stop::{Stop, fail, same};
 
@@ -38,9 +38,9 @@ impl Sides {
         }
         // libmlx5 connects its own queue pair for the list without a GRH, which Ethernet needs: the SRQ cannot be made
         // there.
-        let ethernet = lab.context.query_port(lab.port)?.link_layer == ETHERNET;
+        let ethernet = lab.context.query_port(lab.port)?.link_layer == LinkLayer::Ethernet;
         let side = |offload| {
-            let config = TagMatchingConfig::new(16).slots(64).cq(CqConfig::new(1).path(lab.path())).offload(offload);
+            let config = TagMatchingConfig::new(16).max_wr(64).cq(CqConfig::new(1).path(lab.path())).offload(offload);
             let mut side = match TagMatchingSrq::new(&lab.pd, &config) {
                 Err(error) if ethernet && offload == Offload::Required => {
                     return Err(Stop::Cannot(format!("libmlx5 makes no tag-matching SRQ on this port: {error}")));
@@ -51,7 +51,7 @@ impl Sides {
             Ok::<_, Stop>(side)
         };
         let (mut near, mut far) = (side(Offload::Required)?, side(Offload::Never)?);
-        let config = QpConfig::rc().port(lab.port).sends(32).min_rnr_timer(1);
+        let config = QpConfig::rc().port(lab.port).max_send_wr(32).min_rnr_timer(1);
         let (from, to) = (near.add_peer(&config)?, far.add_peer(&config)?);
         let addresses = (near.address(from)?, far.address(to)?);
         near.connect(from, &addresses.1)?;
@@ -70,7 +70,7 @@ impl Sides {
     /// Lets the tap read the CQEs, then polls. The next [`look`](Self::look) reads CQEs that arrive between the two.
     fn poll(&mut self) -> Option<TagEvent> {
         self.look();
-        self.near.poll()
+        self.near.next()
     }
 
     /// Lets the tap read all CQEs that it has not read yet, also those that a poll has taken.
@@ -98,7 +98,7 @@ impl Sides {
     fn received(&mut self) -> Result<Received, Stop> {
         let patience = Patience::new();
         loop {
-            if let Some(TagEvent::PeerFailed { status, .. }) = self.far.poll() {
+            if let Some(TagEvent::PeerFailed { status, .. }) = self.far.next() {
                 return fail(format!("the peer's send failed: {status}"));
             }
             match self.poll() {
@@ -116,7 +116,7 @@ impl Sides {
             if let Some(event) = self.poll() {
                 return fail(format!("an unexpected event: {event:?}"));
             }
-            drop(self.far.poll());
+            drop(self.far.next());
             patience.wait(|| format!("{} of {count} unexpected messages", self.near.unexpected()))?;
         }
         Ok(())

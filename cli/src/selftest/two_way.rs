@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use doorbell::{BufferPool, CqConfig, NotSent, Path, PoolConfig, QpAddress, QueuePair, Receiver, RqConfig, Sender};
+use doorbell::{BufferPool, CqConfig, DataPath, NotSent, PoolConfig, QpAddress, QueuePair, Receiver, RqConfig, Sender};
 
 use super::far::config;
 use super::lab::{Lab, Patience};
@@ -25,11 +25,11 @@ pub struct TwoWay {
 
 impl TwoWay {
     /// Makes an end, with receives posted.
-    pub fn new(lab: &Lab, path: Path) -> Result<Self, Stop> {
+    pub fn new(lab: &Lab, path: DataPath) -> Result<Self, Stop> {
         let receiving = CqConfig::new(RECEIVES).path(path);
         let mut receiver = Receiver::new(&lab.pd, &receiving)?;
         let mut sender = Sender::new(&lab.pd, &CqConfig::new(256).path(path))?;
-        let config = config(lab, false).sends(2 * BATCH).max_inline(32);
+        let config = config(lab, false).max_send_wr(2 * BATCH).max_inline(32);
         let qp =
             QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(RECEIVES)).send(&mut sender).build()?;
         let pool = BufferPool::new(&lab.pd, &PoolConfig::new(RECEIVES, 64))?;

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use doorbell::frames::{FrameConfig, FrameReceiver, TakenFrame};
-use doorbell::{CqConfig, Path};
+use doorbell::{CqConfig, DataPath};
 use soft_mlx5::LinkLayer;
 
 use super::cq::CqWriter;
@@ -125,7 +125,7 @@ pub fn run(bytes: &[u8]) {
     let target = target(LinkLayer::Ethernet);
     let mut input = Input(bytes);
     let Some(kind) = input.u8() else { return };
-    let config = FrameConfig::new().cq(CqConfig::new(1).path(Path::Direct));
+    let config = FrameConfig::new().cq(CqConfig::new(1).path(DataPath::Direct));
     let striding = kind & 1 != 0;
     let config = if striding { config.striding(WQES, STRIDES, STRIDE) } else { config.plain(WQES, 256) };
     let config = config.spare(u32::from(kind >> 1 & 3)).vlan_stripping(kind & 8 != 0);

@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 
 use doorbell::{
-    Buffer, BufferPool, Compression, Context, CqConfig, Path, PoolConfig, QpConfig, QueueId, QueuePair, ReceiveFrom,
-    Receiver, RqConfig, SrqConfig,
+    Buffer, BufferPool, Compression, Context, CqConfig, DataPath, PoolConfig, QpConfig, QueueId, QueuePair,
+    ReceiveFrom, Receiver, RqConfig, SrqConfig,
 };
 use rdma_core_sys as sys;
 use soft_mlx5::LinkLayer;
@@ -82,7 +82,7 @@ fn cq_128(context: &Context) -> MadeCq {
 
 impl Subject {
     fn new(target: &Target, kind: u8) -> Self {
-        let config = CqConfig::new(4 * RECEIVES - 1).path(Path::Direct);
+        let config = CqConfig::new(4 * RECEIVES - 1).path(DataPath::Direct);
         let made = (kind & 3 == 3).then(|| cq_128(&target.context));
         let mut receiver = match kind & 3 {
             0 => Receiver::new(&target.pd, &config),
@@ -91,7 +91,7 @@ impl Subject {
             _ => {
                 let cq = made.as_ref().expect("made above").0;
                 // SAFETY: a new CQ that no other code uses, destroyed after the receiver.
-                unsafe { Receiver::from_raw_cq(&target.pd, cq, &CqConfig::new(4096).path(Path::Direct)) }
+                unsafe { Receiver::from_raw_cq(&target.pd, cq, &CqConfig::new(4096).path(DataPath::Direct)) }
             }
         }
         .expect("a receiver");

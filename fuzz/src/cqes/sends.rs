@@ -57,7 +57,7 @@ impl Subject {
         let cq = CqWriter::of_last(&target.device);
         let mut receiver = Receiver::new(&target.pd, &CqConfig::new(8)).expect("a receiver");
         // They are connected to each other, and each is ready to send.
-        let config = QpConfig::rc().sends(SENDS).send_buffers(2).max_inline(100);
+        let config = QpConfig::rc().max_send_wr(SENDS).max_send_sge(2).max_inline(100);
         let config = config.max_unsignaled(1 << (kind & 3));
         let mut qps = [(); 2].map(|()| {
             QueuePair::builder(&config)

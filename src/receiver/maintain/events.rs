@@ -3,20 +3,20 @@
 use rdma_core_sys as sys;
 
 use super::super::Receiver;
-use crate::async_event::{AsyncEvent, ObjectName};
+use crate::device_event::{DeviceEvent, ObjectName};
 use crate::error::{Error, Result};
 use crate::ids::SrqId;
 use crate::qp_state::QpState;
 
 impl Receiver {
-    /// Makes the device report [`AsyncEvent::SrqLimitReached`] once the SRQ has fewer than `limit` receives; 0
+    /// Makes the device report [`DeviceEvent::SrqLimitReached`] once the SRQ has fewer than `limit` receives; 0
     /// disables it. With [`handle_event`](Self::handle_event), a sleeping program refills in time.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
     /// # let (receiver, srq, pool) = (&mut world.receiver, world.srq, &world.pool);
     /// let mut events = receiver.pd().context().events()?;
-    /// receiver.keep_filled(srq, pool, 8)?;
+    /// receiver.keep_filled(srq, pool)?;
     /// receiver.arm_srq_limit(srq, 8)?;
     /// // In a loop that also waits for messages:
     /// while let Some(event) = events.try_next()? {
@@ -75,9 +75,9 @@ impl Receiver {
     ///
     /// # Errors
     /// None. If the driver refuses to arm the limit of an SRQ, the next refill tries again.
-    pub fn handle_event(&mut self, event: &AsyncEvent) -> Result<bool> {
+    pub fn handle_event(&mut self, event: &DeviceEvent) -> Result<bool> {
         match *event {
-            AsyncEvent::SrqLimitReached { srq } => {
+            DeviceEvent::SrqLimitReached { srq } => {
                 let Some(id) = self.find_srq(srq) else {
                     return Ok(false);
                 };
@@ -85,17 +85,17 @@ impl Receiver {
                 self.keep_queues(true);
                 Ok(true)
             }
-            AsyncEvent::QpFatal { qp_num }
-            | AsyncEvent::QpRequestError { qp_num }
-            | AsyncEvent::QpAccessError { qp_num } => Ok(self.qp_failed(qp_num)),
-            AsyncEvent::LastWqeReached { qp_num } => Ok(self.qps.qp_of(qp_num).is_some()),
-            AsyncEvent::DeviceFatal => Ok(true),
-            AsyncEvent::CqError { cq } => {
+            DeviceEvent::QpFatal { qp_num }
+            | DeviceEvent::QpRequestError { qp_num }
+            | DeviceEvent::QpAccessError { qp_num } => Ok(self.qp_failed(qp_num)),
+            DeviceEvent::LastWqeReached { qp_num } => Ok(self.qps.qp_of(qp_num).is_some()),
+            DeviceEvent::DeviceFatal => Ok(true),
+            DeviceEvent::CqError { cq } => {
                 let ours = cq == ObjectName::of(self.cq.object.as_raw());
                 self.cq_failed |= ours;
                 Ok(ours)
             }
-            AsyncEvent::SrqError { srq } => Ok(self.find_srq(srq).is_some()),
+            DeviceEvent::SrqError { srq } => Ok(self.find_srq(srq).is_some()),
             _ => Ok(false),
         }
     }

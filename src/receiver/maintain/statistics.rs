@@ -35,9 +35,9 @@ pub struct Statistics {
     pub polls: u64,
     /// Batches without a completion.
     pub empty_polls: u64,
-    /// Refills of a queue that was below its watermark.
+    /// Refills of a queue that is kept filled.
     pub refills: u64,
-    /// Fewest receives that the device had at the start of a batch, of a queue with a watermark or a
+    /// Fewest receives that the device had at the start of a batch, of a queue that is kept filled or has a
     /// [`SharedPoster`](crate::SharedPoster); `None` without such a queue, and before its first receive. Receives that
     /// have completed and were not polled yet are left out, as far as they are among the next 256 completions.
     ///
@@ -106,7 +106,7 @@ impl Receiver {
         }
     }
 
-    /// Returns the counters since [`enable_statistics`](Self::enable_statistics), or since the first watermark, limit
+    /// Returns the counters since [`enable_statistics`](Self::enable_statistics), or since the first `keep_filled`, limit
     /// or [`SharedPoster`](crate::SharedPoster); `None` before.
     ///
     /// They follow from the indices of the rings, once per batch: a message costs nothing.

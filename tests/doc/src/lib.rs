@@ -6,8 +6,8 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use doorbell::tags::{PeerId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer};
 use doorbell::{
-    AddressHandle, Buffer, BufferPool, Completions, CqConfig, Payload, PoolConfig, ProtectionDomain, QpConfig,
-    QueuePair, Receiver, RemoteAccess, RemoteMemory, RemoteRegion, RqConfig, Sender, SqId, SrqConfig, SrqId,
+    AddressHandle, Buffer, BufferPool, Completions, CqConfig, MemoryRegion, Payload, PoolConfig, ProtectionDomain,
+    QpConfig, QueuePair, Receiver, RemoteAccess, RemoteRegion, RqConfig, Sender, SqId, SrqConfig, SrqId,
 };
 use soft_mlx5::Device;
 
@@ -46,7 +46,7 @@ pub struct World {
     /// Where the other end sends datagrams to.
     to: Option<AddressHandle>,
     /// Memory of the other end.
-    pub memory: RemoteMemory,
+    pub memory: MemoryRegion,
     /// The domain of all.
     pub pd: ProtectionDomain,
     /// The device. Dropped last.
@@ -87,7 +87,7 @@ impl World {
         let pool = BufferPool::new(&pd, &PoolConfig::new(64, 256)).unwrap();
         receiver.fill(srq, &pool).unwrap();
         let mut peer_receiver = Receiver::new(&pd, &CqConfig::new(4096)).unwrap();
-        let config = config.clone().max_inline(64).send_buffers(4);
+        let config = config.clone().max_inline(64).max_send_sge(4);
         let mut peer_sender = Sender::new(&pd, &CqConfig::new(4096)).unwrap();
         // Senders take no compression.
         let mut sender = Sender::new(&pd, own).or_else(|_| Sender::new(&pd, &CqConfig::new(4096))).unwrap();
@@ -100,7 +100,7 @@ impl World {
         let for_peer = BufferPool::new(&pd, &PoolConfig::new(16, 256)).unwrap();
         peer_receiver.fill(peer.receive_queue().unwrap(), &for_peer).unwrap();
         let access = RemoteAccess::READ | RemoteAccess::WRITE | RemoteAccess::ATOMIC;
-        let memory = RemoteMemory::with_access(&pd, 4096, access).unwrap();
+        let memory = MemoryRegion::with_access(&pd, 4096, access).unwrap();
         Self { receiver, srq, pool, qp, sender, peer, peer_receiver, peer_sender, to: None, memory, pd, device }
     }
 
@@ -205,10 +205,10 @@ impl Tags {
 /// The next event of the first, while both do their work.
 pub fn event(tags: &mut TagMatchingSrq, other: &mut TagMatchingSrq) -> TagEvent {
     loop {
-        if let Some(event) = tags.poll() {
+        if let Some(event) = tags.next() {
             return event;
         }
-        let _ = other.poll();
+        let _ = other.next();
     }
 }
 

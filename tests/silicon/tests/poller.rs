@@ -1,6 +1,6 @@
 //! Each dump in the CQ of a receiver: it is reported correctly and once, and no buffer is lost.
 
-use doorbell::{BufferPool, Cause, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, WcStatus};
+use doorbell::{BufferPool, Cause, CqConfig, DataPath, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, WcStatus};
 use doorbell_silicon::{Fields, cqes};
 use soft_mlx5::Device;
 use soft_mlx5::objects::CqAttr;
@@ -19,7 +19,7 @@ fn write(cq: &CqAttr, mut cqe: [u8; 64]) {
 /// Returns the cause that a receiver reports for it, and how many buffers come back.
 fn poll(device: &Device, cqe: [u8; 64], fields: Option<&Fields>) -> (Cause, usize) {
     let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
-    let config = CqConfig::new(RECEIVES).path(Path::Direct);
+    let config = CqConfig::new(RECEIVES).path(DataPath::Direct);
     let mut receiver = Receiver::new(&pd, &config).unwrap();
     // The CQ of the sends comes with the queue pair.
     let cq = device.queues().cqs.last().expect("the CQ of the receiver").attr;

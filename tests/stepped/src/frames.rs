@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use doorbell::frames::{Flow, FlowRule, FrameConfig, FrameReceiver};
-use doorbell::{BufferPool, CqConfig, Path, PoolConfig, ProtectionDomain, Sender};
+use doorbell::{BufferPool, CqConfig, DataPath, PoolConfig, ProtectionDomain, Sender};
 use soft_mlx5::{Builder, Device, LinkLayer};
 
 use crate::{cq, open};
@@ -57,10 +57,10 @@ pub struct Publisher {
 
 impl Publisher {
     /// A publisher on a context of its own.
-    pub fn new(device: &Device, path: Path) -> Self {
+    pub fn new(device: &Device, path: DataPath) -> Self {
         let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
         let mut sender = Sender::new(&pd, &CqConfig::new(4096).path(path)).unwrap();
-        let config = FrameConfig::new().plain(4, 64).cq(cq(path)).sends(64).max_inline(128);
+        let config = FrameConfig::new().plain(4, 64).cq(cq(path)).max_send_wr(64).max_inline(128);
         let frames = FrameReceiver::with_sender(&pd, &config, &mut sender).unwrap();
         Self { sender, frames, pool: BufferPool::new(&pd, &PoolConfig::new(64, 9216)).unwrap() }
     }
@@ -111,12 +111,12 @@ pub struct SteppedFrames {
 
 impl SteppedFrames {
     /// A receiver like `config` without a rule, and a publisher, both driven as `path` says.
-    pub fn new(config: &FrameConfig, path: Path) -> Self {
+    pub fn new(config: &FrameConfig, path: DataPath) -> Self {
         Self::on(Device::builder(), config, path)
     }
 
     /// The same, on a device of its own kind.
-    pub fn on(builder: Builder, config: &FrameConfig, path: Path) -> Self {
+    pub fn on(builder: Builder, config: &FrameConfig, path: DataPath) -> Self {
         let (device, pd) = open(builder.link_layer(LinkLayer::Ethernet).strict(true).stepped());
         let receiver = FrameReceiver::new(&pd, &config.clone().cq(cq(path))).unwrap();
         assert_eq!(receiver.path(), path);
@@ -172,5 +172,5 @@ macro_rules! with_each_receiver {
 }
 
 /// A receiver of each kind, and how many frames of 1,400 bytes a buffer of it holds.
-pub const ALL: [(FrameConfig, Path, u32); 3] =
-    [(PLAIN, Path::Direct, 1), (STRIDING, Path::Direct, 23), (PLAIN, Path::Verbs, 1)];
+pub const ALL: [(FrameConfig, DataPath, u32); 3] =
+    [(PLAIN, DataPath::Direct, 1), (STRIDING, DataPath::Direct, 23), (PLAIN, DataPath::Verbs, 1)];

@@ -13,14 +13,14 @@ mod stepped;
 use std::os::fd::AsRawFd;
 
 use doorbell::tags::{PeerId, TagMatchingConfig, TagMatchingSrq};
-use doorbell::{BufferPool, CompletionChannel, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair};
+use doorbell::{BufferPool, CompletionChannel, CqConfig, DataPath, PoolConfig, ProtectionDomain, QpConfig, QueuePair};
 use soft_mlx5::{Builder, Device};
 
 pub use sending::{Sending, two_buffers};
 pub use stepped::Stepped;
 
 /// Both paths, for tests that try one after the other.
-pub const PATHS: [Path; 2] = [Path::Direct, Path::Verbs];
+pub const PATHS: [DataPath; 2] = [DataPath::Direct, DataPath::Verbs];
 
 /// Makes two tests of each function: `direct::name` and `verbs::name`.
 #[macro_export]
@@ -33,14 +33,14 @@ macro_rules! on_each_path {
         mod $module {
             $(#[test]
             fn $test() {
-                super::$test(doorbell::Path::$path);
+                super::$test(doorbell::DataPath::$path);
             })*
         }
     };
 }
 
 /// A CQ as large as its queue needs, for frames and tags.
-pub const fn cq(path: Path) -> CqConfig {
+pub const fn cq(path: DataPath) -> CqConfig {
     CqConfig::new(1).path(path)
 }
 

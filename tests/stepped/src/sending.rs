@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use doorbell::{
-    Buffer, BufferPool, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, Sender,
-    SqId,
+    Buffer, BufferPool, CqConfig, DataPath, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig,
+    Sender, SqId,
 };
 use soft_mlx5::Device;
 
@@ -42,7 +42,7 @@ impl Sending {
     /// has an empty queue of `receives` receives.
     pub fn new(
         (device, pd): (impl Into<Rc<Device>>, ProtectionDomain),
-        path: Path,
+        path: DataPath,
         config: &QpConfig,
         connections: u32,
         receives: u32,

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use doorbell::{
-    BufferPool, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueueId, QueuePair, ReceiveFrom, Receiver,
+    BufferPool, CqConfig, DataPath, PoolConfig, ProtectionDomain, QpConfig, QueueId, QueuePair, ReceiveFrom, Receiver,
     RqConfig, SrqConfig, SrqId, WcStatus,
 };
 use soft_mlx5::{Builder, Device};
@@ -35,7 +35,7 @@ pub struct Stepped {
 
 impl Stepped {
     /// A connection with a full queue of `receives` receives, polled as `path` says.
-    pub fn new(path: Path, receives: u32) -> Self {
+    pub fn new(path: DataPath, receives: u32) -> Self {
         Self::with(CqConfig::new(2 * receives).path(path), receives)
     }
 

@@ -127,7 +127,7 @@ impl Side {
         std::env::var_os("DOORBELL_NETWORKED")?;
         let (pd, mut receiver) = device::start(4 * RECEIVES);
         let mut sender = device::sender(&pd, 64);
-        let config = program.qkey.map_or_else(|| QpConfig::rc().mtu(MTU), QpConfig::ud).sends(2);
+        let config = program.qkey.map_or_else(|| QpConfig::rc().mtu(MTU), QpConfig::ud).max_send_wr(2);
         let pool = BufferPool::new(&pd, &PoolConfig::new(4 * RECEIVES, (GRH_SIZE + SIZE) as u32 + 1)).unwrap();
         let qp = QueuePair::builder(&config)
             .receive(&mut receiver, RqConfig::new(RECEIVES))

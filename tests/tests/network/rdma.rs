@@ -2,7 +2,7 @@
 //! memory of the other.
 
 use doorbell::{
-    BufferPool, Mtu, PoolConfig, QpAddress, QpConfig, QueuePair, Receiver, RemoteAccess, RemoteMemory, RemoteRegion,
+    BufferPool, MemoryRegion, Mtu, PoolConfig, QpAddress, QpConfig, QueuePair, Receiver, RemoteAccess, RemoteRegion,
     RqConfig, Sender, SqId, WcStatus,
 };
 use doorbell_tests::c_program::Program;
@@ -19,7 +19,7 @@ struct Exchange {
     queue: SqId,
     receiver: Receiver,
     pool: BufferPool,
-    here: RemoteMemory,
+    here: MemoryRegion,
     there: RemoteRegion,
     _qp: QueuePair,
 }
@@ -30,7 +30,7 @@ impl Exchange {
         std::env::var_os("DOORBELL_NETWORKED")?;
         let pd = device::pd();
         let (mut receiver, mut sender) = (device::receiver(&pd, 64), device::sender(&pd, 64));
-        let config = QpConfig::rc().sends(8).max_inline(16).mtu(Mtu::Mtu1024);
+        let config = QpConfig::rc().max_send_wr(8).max_inline(16).mtu(Mtu::Mtu1024);
         let config = config.remote_read(true).remote_write(true).remote_atomic(true);
         let mut qp =
             QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).send(&mut sender).build().unwrap();
@@ -41,7 +41,7 @@ impl Exchange {
             return None;
         }
         let access = RemoteAccess::READ | RemoteAccess::WRITE | RemoteAccess::ATOMIC;
-        let here = RemoteMemory::with_access(&pd, OPEN, access).unwrap();
+        let here = MemoryRegion::with_access(&pd, OPEN, access).unwrap();
 
         let mut program = Program::start("rdma");
         let line = program.hear();

@@ -85,7 +85,7 @@ fn doorbell_receives_from_a_c_program() {
             assert_matches!(side.event(), TagEvent::Received(got) => {
                 assert_eq!((got.tag, got.context, got.buffer.len()), (tag, context, len));
                 assert_eq!(got.by_library, !early || offload == Offload::Never);
-                assert!(side.tags.poll().is_none());
+                assert!(side.tags.next().is_none());
                 let expected = format!("sent {}", sum(&got.buffer));
                 assert_eq!(program.hear(), expected, "{send}, {offload:?}, {early}");
             });

@@ -105,7 +105,7 @@ impl Clients {
         let config = QpConfig::rc().min_rnr_timer(1);
         let from = self.srq.map_or(RqConfig::new(RECEIVES).into(), ReceiveFrom::from);
         let mut near = QueuePair::builder(&config).receive(&mut self.receiver, from).build().unwrap();
-        let far = QpConfig::rc().sends(SENDS);
+        let far = QpConfig::rc().max_send_wr(SENDS);
         let mut far = QueuePair::builder(&far)
             .receive(&mut self.far_receiver, RqConfig::new(1))
             .send(&mut self.sender)
@@ -159,7 +159,7 @@ impl World for Clients {
     fn round(&mut self, round: u32) {
         let (near, far) = self.connect();
         match near.receive_queue() {
-            Some(rq) if round % 2 == 0 => self.receiver.keep_filled(rq, &self.pool, 1).unwrap(),
+            Some(rq) if round % 2 == 0 => drop(self.receiver.keep_filled(rq, &self.pool).unwrap()),
             Some(rq) => drop(self.receiver.fill(rq, &self.pool).unwrap()),
             None => drop(self.receiver.fill(self.srq.unwrap(), &self.pool).unwrap()),
         }

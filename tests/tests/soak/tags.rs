@@ -56,8 +56,8 @@ impl World for Peers {
         }
         near.tags.remove_peer(near.peers[0]).unwrap();
         far.tags.remove_peer(far.peers[0]).unwrap();
-        while far.tags.poll().is_some() {}
-        assert!(near.tags.poll().is_none());
+        while far.tags.next().is_some() {}
+        assert!(near.tags.next().is_none());
         assert_eq!((near.tags.unexpected(), far.tags.offered()), (0, 0));
         for pool in [&near.pool, &far.pool, &far.readable] {
             assert_eq!(pool.available(), pool.count() as usize);
@@ -65,8 +65,8 @@ impl World for Peers {
     }
 
     fn poll(&mut self) {
-        assert!(self.near.tags.poll().is_none());
-        assert!(self.far.tags.poll().is_none());
+        assert!(self.near.tags.next().is_none());
+        assert!(self.far.tags.next().is_none());
     }
 }
 

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    Buffer, BufferPool, CqConfig, Message, Path, PoolConfig, QpConfig, QueueId, QueuePair, Receiver, RqConfig,
+    Buffer, BufferPool, CqConfig, DataPath, Message, PoolConfig, QpConfig, QueueId, QueuePair, Receiver, RqConfig,
     SrqConfig,
 };
 use doorbell_tests::sending::Sending;
@@ -209,9 +209,9 @@ fn recycling_with_several_queues_on_the_cq() {
 /// Every kind of request, on two queue pairs in turn.
 #[test]
 fn posting_requests_and_taking_their_buffers() {
-    let config = QpConfig::rc().sends(16).max_inline(32).send_buffers(2);
+    let config = QpConfig::rc().max_send_wr(16).max_inline(32).max_send_sge(2);
     let w = Sending::with(2, 64, &config, &CqConfig::new(4096));
-    if w.pd.context().auto_path().0 != Path::Direct {
+    if w.pd.context().auto_path().0 != DataPath::Direct {
         skip!("the driver of Soft-RoCE sends by a system call");
     }
     let queues = [w.queue(0), w.queue(1)];
@@ -254,7 +254,7 @@ fn the_loop_of_the_example_latency() {
     for size in [64, 4096] {
         let (pd, _) = device::start(16);
         let path = pd.context().auto_path().0;
-        if path != Path::Direct {
+        if path != DataPath::Direct {
             skip!("the driver of Soft-RoCE sends by a system call");
         }
         let [mut near, mut far] = [(); 2].map(|()| side::Side::new(pd.context(), path, size, false).unwrap());

@@ -8,7 +8,7 @@ use rdma_core_sys as sys;
 /// Connects two queue pairs like this, and returns attributes of the first as the driver has them.
 fn connected(config: QpConfig, mask: sys::ibv_qp_attr_mask) -> sys::ibv_qp_attr {
     let (_, mut receiver) = device::start(64);
-    let config = config.sends(4).gid_index(0);
+    let config = config.max_send_wr(4).gid_index(0);
     let mut near = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
     let far = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
     near.connect(&far.address().unwrap()).unwrap();
@@ -63,7 +63,7 @@ fn a_queue_pair_is_of_the_partition_that_was_asked_for() {
 #[test]
 fn the_path_mtu_is_the_lesser_of_both_sides() {
     let (_, mut receiver) = device::start(64);
-    let config = QpConfig::rc().sends(4);
+    let config = QpConfig::rc().max_send_wr(4);
     for (ours, theirs, path) in
         [(Mtu::Mtu1024, Mtu::Mtu256, 256), (Mtu::Mtu512, Mtu::Mtu4096, 512), (Mtu::Mtu512, Mtu::Mtu512, 512)]
     {

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell::{
-    BufferPool, Compression, CqConfig, Error, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver,
+    BufferPool, Compression, CqConfig, DataPath, Error, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver,
     RqConfig, Timestamps, WcFlags,
 };
 use doorbell_tests::world::Single;
@@ -86,7 +86,7 @@ fn compression_is_refused_where_it_cannot_be_read() {
         }
         other => panic!("{other:?}"),
     };
-    refused(&config.clone().path(Path::Verbs), "on the verbs path");
+    refused(&config.clone().path(DataPath::Verbs), "on the verbs path");
     refused(&config.path(device::path()).timestamps(Timestamps::Ticks), "together with timestamps");
 }
 

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use std::{ptr, thread};
 
-use doorbell::rdmacm::{Connection, Listener, Request, Route};
+use doorbell::rdmacm::{ConnectRequest, Connection, Listener, Route};
 use doorbell::{
     BufferPool, Cause, Error, PoolConfig, QpConfig, QueuePair, Receiver, Result, RqConfig, SrqConfig, SrqId, WcStatus,
 };
@@ -60,7 +60,7 @@ impl Side {
     }
 }
 
-fn request(listener: &mut Listener) -> Request {
+fn request(listener: &mut Listener) -> ConnectRequest {
     listener.accept(PATIENCE).unwrap().expect("a peer connects")
 }
 
@@ -80,7 +80,7 @@ fn ask(to: SocketAddr, qp: &mut QueuePair, data: &[u8]) -> Result<Connection> {
 fn meet(
     address: IpAddr,
     qp: &mut QueuePair,
-    answer: impl FnOnce(Request) -> Result<Connection> + Send,
+    answer: impl FnOnce(ConnectRequest) -> Result<Connection> + Send,
 ) -> (Result<Connection>, Result<Connection>) {
     let (mut listener, to) = listen(address);
     thread::scope(|scope| {

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use doorbell::{AsyncEvent, AsyncEvents, BufferPool, Error, PoolConfig, QpConfig, QpEnd, QpState, QueuePair, RqConfig};
+use doorbell::{
+    BufferPool, DeviceEvent, DeviceEvents, Error, PoolConfig, QpConfig, QpEnd, QpState, QueuePair, RqConfig,
+};
 use doorbell_tests::descriptor::is_readable;
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::world::{Shared, Single};
@@ -72,7 +74,7 @@ fn a_queue_pair_is_drained_whoever_reads_its_event() {
 }
 
 /// Takes a queue pair on an SRQ to ERROR, and waits for the last event and completion of the device.
-fn fail(w: &mut Shared, events: &AsyncEvents, at: usize) {
+fn fail(w: &mut Shared, events: &DeviceEvents, at: usize) {
     w.near[at].to_error().unwrap();
     assert!(is_readable(events, PATIENCE));
 }
@@ -97,7 +99,7 @@ fn an_event_of_before_a_reset_does_not_end_the_wait_for_the_next() {
     });
     // The event of the other queue pair is there, and none of this queue pair.
     let qp_num = w.near[1].qp_num();
-    assert_eq!(events.next_within(PATIENCE).unwrap(), Some(AsyncEvent::LastWqeReached { qp_num }));
+    assert_eq!(events.next_within(PATIENCE).unwrap(), Some(DeviceEvent::LastWqeReached { qp_num }));
     assert_eq!(events.next_within(Duration::from_millis(100)).unwrap(), None);
 }
 

@@ -2,7 +2,7 @@
 
 use std::mem::forget;
 
-use doorbell::{AsyncEvent, Message};
+use doorbell::{DeviceEvent, Message};
 use doorbell_tests::world::{TwoSrqs, let_the_device_work};
 use doorbell_tests::{message, receiving};
 
@@ -43,7 +43,7 @@ fn finish(mut world: TwoSrqs, mut seen: [u32; 2]) {
     assert_eq!(seen, [MESSAGES; 2]);
     world.settle();
     while let Some(event) = events.try_next().unwrap() {
-        assert!(!matches!(event, AsyncEvent::CqError { .. }), "{event:?}");
+        assert!(!matches!(event, DeviceEvent::CqError { .. }), "{event:?}");
     }
 }
 

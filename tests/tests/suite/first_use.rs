@@ -38,7 +38,7 @@ fn the_low_water_mark_sees_what_has_completed_and_was_not_polled() {
     let mut w = Shared::new(15, 1, 64);
     let capacity = w.receiver.capacity(w.queue);
     w.fill();
-    w.receiver.keep_filled(w.queue, &w.pool, 1).unwrap();
+    w.receiver.keep_filled(w.queue, &w.pool).unwrap();
     drop(w.receiver.poll());
     assert_eq!(w.receiver.statistics().unwrap().low_water, Some(capacity));
     // The device uses up all but two, and the program does not look.
@@ -71,7 +71,7 @@ fn receives_for_datagrams_need_room_for_the_header() {
     assert_eq!(receiver.fill(queue, &small).unwrap_err().reason, short);
     let both = vec![small.take().unwrap(), large.take().unwrap()];
     assert_eq!(receiver.post_scatter(queue, both).unwrap_err().reason, short);
-    assert_matches!(receiver.keep_filled(queue, &small, 4), Err(Error::NoRoomForHeader { capacity: 39 }));
+    assert_matches!(receiver.keep_filled(queue, &small), Err(Error::NoRoomForHeader { capacity: 39 }));
     assert_eq!(small.available(), 8);
     receiver.post_scatter(queue, vec![large.take().unwrap(), small.take().unwrap()]).unwrap();
     receiver.fill(queue, &large).unwrap();

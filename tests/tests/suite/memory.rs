@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use doorbell::{BufferPool, Error, HugePages, PoolConfig, QpConfig, RemoteMemory, SrqConfig, StableMemory};
+use doorbell::{BufferPool, Error, HugePages, MemoryRegion, PoolConfig, QpConfig, SrqConfig, StableMemory};
 use doorbell_tests::peers::join;
 use doorbell_tests::sending::bytes_of;
 use doorbell_tests::sending_qp::SendingQp;
@@ -264,7 +264,7 @@ fn reserved_huge_pages_are_used_or_the_error_says_how_to_reserve_them() {
 #[test]
 fn a_peer_writes_to_memory_that_is_open_to_it() {
     let mut w = Shared::with(7, 1, 1, 64, QpConfig::rc().remote_write(true));
-    let mut memory = RemoteMemory::new(&w.pd, 8192).unwrap();
+    let mut memory = MemoryRegion::new(&w.pd, 8192).unwrap();
     memory.write(4096, b"before, after");
     let middle = memory.region().slice(4096, 6).unwrap();
     w.peers.qps[0].write(b"middle", &middle).unwrap();
@@ -280,7 +280,7 @@ fn a_peer_writes_to_memory_that_is_open_to_it() {
 #[test]
 fn a_peer_does_not_write_through_a_queue_pair_that_does_not_allow_it() {
     let mut w = Shared::new(7, 1, 64);
-    let memory = RemoteMemory::new(&w.pd, 64).unwrap();
+    let memory = MemoryRegion::new(&w.pd, 64).unwrap();
     w.peers.qps[0].write(b"intruder", &memory.region()).unwrap();
     receiving::wait("the refusal", || w.peers.qps[0].state().unwrap() == doorbell::QpState::Error);
     assert_eq!(bytes_of(&memory, 0, 64), [0; 64]);
@@ -289,7 +289,7 @@ fn a_peer_does_not_write_through_a_queue_pair_that_does_not_allow_it() {
 #[test]
 #[should_panic(expected = "bytes from")]
 fn nothing_is_read_beyond_remote_memory() {
-    let memory = RemoteMemory::new(&device::pd(), 64).unwrap();
+    let memory = MemoryRegion::new(&device::pd(), 64).unwrap();
     memory.read(usize::MAX - 7, &mut [0; size_of::<u64>()]);
 }
 

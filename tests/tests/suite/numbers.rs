@@ -13,7 +13,8 @@ const MANY: usize = 1000;
 fn create_with(number: u32, pd: &ProtectionDomain, receiver: &mut Receiver, from: impl Into<ReceiveFrom>) -> QueuePair {
     let mut others = device::receiver(pd, 1024);
     let mut next = || {
-        let qp = QueuePair::builder(&QpConfig::rc().sends(1)).receive(&mut others, RqConfig::new(1)).build().unwrap();
+        let qp =
+            QueuePair::builder(&QpConfig::rc().max_send_wr(1)).receive(&mut others, RqConfig::new(1)).build().unwrap();
         let number = qp.qp_num();
         others.destroy_qp(qp).unwrap();
         number

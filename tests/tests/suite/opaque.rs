@@ -7,8 +7,8 @@ use std::{ptr, slice};
 
 use doorbell::opaque::{OpaqueBuffer, OpaqueMemory, OpaquePool, OpaqueReceiver};
 use doorbell::{
-    BufferPool, Cause, CqConfig, Error, PoolConfig, ProtectionDomain, QpConfig, QueueId, QueuePair, Receiver,
-    RemoteAccess, RemoteMemory, RemoteRegion, Request, RqConfig, SendFailure, Sender, SqId, SrqConfig, WcStatus,
+    BufferPool, Cause, CqConfig, Error, MemoryRegion, PoolConfig, ProtectionDomain, QpConfig, QueueId, QueuePair,
+    Receiver, RemoteAccess, RemoteRegion, Request, RqConfig, SendFailure, Sender, SqId, SrqConfig, WcStatus,
 };
 use doorbell_tests::peers::join;
 use doorbell_tests::receiving::wait_for;
@@ -90,7 +90,7 @@ struct Ends {
     far_sender: Sender,
     /// Buffers of the far side.
     host: BufferPool,
-    remote: RemoteMemory,
+    remote: MemoryRegion,
 }
 
 impl Ends {
@@ -100,7 +100,7 @@ impl Ends {
         let mut sender = device::sender(pd, 64);
         let mut far_receiver = device::receiver(pd, 64);
         let mut far_sender = device::sender(pd, 64);
-        let config = QpConfig::rc().sends(8).send_buffers(2).max_inline(64);
+        let config = QpConfig::rc().max_send_wr(8).max_send_sge(2).max_inline(64);
         let config = config.remote_read(true).remote_write(true).remote_atomic(true);
         let srq = receiver.create_srq(&SrqConfig::new(3)).unwrap();
         let builder = QueuePair::builder(&config);
@@ -119,7 +119,7 @@ impl Ends {
         assert!(receiver.fill(queue, pool).unwrap() >= 3);
         let host = BufferPool::new(pd, &PoolConfig::new(16, SIZE as u32)).unwrap();
         far_receiver.fill(far.receive_queue().unwrap(), &host).unwrap();
-        let remote = RemoteMemory::with_access(pd, SIZE, everything()).unwrap();
+        let remote = MemoryRegion::with_access(pd, SIZE, everything()).unwrap();
         Self { queue, near, far, receiver, sender, far_receiver, far_sender, host, remote }
     }
 

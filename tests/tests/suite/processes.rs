@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::thread;
 
-use doorbell::{Buffer, Path};
+use doorbell::{Buffer, DataPath};
 use doorbell_tests::world::Shared;
 use doorbell_tests::{message, receiving, records};
 
@@ -75,7 +75,7 @@ fn a_forked_child_that_drops_a_receiver_with_a_forgotten_batch_changes_nothing_f
 
 /// Unmaps the doorbell records in children, as `ibv_fork_init(3)` does: a store to them is a fault there.
 fn keep_records_from_children(w: &Shared) {
-    if w.pd.context().auto_path().0 != Path::Direct {
+    if w.pd.context().auto_path().0 != DataPath::Direct {
         return;
     }
     for record in records::of(&w.near[0]) {

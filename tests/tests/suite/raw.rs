@@ -104,7 +104,7 @@ fn a_sender_on_a_cq_made_by_hand() {
     assert_eq!(sender.path(), receiver.path());
     // SAFETY: live CQs.
     let made_with = unsafe { [(*made.recv_cq).cqe, (*made.send_cq).cqe] };
-    let extra = u32::from(receiver.path() == doorbell::Path::Direct);
+    let extra = u32::from(receiver.path() == doorbell::DataPath::Direct);
     assert_eq!([receiver.cq_capacity(), sender.cq_capacity()], made_with.map(|cqe| cqe as u32 + extra));
     let mut far_receiver = device::receiver(&pd, 64);
     let mut far = QueuePair::builder(&QpConfig::rc()).receive(&mut far_receiver, RqConfig::new(16)).build().unwrap();
@@ -279,9 +279,9 @@ fn a_hand_made_queue_pair_is_kept_filled_as_long_as_its_handle_lives() {
     let near = unsafe { attach(&mut receiver, OWN, made.qp) }.unwrap();
     let rq = near.receive_queue().unwrap();
     let pool = BufferPool::new(&pd, &PoolConfig::new(2 * RECEIVES, 64)).unwrap();
-    receiver.keep_filled(rq, &pool, 1).unwrap();
-    receiver.post(rq, pool.take()).unwrap();
-    drop(near);
+    let away: Vec<_> = (1..pool.count()).map(|_| pool.take()).collect();
+    assert_eq!(receiver.keep_filled(rq, &pool).unwrap(), 1);
+    drop((near, away));
     receiver.refill();
     assert_eq!(receiver.capacity(rq) - receiver.free_slots(rq), 1);
     drop(receiver);

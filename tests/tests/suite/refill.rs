@@ -11,14 +11,12 @@ use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{assert_matches, device, message, receiving, share};
 
 #[test]
-fn a_queue_is_refilled_when_it_is_below_its_watermark_and_not_before() {
+fn a_queue_is_refilled_when_it_is_less_than_half_full_and_not_before() {
     let mut w = Shared::new(15, 1, 64);
     // On the direct path one more buffer waits in a spare slot.
     let direct = device::drives_directly(w.pd.context());
     let capacity = w.receiver.capacity(w.queue) + u32::from(direct);
-    w.receiver.keep_filled(w.queue, &w.pool, 8).unwrap();
-    // The first batch finds it empty.
-    assert!(w.receiver.poll().next().is_none());
+    assert_eq!(w.receiver.keep_filled(w.queue, &w.pool).unwrap(), capacity);
     assert_eq!(w.free_slots(), 0);
 
     let mut held = Vec::new();
@@ -37,8 +35,7 @@ fn a_queue_is_refilled_when_it_is_below_its_watermark_and_not_before() {
 fn a_receive_queue_is_refilled_as_far_as_the_pool_goes() {
     let mut w = Single::new(16, 64);
     let pool = BufferPool::new(&w.pd, &PoolConfig::new(5, 64)).unwrap();
-    w.receiver.keep_filled(w.queue, &pool, 16).unwrap();
-    w.receiver.refill();
+    assert_eq!(w.receiver.keep_filled(w.queue, &pool).unwrap(), 5);
     assert_eq!(w.receiver.capacity(w.queue) - w.receiver.free_slots(w.queue), 5);
     let mut held = Vec::new();
     w.peers.burst(8);
@@ -49,14 +46,10 @@ fn a_receive_queue_is_refilled_as_far_as_the_pool_goes() {
 }
 
 #[test]
-fn watermarks_that_cannot_be() {
-    let mut w = Shared::new(15, 1, 64);
-    for watermark in [0, w.receiver.capacity(w.queue) + 1] {
-        let refused = w.receiver.keep_filled(w.queue, &w.pool, watermark).unwrap_err();
-        assert_matches!(refused, Error::OutOfRange { what: "watermark", .. });
-    }
+fn a_queue_of_another_receiver_is_not_fed() {
+    let w = Shared::new(15, 1, 64);
     let mut other = device::receiver(&w.pd, 64);
-    assert_matches!(other.keep_filled(w.queue, &w.pool, 1), Err(Error::Gone { .. }));
+    assert_matches!(other.keep_filled(w.queue, &w.pool), Err(Error::Gone { .. }));
     assert_matches!(other.shared_poster(w.queue), Err(Error::Gone { .. }));
 }
 
@@ -64,7 +57,7 @@ fn watermarks_that_cannot_be() {
 fn a_pool_of_another_domain_keeps_and_fills_nothing() {
     let mut w = Shared::new(15, 1, 64);
     let foreign = BufferPool::new(&device::pd(), &PoolConfig::new(64, 64)).unwrap();
-    let refused = w.receiver.keep_filled(w.queue, &foreign, 4).unwrap_err();
+    let refused = w.receiver.keep_filled(w.queue, &foreign).unwrap_err();
     assert_matches!(refused, Error::Foreign { .. });
     w.receiver.refill();
     let capacity = w.receiver.capacity(w.queue);
@@ -102,7 +95,7 @@ fn sleeps_of(thread: libc::pid_t) -> u64 {
 fn a_queue_that_takes_no_receives_is_not_refilled_before_it_is_connected_again() {
     let mut w = Single::new(8, 64);
     let all = w.pool.count() as usize;
-    w.receiver.keep_filled(w.queue, &w.pool, 8).unwrap();
+    w.receiver.keep_filled(w.queue, &w.pool).unwrap();
     for round in 0..3 {
         w.receiver.refill();
         assert_eq!(w.free_slots(), 0);
@@ -133,7 +126,7 @@ fn a_queue_that_takes_no_receives_is_not_refilled_before_it_is_connected_again()
 #[test]
 fn a_queue_that_was_kept_filled_ends_when_its_queue_pair_is_dropped() {
     let Single { mut receiver, queue: rq, pool, near, peers, .. } = Single::new(8, 64);
-    receiver.keep_filled(rq, &pool, 8).unwrap();
+    receiver.keep_filled(rq, &pool).unwrap();
     receiver.refill();
     drop(near);
     drop(receiving::failures(&mut receiver, 8));
@@ -291,17 +284,17 @@ fn counts_are_those_of_the_messages() {
 #[test]
 fn refills_and_the_low_water_mark_are_counted() {
     let mut w = Shared::new(15, 1, 64);
-    w.receiver.keep_filled(w.queue, &w.pool, 12).unwrap();
+    w.receiver.keep_filled(w.queue, &w.pool).unwrap();
     w.receiver.refill();
     let capacity = w.receiver.capacity(w.queue);
     let mut held = Vec::new();
     w.peers.arrive(capacity as usize - 3);
-    held.extend(w.take(5));
+    held.extend(w.take(9));
     drop(w.receiver.poll_up_to(0));
     let counted = w.receiver.statistics().unwrap();
-    // The first refill filled the new queue, which does not count as low; the second replaced the five.
+    // The first refill filled the new queue, which does not count as low; the second replaced the nine.
     assert_eq!((counted.refills, counted.low_water), (2, Some(3)));
-    assert_eq!(counted.received, 5);
+    assert_eq!(counted.received, 9);
 }
 
 #[test]
@@ -309,7 +302,7 @@ fn a_sleeper_is_woken_by_buffers_that_another_thread_drops_into_the_pool() {
     let mut w = Shared::new(7, 1, 64);
     let pool = BufferPool::new(&w.pd, &PoolConfig::new(2, 64)).unwrap();
     let away: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
-    w.receiver.keep_filled(w.queue, &pool, 1).unwrap();
+    w.receiver.keep_filled(w.queue, &pool).unwrap();
     let began = std::time::Instant::now();
     // No buffer is given back: the timeout ends the wait.
     assert!(!w.receiver.wait(Duration::from_millis(30)).unwrap());

@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use doorbell::{
-    BufferPool, Completions, CqConfig, Error, NotDirect, Path, PoolConfig, PostFailure, QpConfig, QueuePair, Receiver,
-    RemoteMemory, RemoteRegion, RqConfig, SrqConfig,
+    BufferPool, Completions, CqConfig, DataPath, Error, MemoryRegion, NotDirect, PoolConfig, PostFailure, QpConfig,
+    QueuePair, Receiver, RemoteRegion, RqConfig, SrqConfig,
 };
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{assert_matches, device, direct_only};
@@ -91,11 +91,11 @@ fn a_signature_that_the_environment_asks_for_excludes_the_direct_path() {
 fn where_wqes_are_signed() {
     let pd = device::pd();
     let make = |path| Receiver::new(&pd, &CqConfig::new(4096).path(path));
-    let error = make(Path::Direct).unwrap_err();
+    let error = make(DataPath::Direct).unwrap_err();
     assert_matches!(error, Error::NotDirect { reason: NotDirect::Signature(_), .. });
     let variable = std::env::var("SIGNATURE").unwrap();
     assert!(error.to_string().contains(&variable), "{error}");
-    assert_eq!(make(Path::Auto).unwrap().path(), Path::Verbs);
+    assert_eq!(make(DataPath::Auto).unwrap().path(), DataPath::Verbs);
 }
 
 /// Asserts that an error is about the size called `what`.
@@ -111,32 +111,32 @@ fn sizes_that_are_zero_or_too_large() {
     let pd = device::pd();
     let attr = *pd.context().attr();
     let receiver = |entries| Receiver::new(&pd, &CqConfig::new(entries).path(device::path()));
-    for entries in [0, attr.max_cqe as u32 + 1, u32::MAX] {
-        out_of_range(receiver(entries), "capacity of the CQ");
+    for entries in [0, attr.max_cqe + 1, u32::MAX] {
+        out_of_range(receiver(entries), "cqe of the CQ");
     }
     let mut receiver = receiver(1024).unwrap();
     // The CQ would be too small, too.
-    for max_wr in [0, attr.max_srq_wr as u32 + 1, u32::MAX] {
+    for max_wr in [0, attr.max_srq_wr + 1, u32::MAX] {
         out_of_range(receiver.create_srq(&SrqConfig::new(max_wr)), "max_wr of the SRQ");
     }
-    for max_sge in [0, attr.max_srq_sge as u32 + 1, u32::MAX] {
+    for max_sge in [0, attr.max_srq_sge + 1, u32::MAX] {
         out_of_range(receiver.create_srq(&SrqConfig::new(16).max_sge(max_sge)), "max_sge");
     }
     out_of_range(
         QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(0)).build(),
         "max_wr of receives",
     );
-    for max_sge in [0, attr.max_sge as u32 + 1, u32::MAX] {
+    for max_sge in [0, attr.max_sge + 1, u32::MAX] {
         let config = QpConfig::rc();
         out_of_range(
             QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1).max_sge(max_sge)).build(),
             "max_sge of receives",
         );
     }
-    for max_wr in [0, attr.max_qp_wr as u32 + 1, u32::MAX] {
+    for max_wr in [0, attr.max_qp_wr + 1, u32::MAX] {
         out_of_range(
-            QueuePair::builder(&QpConfig::rc().sends(max_wr)).receive(&mut receiver, RqConfig::new(128)).build(),
-            "max_wr of sends",
+            QueuePair::builder(&QpConfig::rc().max_send_wr(max_wr)).receive(&mut receiver, RqConfig::new(128)).build(),
+            "max_send_wr",
         );
     }
     for port in [0, attr.phys_port_cnt + 1, u8::MAX] {
@@ -288,27 +288,25 @@ fn numbers_at_the_limits() {
     for (offset, len) in [(1, usize::MAX), (usize::MAX, 1), (usize::MAX, usize::MAX)] {
         assert_matches!(region.slice(offset, len), Err(Error::OutOfRange { .. }));
     }
-    let memory = RemoteMemory::new(&pd, 64).unwrap();
+    let memory = MemoryRegion::new(&pd, 64).unwrap();
     for offset in [usize::MAX, usize::MAX - 7, 64] {
         let outside = catch_unwind(AssertUnwindSafe(|| memory.read(offset, &mut [0; 8])));
         assert!(outside.is_err(), "{offset}");
     }
-    assert_matches!(RemoteMemory::new(&pd, usize::MAX), Err(Error::OutOfRange { .. }));
+    assert_matches!(MemoryRegion::new(&pd, usize::MAX), Err(Error::OutOfRange { .. }));
 
     let mut receiver = device::receiver(&pd, 64);
     let mut sender = device::sender(&pd, 512);
     assert!(receiver.poll_up_to(u32::MAX).next().is_none());
     assert!(sender.poll_up_to(u32::MAX).next().is_none());
     assert!(receiver.poll_up_to(0).next().is_none());
-    let most = QpConfig::rc().sends(4).max_unsignaled(u32::MAX);
+    let most = QpConfig::rc().max_send_wr(4).max_unsignaled(u32::MAX);
     let qp = QueuePair::builder(&most).receive(&mut receiver, RqConfig::new(4)).send(&mut sender).build().unwrap();
-    let queue = qp.receive_queue().unwrap();
     let pool = BufferPool::new(&pd, &PoolConfig::new(8, 64).headroom(8)).unwrap();
-    assert_matches!(receiver.keep_filled(queue, &pool, u32::MAX), Err(Error::OutOfRange { what: "watermark", .. }));
     let too_large = [
-        QpConfig::rc().sends(u32::MAX),
-        QpConfig::rc().sends(4).send_buffers(u32::MAX),
-        QpConfig::rc().sends(4).max_inline(u32::MAX),
+        QpConfig::rc().max_send_wr(u32::MAX),
+        QpConfig::rc().max_send_wr(4).max_send_sge(u32::MAX),
+        QpConfig::rc().max_send_wr(4).max_inline(u32::MAX),
     ];
     for config in too_large {
         assert!(QueuePair::builder(&config).send(&mut sender).build().is_err(), "{config:?}");
@@ -317,7 +315,7 @@ fn numbers_at_the_limits() {
     assert!(catch_unwind(AssertUnwindSafe(|| buffer.with_headroom(usize::MAX).len())).is_err());
     let part = catch_unwind(AssertUnwindSafe(|| buffer.part_with_headroom(usize::MAX)));
     assert!(part.is_err());
-    if receiver.path() == Path::Verbs {
+    if receiver.path() == DataPath::Verbs {
         assert_matches!(receiver.resize_cq(u32::MAX), Err(Error::OutOfRange { .. }));
     }
     receiver.destroy_qp(qp).unwrap();

@@ -1,6 +1,6 @@
 //! Queue pairs that are reset and used again.
 
-use doorbell::{AsyncEvent, Cause, Error, QpConfig, QpState, QueuePair, RqConfig, WcStatus};
+use doorbell::{Cause, DeviceEvent, Error, QpConfig, QpState, QueuePair, RqConfig, WcStatus};
 use doorbell_tests::peers::known_state;
 use doorbell_tests::world::{Shared, Single};
 use doorbell_tests::{assert_matches, device, message, receiving};
@@ -158,7 +158,7 @@ fn an_event_of_before_a_reset_is_not_one_of_the_next_connection() {
     w.reconnect(0);
     w.fill();
     for event in
-        [AsyncEvent::QpFatal { qp_num }, AsyncEvent::QpRequestError { qp_num }, AsyncEvent::QpAccessError { qp_num }]
+        [DeviceEvent::QpFatal { qp_num }, DeviceEvent::QpRequestError { qp_num }, DeviceEvent::QpAccessError { qp_num }]
     {
         assert!(w.receiver.handle_event(&event).unwrap(), "{event:?}");
         assert_eq!(w.near[0].state().unwrap(), QpState::Rts, "{event:?}");
@@ -175,6 +175,6 @@ fn an_event_of_a_queue_pair_that_has_failed_is_taken_note_of() {
     // SAFETY: a live queue pair and an initialised structure.
     let errno = unsafe { sys::ibv_modify_qp(w.near[0].as_raw(), &mut attr, sys::IBV_QP_STATE as i32) };
     assert_eq!(errno, 0);
-    assert!(w.receiver.handle_event(&AsyncEvent::QpFatal { qp_num }).unwrap());
+    assert!(w.receiver.handle_event(&DeviceEvent::QpFatal { qp_num }).unwrap());
     assert_eq!(known_state(&mut w.near[0]), QpState::Error);
 }

@@ -1,7 +1,7 @@
 //! Queue pairs that only send, only receive, or do neither.
 
 use doorbell::{
-    BufferPool, CqConfig, Error, PoolConfig, QpConfig, QueuePair, RemoteAccess, RemoteMemory, RqConfig, Sender,
+    BufferPool, CqConfig, Error, MemoryRegion, PoolConfig, QpConfig, QueuePair, RemoteAccess, RqConfig, Sender,
     WcStatus,
 };
 use doorbell_tests::peers::join;
@@ -19,7 +19,7 @@ fn pool(pd: &doorbell::ProtectionDomain) -> BufferPool {
 }
 
 fn only_sending(sender: &mut Sender) -> QueuePair {
-    let config = QpConfig::rc().sends(SENDS).timeout(8).retry_cnt(1).rnr_retry(0);
+    let config = QpConfig::rc().max_send_wr(SENDS).timeout(8).retry_cnt(1).rnr_retry(0);
     let qp = QueuePair::builder(&config).send(sender).build().unwrap();
     assert!(qp.receive_queue().is_none());
     assert_eq!(sender.capacity(&qp), SENDS);
@@ -41,7 +41,7 @@ fn one_side_only_sends_and_the_other_only_receives() {
     assert_eq!(receiver.fill(rq, &incoming).unwrap(), RECEIVES as usize);
     join(&mut source, &mut sink);
     let access = RemoteAccess::READ | RemoteAccess::WRITE;
-    let memory = RemoteMemory::with_access(&pd, 64, access).unwrap();
+    let memory = MemoryRegion::with_access(&pd, 64, access).unwrap();
     let remote = memory.region().slice(8, 8).unwrap();
 
     for round in 0..20u64 {
@@ -95,7 +95,7 @@ fn requests_of_a_dropped_queue_pair_that_only_sends_come_back() {
     let (mut sender, mut receiver) = (device::sender(&pd, SENDS), device::receiver(&pd, RECEIVES));
     let pool = pool(&pd);
     for round in 0..3 {
-        let config = QpConfig::rc().sends(SENDS).rnr_retry(7);
+        let config = QpConfig::rc().max_send_wr(SENDS).rnr_retry(7);
         let mut source = QueuePair::builder(&config).send(&mut sender).build().unwrap();
         let own = RqConfig::new(RECEIVES);
         let mut sink = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, own).build().unwrap();
@@ -137,7 +137,7 @@ fn a_refused_sender_of_another_domain_uses_nothing_up() {
     let elsewhere = pd.context().alloc_pd().unwrap();
     let config = CqConfig::new(SENDS).path(device::path());
     let mut foreign = Sender::new(&elsewhere, &config).unwrap();
-    let (config, own) = (QpConfig::rc().sends(SENDS), RqConfig::new(RECEIVES));
+    let (config, own) = (QpConfig::rc().max_send_wr(SENDS), RqConfig::new(RECEIVES));
     for _ in 0..3 {
         let both = QueuePair::builder(&config).receive(&mut receiver, own).send(&mut foreign);
         assert_matches!(both.build(), Err(Error::Foreign { what: "the sender", .. }));

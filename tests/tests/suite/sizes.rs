@@ -1,12 +1,12 @@
 //! Sizes of queues: both paths round a size in the same way, and all slots can be used.
 
-use doorbell::{AsyncEvent, Context, CqConfig, Path, Receiver, Timestamps};
+use doorbell::{Context, CqConfig, DataPath, DeviceEvent, Receiver, Timestamps};
 use doorbell_tests::device;
 use doorbell_tests::world::{Shared, Single};
 
 /// Returns `true` if libmlx5 makes the queues: it rounds sizes, on either path.
 fn is_mlx5(context: &Context) -> bool {
-    context.auto_path().0 == Path::Direct
+    context.auto_path().0 == DataPath::Direct
 }
 
 /// A queue that was rounded up fits into a CQ that was rounded up likewise. All its slots are filled with messages at
@@ -24,7 +24,7 @@ fn queues_of_500_fit_a_cq_of_501_and_fill_it() {
         w.peers.arrive(capacity);
         drop(w.take(capacity));
         while let Some(event) = events.try_next().unwrap() {
-            assert!(!matches!(event, AsyncEvent::CqError { .. }), "{event:?}");
+            assert!(!matches!(event, DeviceEvent::CqError { .. }), "{event:?}");
         }
     }
 }
@@ -33,7 +33,7 @@ fn queues_of_500_fit_a_cq_of_501_and_fill_it() {
 fn a_cq_is_as_large_as_was_asked_for() {
     let pd = device::pd();
     let config = |capacity| CqConfig::new(capacity).path(device::path());
-    let largest = pd.context().attr().max_cqe as u32;
+    let largest = pd.context().attr().max_cqe;
     let sizes = [(1, 2), (2, 2), (3, 4), (64, 64), (65, 128), (511, 512), (512, 512), (4096, 4096)];
     for (asked, mlx5) in sizes {
         let made = Receiver::new(&pd, &config(asked)).unwrap().cq_capacity();

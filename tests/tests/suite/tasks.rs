@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use doorbell::{Async, AsyncEvent, Error, EventStream, QpConfig, QpState, QueuePair, Receiver, RqConfig};
+use doorbell::{Async, DeviceEvent, Error, EventStream, QpConfig, QpState, QueuePair, Receiver, RqConfig};
 use doorbell_tests::receiving::PATIENCE;
 use doorbell_tests::sending::Sending;
 use doorbell_tests::world::Shared;
@@ -179,7 +179,7 @@ fn the_limit_of_an_srq_arrives_in_a_stream_of_events() {
         w.peers.send(0, 64);
         drop(w.take(1));
         let event = next().await.unwrap().unwrap();
-        assert_matches!(event, AsyncEvent::SrqLimitReached { .. });
+        assert_matches!(event, DeviceEvent::SrqLimitReached { .. });
         assert!(w.receiver.handle_event(&event).unwrap());
     });
 }

@@ -3,7 +3,7 @@
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
 
-use doorbell::{BufferPool, CqConfig, Path, PoolConfig, QpConfig, Receiver, SrqConfig};
+use doorbell::{BufferPool, CqConfig, DataPath, PoolConfig, QpConfig, Receiver, SrqConfig};
 use doorbell_tests::{Peers, device, receiving};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -79,7 +79,7 @@ fn each_control_path_step_is_traced_and_no_message() {
     let opened = lines.take();
     let path = format!("path={}", receiver.path());
     let chosen = reported(&opened, "path chosen", &[name.clone(), path]);
-    if device::path() == Path::Auto && receiver.path() == Path::Verbs {
+    if device::path() == DataPath::Auto && receiver.path() == DataPath::Verbs {
         assert!(chosen[0].contains("reason="), "{chosen:?}");
     }
     reported(&opened, "completion queue created", &[format!("entries={}", receiver.cq_capacity())]);
@@ -130,7 +130,7 @@ fn the_reason_against_the_direct_path_is_traced() {
     unsafe { std::env::set_var("MLX5_SRQ_SIGNATURE", "1") };
     lines.take();
     let receiver = Receiver::new(&pd, &CqConfig::new(4096)).unwrap();
-    assert_eq!(receiver.path(), Path::Verbs);
+    assert_eq!(receiver.path(), DataPath::Verbs);
     let chosen = lines.take();
     let chosen = reported(&chosen, "path chosen", &["path=verbs".to_owned(), "asked=auto".to_owned()]);
     let mlx5 = pd.context().name().starts_with("mlx5");

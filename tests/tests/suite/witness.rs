@@ -5,8 +5,8 @@ use std::ptr::{self, NonNull};
 use std::{mem, slice};
 
 use doorbell::{
-    BufferPool, Cause, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QpState, QueuePair, Receiver, RqConfig,
-    WcFlags, WcStatus,
+    BufferPool, Cause, CqConfig, DataPath, PoolConfig, ProtectionDomain, QpConfig, QpState, QueuePair, Receiver,
+    RqConfig, WcFlags, WcStatus,
 };
 use doorbell_tests::by_hand::Made;
 use doorbell_tests::peers::known_state;
@@ -62,7 +62,7 @@ impl Witness {
 
     /// A receiver on both.
     fn wrap(&self, pd: &ProtectionDomain, qp: &QpConfig) -> (Receiver, QueuePair) {
-        let config = CqConfig::new(4096).path(Path::Direct);
+        let config = CqConfig::new(4096).path(DataPath::Direct);
         // SAFETY: no other code uses the objects, and they are destroyed last.
         unsafe {
             let mut receiver = Receiver::from_raw_cq(pd, self.made.recv_cq, &config).unwrap();

@@ -61,7 +61,7 @@ fn the_buffer_of_a_half_message_that_nothing_waits_for_comes_back() {
         for _ in 0..PEERS {
             cut(&mut near, &mut half, way, 7);
         }
-        assert!(near.tags.poll().is_none(), "{way:?}");
+        assert!(near.tags.next().is_none(), "{way:?}");
         is_whole(&mut near, &mut far);
     }
 }
@@ -77,7 +77,7 @@ fn a_receive_that_a_half_message_has_matched_comes_back() {
         for _ in 0..PEERS {
             let receive = near.post(7, ALL);
             cut(&mut near, &mut half, way, 7);
-            match (way, near.tags.poll()) {
+            match (way, near.tags.next()) {
                 (Offload::Never, None) => {
                     near.tags.cancel(receive).unwrap();
                     near.cancelled(receive);

@@ -135,7 +135,7 @@ impl Run {
     }
 
     fn poll_near(&mut self) -> bool {
-        match self.near.tags.poll() {
+        match self.near.tags.next() {
             None => return false,
             Some(TagEvent::Received(got)) => {
                 let number = u64::from_be_bytes(got.buffer[..8].try_into().unwrap());
@@ -153,7 +153,7 @@ impl Run {
     }
 
     fn poll_far(&mut self) -> bool {
-        match self.far.tags.poll() {
+        match self.far.tags.next() {
             None => false,
             Some(TagEvent::Sent(sent)) => {
                 assert!(sent.status.is_success());

@@ -87,7 +87,7 @@ fn buffers_without_room_for_headers_are_refused() {
 fn a_dead_peer_fails_once() {
     for way in ways() {
         let (mut near, mut far) = pair(way, &SHAPE);
-        let config = QpConfig::rc().sends(4).retry_cnt(1).timeout(8);
+        let config = QpConfig::rc().max_send_wr(4).retry_cnt(1).timeout(8);
         (near.config, far.config) = (config.clone(), config);
         join(&mut near, &mut far, 0);
         near.tags.remove_peer(near.peers[0]).unwrap();
@@ -132,7 +132,7 @@ fn offers_of_a_peer_that_was_removed_are_forgotten() {
 fn reads_that_wait_end_with_their_peer() {
     for way in ways().into_iter().filter(|way| *way == Offload::Never) {
         let (mut near, mut far) = pair(way, &Shape { sends: 1, ..SHAPE });
-        far.config = far.config.sends(32);
+        far.config = far.config.max_send_wr(32);
         join(&mut near, &mut far, 0);
         let free = near.pool.available();
         (0..8).for_each(|context| far.offer(0, 7, context, &[1; 8000]));
@@ -142,7 +142,7 @@ fn reads_that_wait_end_with_their_peer() {
         }
         near.tags.remove_peer(near.peers[0]).unwrap();
         for _ in 0..8 {
-            match near.tags.poll() {
+            match near.tags.next() {
                 Some(TagEvent::Received(_)) => {}
                 Some(TagEvent::Failed { cause, .. }) => {
                     assert_matches!(cause, ReceiveFailure::PeerGone | ReceiveFailure::Read(_));

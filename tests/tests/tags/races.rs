@@ -1,7 +1,7 @@
 //! Events at the same time.
 
 use doorbell::tags::{Offload, ReceiveId, TagEvent, TagFailure, TaggedBuffer};
-use doorbell::{AsyncEvent, BufferPool, PoolConfig};
+use doorbell::{BufferPool, DeviceEvent, PoolConfig};
 
 use doorbell_tests::{
     device,
@@ -138,7 +138,7 @@ fn senders_wait_for_room() {
                 }
                 sent += 1;
             }
-            let _ = far.tags.poll();
+            let _ = far.tags.next();
             // Nothing is taken before no more comes.
             near.tags.probe(0, 0);
             if near.tags.unexpected() >= 30 || sent == total {
@@ -164,7 +164,7 @@ fn as_much_completes_at_once_as_there_is() {
             far.deliver(7, number, &[]);
         }
         while let Some(event) = events.try_next().unwrap() {
-            assert!(!matches!(event, AsyncEvent::CqError { .. }), "{way:?}: {event:?}");
+            assert!(!matches!(event, DeviceEvent::CqError { .. }), "{way:?}: {event:?}");
         }
         near.wait_unexpected(posted as usize);
         for (tag, receive) in (1000..).zip(receives) {
@@ -198,7 +198,7 @@ fn unpolled_messages_outlive_the_removal_of_their_peer() {
                 assert_eq!((got.peer, got.context), expected, "{way:?}, round {round}");
                 assert_eq!(got.buffer[..], [number as u8; 64]);
             }
-            assert!(near.tags.poll().is_none());
+            assert!(near.tags.next().is_none());
             assert_eq!(near.tags.keep_filled(&slots).unwrap(), full, "{way:?}, round {round}");
             join(&mut near, &mut far, 0);
         }
@@ -213,7 +213,7 @@ fn in_flight(way: Offload) -> (Side, Side, usize) {
     (6..9).for_each(|tag| far.offer(0, tag, 0, &[1; 6000]));
     (20..24).for_each(|tag| far.offer(0, tag, 0, &[1; 6000]));
     near.tags.cancel(receives[9]).unwrap();
-    let _ = near.tags.poll();
+    let _ = near.tags.next();
     (near, far, free)
 }
 
@@ -238,11 +238,11 @@ fn a_removed_peer_gives_everything_back() {
         let (mut near, mut far, free) = in_flight(way);
         far.tags.remove_peer(far.peers[0]).unwrap();
         assert!(far.tags.remove_peer(far.peers[0]).is_err());
-        while far.tags.poll().is_some() {}
+        while far.tags.next().is_some() {}
         assert_eq!((far.tags.offered(), far.readable.available()), (0, far.readable.count() as usize));
         near.tags.remove_peer(near.peers[0]).unwrap();
         wait("all receives that had matched", || {
-            let _ = near.tags.poll();
+            let _ = near.tags.next();
             // Receives that have not matched go on waiting.
             near.pool.available() + near.tags.outstanding() as usize == free
         });
@@ -260,7 +260,7 @@ fn a_removed_peer_gives_everything_back() {
 fn reads_that_wait_for_room_keep_their_order() {
     for way in ways() {
         let (mut near, mut far) = pair(way, &Shape { sends: 1, ..SHAPE });
-        far.config = far.config.sends(32);
+        far.config = far.config.max_send_wr(32);
         join(&mut near, &mut far, 0);
         for round in 0..4 {
             (0..12).for_each(|context| far.offer(0, 7, context, &[round; 8000]));

@@ -1,7 +1,7 @@
 //! Peers that are no tag-matching queues.
 
 use doorbell::tags::{OfferedMemory, PeerAddress, PeerId, TagHeader};
-use doorbell::{BufferPool, Path, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig};
+use doorbell::{BufferPool, DataPath, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig};
 use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::{assert_matches, device, receiving};
 
@@ -24,7 +24,7 @@ impl Raw {
         let mut receiver = device::receiver(&pd, 64);
         let config = QpConfig::rc();
         // The tests post to it through verbs, too.
-        let mut qp = SendingQp::create_on(&mut receiver, &config, RqConfig::new(16), Path::Verbs).unwrap();
+        let mut qp = SendingQp::create_on(&mut receiver, &config, RqConfig::new(16), DataPath::Verbs).unwrap();
         let mut back = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(16)).build().unwrap();
         let peer = near.tags.add_peer(&QpConfig::rc().min_rnr_timer(1)).unwrap();
         let there = near.tags.address(peer).unwrap();

@@ -194,11 +194,11 @@ fn an_offer_of_memory_that_is_not_the_senders_fails_the_receive() {
 fn a_queue_that_cannot_be_is_refused_in_words() {
     let pd = device::pd();
     let make = |config: TagMatchingConfig| TagMatchingSrq::new(&pd, &config.cq(cq()));
-    let refused = make(TagMatchingConfig::new(4).slots(32)).unwrap_err();
-    assert_matches!(refused, Error::OutOfRange { what: "slots", min: 33, .. });
+    let refused = make(TagMatchingConfig::new(4).max_wr(32)).unwrap_err();
+    assert_matches!(refused, Error::OutOfRange { what: "max_wr", min: 33, .. });
     assert_matches!(make(TagMatchingConfig::new(0)), Err(Error::OutOfRange { .. }));
-    let refused = make(TagMatchingConfig::new(4).send_capacity(0)).unwrap_err();
-    assert_matches!(refused, Error::OutOfRange { what: "send_capacity", value: 0, min: 1, .. });
+    let refused = make(TagMatchingConfig::new(4).send_cqe(0)).unwrap_err();
+    assert_matches!(refused, Error::OutOfRange { what: "send_cqe", value: 0, min: 1, .. });
     if ways().contains(&Offload::Required) {
         let refused = make(TagMatchingConfig::new(60_000).offload(Offload::Required)).unwrap_err();
         assert_matches!(refused, Error::OutOfRange { value: 60_000, min: 1, .. });
@@ -222,10 +222,10 @@ fn a_peer_more_than_the_sends_have_room_for_is_refused() {
     let pd = device::pd();
     for way in ways() {
         let config = TagMatchingConfig::new(1).offload(way).cq(cq());
-        let mut tags = TagMatchingSrq::new(&pd, &config.send_capacity(64)).unwrap();
+        let mut tags = TagMatchingSrq::new(&pd, &config.send_cqe(64)).unwrap();
         let mut peers = Vec::new();
         let refused = loop {
-            match tags.add_peer(&QpConfig::rc().sends(8)) {
+            match tags.add_peer(&QpConfig::rc().max_send_wr(8)) {
                 Ok(peer) => peers.push(peer),
                 Err(error) => break error,
             }
@@ -235,6 +235,6 @@ fn a_peer_more_than_the_sends_have_room_for_is_refused() {
         assert!((2..16).contains(&peers.len()), "{} peers", peers.len());
         // The room of a removed peer is free again.
         tags.remove_peer(peers[0]).unwrap();
-        tags.add_peer(&QpConfig::rc().sends(8)).unwrap();
+        tags.add_peer(&QpConfig::rc().max_send_wr(8)).unwrap();
     }
 }

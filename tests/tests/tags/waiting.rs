@@ -21,7 +21,7 @@ use futures_core::Stream;
 #[track_caller]
 fn slept(side: &mut Side) -> TagEvent {
     assert!(side.tags.wait(PATIENCE).unwrap(), "the sleeper was not woken");
-    side.tags.poll().expect("wait returned true")
+    side.tags.next().expect("wait returned true")
 }
 
 fn channel(side: &Side) -> &CompletionChannel {
@@ -40,7 +40,7 @@ fn woken(side: &mut Side) -> TagEvent {
     while !side.tags.arm().unwrap() {
         assert!(is_readable(channel(side), PATIENCE), "the sleeper was not woken");
     }
-    side.tags.poll().expect("arm returned true")
+    side.tags.next().expect("arm returned true")
 }
 
 #[test]
@@ -110,14 +110,14 @@ fn events_of_both_queues_do_not_pile_up() {
             near.post(tag, ALL);
             far.post(tag, ALL);
             while near.tags.arm().unwrap() {
-                near.tags.poll();
+                near.tags.next();
             }
             far.send(0, tag, 0, b"to the near side");
             near.send(0, tag, 0, b"to the far side");
             let mut seen = 0;
             while seen < 2 {
-                seen += usize::from(near.tags.poll().is_some());
-                far.tags.poll();
+                seen += usize::from(near.tags.next().is_some());
+                far.tags.next();
                 spin(1);
             }
         }
@@ -127,7 +127,7 @@ fn events_of_both_queues_do_not_pile_up() {
             armings += 1;
             assert!(armings <= 3, "{way:?}: events stay");
             while near.tags.arm().unwrap() {
-                near.tags.poll();
+                near.tags.next();
             }
         }
     }

@@ -9,7 +9,7 @@ mod safe;
 
 use crate::poison;
 use doorbell::{
-    Completions, Context, CqConfig, Path, ProtectionDomain, QpConfig, QueuePair, ReceiveFrom, Receiver, RqConfig,
+    Completions, Context, CqConfig, DataPath, ProtectionDomain, QpConfig, QueuePair, ReceiveFrom, Receiver, RqConfig,
     SrqConfig, SrqId,
 };
 use mlx5_wire::syndrome::Syndrome;
@@ -80,7 +80,7 @@ impl Wrapped {
         // and they were made with these sizes.
         unsafe {
             let mut receiver =
-                Receiver::from_raw_cq(pd, twin.cq, &CqConfig::new(4096).path(Path::Direct)).expect("a fresh CQ");
+                Receiver::from_raw_cq(pd, twin.cq, &CqConfig::new(4096).path(DataPath::Direct)).expect("a fresh CQ");
             let srq = shape.shared.then(|| {
                 receiver
                     .attach_srq(twin.srq, &SrqConfig::new(shape.max_wr).max_sge(shape.max_sge).patience(0))

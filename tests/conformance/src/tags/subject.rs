@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use doorbell::raw::SlotContext;
-use doorbell::{Context, CqConfig, Path, ProtectionDomain, Receiver, SrqConfig, SrqId};
+use doorbell::{Context, CqConfig, DataPath, ProtectionDomain, Receiver, SrqConfig, SrqId};
 use mlx5_ring::receive::{self, ReceiveRing};
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::BasicBlocks;
@@ -56,7 +56,7 @@ impl Subject {
         let (receiver, srq) = unsafe {
             let context = Context::from_raw(twin.base.context).expect("an open context");
             let pd = ProtectionDomain::from_raw(&context, twin.base.pd);
-            let mut receiver = Receiver::from_raw_cq(&pd, twin.cq.cast(), &CqConfig::new(4096).path(Path::Direct))
+            let mut receiver = Receiver::from_raw_cq(&pd, twin.cq.cast(), &CqConfig::new(4096).path(DataPath::Direct))
                 .expect("a fresh CQ");
             let srq = receiver.attach_srq(twin.srq, &SrqConfig::new(shape.slots).patience(0)).expect("a fresh SRQ");
             poison::post_and_poll(twin.base.context);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use doorbell::{
-    BufferPool, CqConfig, Error, Path, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender, Timestamps,
+    BufferPool, CqConfig, DataPath, Error, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender, Timestamps,
 };
 use doorbell_stepped_tests::{PATHS, Stepped, on_each_path, open};
 use soft_mlx5::{Builder, Device};
@@ -13,7 +13,7 @@ const PAUSE: Duration = Duration::from_nanos(1_700_000_001);
 
 on_each_path! { real_time ticks a_sender_has_the_clock_of_the_receiver }
 
-fn config(path: Path) -> CqConfig {
+fn config(path: DataPath) -> CqConfig {
     CqConfig::new(64).path(path)
 }
 
@@ -42,17 +42,17 @@ fn run(builder: Builder, config: CqConfig) -> Vec<u64> {
     raw
 }
 
-fn real_time(path: Path) {
+fn real_time(path: DataPath) {
     let raw = run(Device::builder().real_time(true), config(path).timestamps(Timestamps::RealTime));
     // Seconds above, nanoseconds below.
     assert_eq!(raw[..2], [1 << 32 | 700_000_001, 3 << 32 | 400_000_002]);
 }
 
 /// The driver makes no queue pair on CQs of two clocks.
-fn a_sender_has_the_clock_of_the_receiver(path: Path) {
+fn a_sender_has_the_clock_of_the_receiver(path: DataPath) {
     let (device, pd) = open(Device::builder().stepped().real_time(true));
     let mut receiver = Receiver::new(&pd, &config(path).timestamps(Timestamps::RealTime)).unwrap();
-    let with = QpConfig::rc().sends(1).max_inline(8);
+    let with = QpConfig::rc().max_send_wr(1).max_inline(8);
     let sender = CqConfig::new(64).path(path);
     let mut other = Sender::new(&pd, &sender).unwrap();
     match QueuePair::builder(&with).receive(&mut receiver, RqConfig::new(1)).send(&mut other).build() {
@@ -74,7 +74,7 @@ fn a_sender_has_the_clock_of_the_receiver(path: Path) {
 }
 
 /// A device with real time gives ticks to a receiver that asks for ticks.
-fn ticks(path: Path) {
+fn ticks(path: DataPath) {
     let raw = run(Device::builder().real_time(true), config(path).timestamps(Timestamps::Ticks));
     assert_eq!(raw[..2], [PAUSE.as_nanos() as u64, 2 * PAUSE.as_nanos() as u64]);
 }

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use doorbell::tags::{TagEvent, TagMatchingConfig, TaggedBuffer};
-use doorbell::{Async, BufferPool, Completions, CqConfig, Path, PoolConfig, QpConfig, QueuePair, Sender};
+use doorbell::{Async, BufferPool, Completions, CqConfig, DataPath, PoolConfig, QpConfig, QueuePair, Sender};
 use doorbell_stepped_tests::frames::{GROUP, PLAIN, SteppedFrames, datagram, is_datagram};
 use doorbell_stepped_tests::{Stepped, cq, is_readable, on_each_path, open, tag_lists};
 use soft_mlx5::{Device, LinkLayer};
@@ -58,7 +58,7 @@ fn wait_for_each<T: Completions>(device: &Device, mut object: T, mut act: impl F
     });
 }
 
-fn receiver(path: Path) {
+fn receiver(path: DataPath) {
     let Stepped { receiver, near: _near, mut far, device, .. } = Stepped::new(path, 16);
     wait_for_each(&device, receiver, |receiver, act| match act {
         Act::Start => far.send_inline(b"hello", None).unwrap(),
@@ -69,13 +69,13 @@ fn receiver(path: Path) {
     });
 }
 
-fn sender(path: Path) {
+fn sender(path: DataPath) {
     let (device, pd) = open(Device::builder().stepped());
     let mut sender = Sender::new(&pd, &CqConfig::new(16).path(path)).unwrap();
-    let config = QpConfig::rc().sends(4).max_inline(16).remote_write(true);
+    let config = QpConfig::rc().max_send_wr(4).max_inline(16).remote_write(true);
     let mut qp = QueuePair::builder(&config).send(&mut sender).build().unwrap();
     qp.connect(&qp.address().unwrap()).unwrap();
-    let memory = doorbell::RemoteMemory::new(&pd, 8).unwrap();
+    let memory = doorbell::MemoryRegion::new(&pd, 8).unwrap();
     let mut token = 0;
     wait_for_each(&device, sender, |sender, act| match act {
         Act::Start => {
@@ -87,7 +87,7 @@ fn sender(path: Path) {
     });
 }
 
-fn frame_receiver(path: Path) {
+fn frame_receiver(path: DataPath) {
     let world = SteppedFrames::new(&PLAIN, path);
     let _rule = world.attach();
     let SteppedFrames { receiver, mut publisher, device } = world;
@@ -104,7 +104,7 @@ fn frame_receiver(path: Path) {
     });
 }
 
-fn tag_matching_srq(path: Path) {
+fn tag_matching_srq(path: DataPath) {
     // The device matches, and the library.
     for link in [LinkLayer::InfiniBand, LinkLayer::Ethernet] {
         let (device, pd) = open(Device::builder().link_layer(link).stepped());
@@ -117,16 +117,16 @@ fn tag_matching_srq(path: Path) {
                 near.post(tag, u64::MAX, pool.take().unwrap()).unwrap();
                 // The list has the receive before the message comes.
                 device.settle();
-                assert!(near.poll().is_none());
+                assert!(near.next().is_none());
                 let message = TaggedBuffer::new(pool.take().unwrap()).unwrap();
                 far.send(to_near, tag, 0, message).unwrap();
             }
             Act::Poll => {
-                match near.poll() {
+                match near.next() {
                     Some(TagEvent::Received(got)) => assert_eq!(got.tag, tag),
                     other => panic!("{other:?}"),
                 }
-                while far.poll().is_some() {}
+                while far.next().is_some() {}
             }
         });
     }

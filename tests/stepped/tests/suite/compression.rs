@@ -1,6 +1,6 @@
 //! Compressed CQEs as the device writes them, read through the receiver.
 
-use doorbell::{Compression, CqConfig, Path, QpConfig};
+use doorbell::{Compression, CqConfig, DataPath, QpConfig};
 use doorbell::{QueuePair, RqConfig, raw::mlx5_ring::completion::CqeKind};
 use doorbell_stepped_tests::Stepped;
 
@@ -27,7 +27,7 @@ fn every_message_of_every_block_comes_once_beside_another_queue() {
 /// Blocks of every length, at every place of the queue, taken in batches of every size.
 fn take_blocks(beside: bool) {
     for compression in [Compression::Hash, Compression::Checksum] {
-        let config = CqConfig::new(127).path(Path::Direct);
+        let config = CqConfig::new(127).path(DataPath::Direct);
         let mut world = Stepped::with(config.compression(compression), 64);
         let other = QpConfig::rc();
         let _other =

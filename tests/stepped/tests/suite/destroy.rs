@@ -5,8 +5,8 @@ use std::io::{Read, Seek};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
 use doorbell::{
-    AddressHandle, Buffer, BufferPool, Completions, CqConfig, MulticastGroup, Path, PoolConfig, QpConfig, QueuePair,
-    Receiver, RqConfig,
+    AddressHandle, Buffer, BufferPool, Completions, CqConfig, DataPath, MulticastGroup, PoolConfig, QpConfig,
+    QueuePair, Receiver, RqConfig,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
 use doorbell_stepped_tests::{PATHS, Stepped, open};
@@ -16,7 +16,7 @@ use soft_mlx5::{Device, Faults, LinkLayer};
 const SIZE: u32 = 64;
 
 /// A connection with a full queue, or with a full SRQ.
-fn full(link: LinkLayer, path: Path, is_shared: bool) -> Stepped {
+fn full(link: LinkLayer, path: DataPath, is_shared: bool) -> Stepped {
     let device = open(Device::builder().stepped().link_layer(link));
     let mut stepped = Stepped::empty(device, &CqConfig::new(64).path(path), 15, is_shared);
     stepped.fill();
@@ -101,7 +101,7 @@ fn is_mapped(addr: usize) -> bool {
 }
 
 /// The queue pair stays, and goes on receiving into buffers that are never returned.
-fn a_queue_pair(path: Path, shared: bool) {
+fn a_queue_pair(path: DataPath, shared: bool) {
     let mut w = full(LinkLayer::InfiniBand, path, shared);
     failing(&w.device, |fail| &mut fail.qp);
     let posted = w.pool.count() as usize - w.pool.available();
@@ -175,16 +175,18 @@ fn datagrams(w: &mut Stepped) -> (SendingQp, AddressHandle) {
 /// The kernel knows the address handles of Ethernet only.
 #[test]
 fn an_address_handle() {
-    for (path, link) in
-        [(Path::Direct, LinkLayer::Ethernet), (Path::Verbs, LinkLayer::Ethernet), (Path::Direct, LinkLayer::InfiniBand)]
-    {
+    for (path, link) in [
+        (DataPath::Direct, LinkLayer::Ethernet),
+        (DataPath::Verbs, LinkLayer::Ethernet),
+        (DataPath::Direct, LinkLayer::InfiniBand),
+    ] {
         let mut w = full(link, path, false);
         let (mut qp, to) = datagrams(&mut w);
         qp.send_to(b"on its way", &to, None).unwrap();
         failing(&w.device, |fail| &mut fail.ah);
         // Through verbs the request refers to the handle. On the direct path it has a copy of the address.
         let mut words = printed(|| drop(to));
-        assert!(words.is_empty() || path == Path::Direct, "{words}");
+        assert!(words.is_empty() || path == DataPath::Direct, "{words}");
         w.device.settle();
         words += &printed(|| assert!(qp.poll_send().is_some_and(|sent| sent.status.is_success())));
         if link == LinkLayer::Ethernet {

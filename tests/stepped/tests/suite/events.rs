@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use doorbell::{
-    AsyncEvent, AsyncEvents, BufferPool, Cause, Completions, CqConfig, Error, Path, PoolConfig, QpConfig, QpEnd,
+    BufferPool, Cause, Completions, CqConfig, DataPath, DeviceEvent, DeviceEvents, Error, PoolConfig, QpConfig, QpEnd,
     QueuePair, Receiver, RqConfig, SrqConfig, WcStatus,
 };
 use doorbell_stepped_tests::{PATHS, Stepped, join, open};
@@ -12,24 +12,24 @@ use soft_mlx5::Device;
 use soft_mlx5::engine::inspect::CompletionQueue;
 
 /// All events that there are now.
-fn all(events: &mut AsyncEvents) -> Vec<AsyncEvent> {
+fn all(events: &mut DeviceEvents) -> Vec<DeviceEvent> {
     std::iter::from_fn(|| events.try_next().unwrap()).collect()
 }
 
 #[test]
 fn a_port_that_goes_down_and_up_again() {
-    let world = Stepped::new(Path::Auto, 16);
+    let world = Stepped::new(DataPath::Auto, 16);
     let mut events = world.pd.context().events().unwrap();
     assert_eq!(all(&mut events), []);
     world.device.set_link(false);
-    assert_eq!(all(&mut events), [AsyncEvent::PortError { port: 1 }]);
+    assert_eq!(all(&mut events), [DeviceEvent::PortError { port: 1 }]);
     world.device.set_link(true);
-    assert_eq!(all(&mut events), [AsyncEvent::PortActive { port: 1 }]);
+    assert_eq!(all(&mut events), [DeviceEvent::PortActive { port: 1 }]);
 }
 
 #[test]
 fn there_is_one_reader_at_a_time() {
-    let world = Stepped::new(Path::Auto, 16);
+    let world = Stepped::new(DataPath::Auto, 16);
     let context = world.pd.context();
     let events = context.events().unwrap();
     assert!(matches!(context.events(), Err(Error::InUse { .. })));
@@ -48,7 +48,7 @@ fn a_queue_pair_that_fails_gives_every_posted_buffer_back_flagged() {
         assert!(world.device.fail_qp(qp_num));
         world.device.settle();
         let found = all(&mut events);
-        assert_eq!(found, [AsyncEvent::QpFatal { qp_num }]);
+        assert_eq!(found, [DeviceEvent::QpFatal { qp_num }]);
         assert!(world.receiver.handle_event(&found[0]).unwrap());
 
         let mut back = BTreeSet::new();
@@ -68,7 +68,7 @@ fn a_queue_pair_that_fails_gives_every_posted_buffer_back_flagged() {
         }
         assert_eq!(back.len(), posted, "{path}: a buffer is missing or came twice");
         assert_eq!(world.pool.available(), world.pool.count() as usize);
-        let other = AsyncEvent::QpFatal { qp_num: world.far.qp_num() };
+        let other = DeviceEvent::QpFatal { qp_num: world.far.qp_num() };
         assert!(!world.receiver.handle_event(&other).unwrap());
     }
 }
@@ -80,7 +80,7 @@ fn a_removed_device_raises_an_event_and_ends_the_events() {
         let mut events = world.pd.context().events().unwrap();
         world.device.remove();
         let seen: Vec<_> = events.by_ref().map(|event| event.unwrap()).collect();
-        assert_eq!(seen.last(), Some(&AsyncEvent::DeviceFatal));
+        assert_eq!(seen.last(), Some(&DeviceEvent::DeviceFatal));
         assert!(events.next().is_none());
         // Nothing waits for messages that cannot come, and everything can be dropped.
         assert!(world.receiver.poll().next().is_none());
@@ -91,7 +91,7 @@ fn a_removed_device_raises_an_event_and_ends_the_events() {
 }
 
 /// A connection with an empty SRQ.
-fn on_srq(path: Path, receives: u32) -> Stepped {
+fn on_srq(path: DataPath, receives: u32) -> Stepped {
     Stepped::empty(open(Device::builder().stepped()), &CqConfig::new(64).path(path), receives, true)
 }
 
@@ -103,7 +103,7 @@ fn a_receiver_recognizes_events_of_its_queue_pairs_on_an_srq() {
         let mut events = world.pd.context().events().unwrap();
         assert!(world.device.fail_qp(qp_num));
         world.device.settle();
-        let (fatal, last) = (AsyncEvent::QpFatal { qp_num }, AsyncEvent::LastWqeReached { qp_num });
+        let (fatal, last) = (DeviceEvent::QpFatal { qp_num }, DeviceEvent::LastWqeReached { qp_num });
         assert_eq!(all(&mut events), [fatal, last]);
         for event in [fatal, last] {
             assert!(world.receiver.handle_event(&event).unwrap(), "{path}: {event:?}");
@@ -140,7 +140,7 @@ fn a_removed_device_gives_every_posted_buffer_back_flagged() {
         assert!(matches!(early, Error::Unsupported { .. }), "{early:?}");
         device.remove();
         let fatal = events.next().unwrap().unwrap();
-        assert_eq!(fatal, AsyncEvent::DeviceFatal);
+        assert_eq!(fatal, DeviceEvent::DeviceFatal);
         assert!(receiver.handle_event(&fatal).unwrap());
         // The device may be at work still, as far as the program knows.
         assert!(receiver.reclaim().is_err());
@@ -185,7 +185,7 @@ fn an_srq_below_its_limit_is_refilled_and_armed_again() {
         let Stepped { mut receiver, srq, near: _near, mut far, mut far_receiver, pd, device, .. } = on_srq(path, 15);
         let srq = srq.unwrap();
         let pool = BufferPool::new(&pd, &PoolConfig::new(64, 64)).unwrap();
-        receiver.keep_filled(srq, &pool, 1).unwrap();
+        receiver.keep_filled(srq, &pool).unwrap();
         receiver.refill();
         receiver.arm_srq_limit(srq, 8).unwrap();
         let mut events = pd.context().events().unwrap();
@@ -202,12 +202,12 @@ fn an_srq_below_its_limit_is_refilled_and_armed_again() {
                 let found = all(&mut events);
                 // 15 receives: the eighth message leaves seven. On the direct path there is one in a spare
                 // slot, so it is the ninth.
-                let last = if path == Path::Direct { 9 } else { 8 };
+                let last = if path == DataPath::Direct { 9 } else { 8 };
                 if sent < last {
                     assert_eq!(found, [], "{path}: round {round}, message {sent}");
                 } else if sent == last {
                     assert!(
-                        matches!(found[..], [AsyncEvent::SrqLimitReached { .. }]),
+                        matches!(found[..], [DeviceEvent::SrqLimitReached { .. }]),
                         "{path}: round {round}: {found:?}"
                     );
                     assert_eq!(receiver.free_slots(srq), last);
@@ -243,7 +243,7 @@ fn a_drain_of_what_has_failed_twice_waits_for_the_event_of_the_second_failure() 
         assert!(late.to_string().contains("LAST_WQE"), "{late}");
         device.settle();
         receiver.drain_qp(&near, &mut events, Duration::ZERO).unwrap();
-        assert_eq!(all(&mut events), [AsyncEvent::QpFatal { qp_num }; 2], "{path}");
+        assert_eq!(all(&mut events), [DeviceEvent::QpFatal { qp_num }; 2], "{path}");
     }
 }
 
@@ -269,7 +269,7 @@ fn a_last_wqe_that_is_not_reported_is_counted() {
 
 #[test]
 fn connecting_over_a_port_that_is_down_is_a_clear_error() {
-    let mut world = Stepped::new(Path::Auto, 16);
+    let mut world = Stepped::new(DataPath::Auto, 16);
     world.device.set_link(false);
     world.receiver.reset_qp(&mut world.near).unwrap();
     let peer = world.far.address().unwrap();
@@ -318,8 +318,8 @@ fn an_overrun_cq_is_an_event_and_loses_no_buffer() {
         world.device.settle();
 
         let found = all(&mut events);
-        let failed = found.iter().find(|event| matches!(event, AsyncEvent::CqError { .. })).unwrap();
-        assert!(found.contains(&AsyncEvent::QpFatal { qp_num }), "{path}: {found:?}");
+        let failed = found.iter().find(|event| matches!(event, DeviceEvent::CqError { .. })).unwrap();
+        assert!(found.contains(&DeviceEvent::QpFatal { qp_num }), "{path}: {found:?}");
         let mut other = Receiver::new(&world.pd, &CqConfig::new(4096).path(path)).unwrap();
         assert!(!other.handle_event(failed).unwrap());
         assert!(!other.arm().unwrap());

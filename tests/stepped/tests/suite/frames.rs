@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use doorbell::frames::{Flow, FrameConfig, FrameReceiver, TakenFrame};
-use doorbell::{Cause, Error, NotSent, Path, Timestamps, WcStatus};
+use doorbell::{Cause, DataPath, Error, NotSent, Timestamps, WcStatus};
 use doorbell_stepped_tests::frames::{
     GROUP, OTHER, PLAIN, PORT, Publisher, SOURCE, STRIDING, SteppedFrames, datagram, ethernet, feed, is_datagram,
 };
@@ -19,7 +19,7 @@ with_each_receiver! {
     frames_one_at_a_time_with_and_without_a_pause
 }
 
-fn a_rule_brings_what_matches_and_nothing_else(config: &FrameConfig, path: Path, _: u32) {
+fn a_rule_brings_what_matches_and_nothing_else(config: &FrameConfig, path: DataPath, _: u32) {
     let mut world = SteppedFrames::new(config, path);
     world.send(100, 0);
     world.expect_nothing();
@@ -40,7 +40,7 @@ fn a_rule_brings_what_matches_and_nothing_else(config: &FrameConfig, path: Path,
 
 /// Taken frames keep their bytes while others arrive. When all buffers are taken the device drops and counts frames,
 /// and goes on when some buffers are back.
-fn taken_frames_stay_as_they_are(config: &FrameConfig, path: Path, per_buffer: u32) {
+fn taken_frames_stay_as_they_are(config: &FrameConfig, path: DataPath, per_buffer: u32) {
     let mut world = SteppedFrames::new(config, path);
     let _rule = world.attach();
     let mut taken: VecDeque<(TakenFrame, u8)> = VecDeque::new();
@@ -78,7 +78,7 @@ fn taken_frames_stay_as_they_are(config: &FrameConfig, path: Path, per_buffer: u
     world.send(1400, 77);
     let mut batch = world.receiver.poll();
     let frame = batch.next().expect("a frame").unwrap();
-    let counted = if path == Path::Verbs { None } else { Some(5) };
+    let counted = if path == DataPath::Verbs { None } else { Some(5) };
     assert_eq!((frame.dropped_before(), is_datagram(&frame, 1400, 77)), (counted, true));
     // A frame outlives its receiver.
     let frame = frame.take();
@@ -88,7 +88,7 @@ fn taken_frames_stay_as_they_are(config: &FrameConfig, path: Path, per_buffer: u
 }
 
 /// Batches that end late and are forgotten, with exactly sized queues.
-fn bursts_fill_the_queue(config: &FrameConfig, path: Path, _: u32) {
+fn bursts_fill_the_queue(config: &FrameConfig, path: DataPath, _: u32) {
     let mut world = SteppedFrames::new(config, path);
     let _rule = world.attach();
     let (mut sent, mut received) = (0u32, 0u32);
@@ -100,7 +100,7 @@ fn bursts_fill_the_queue(config: &FrameConfig, path: Path, _: u32) {
         let mut batch = world.receiver.poll_up_to(3);
         while let Some(frame) = batch.next() {
             let frame = frame.unwrap();
-            assert_eq!(frame.dropped_before(), (path == Path::Direct).then_some(0));
+            assert_eq!(frame.dropped_before(), (path == DataPath::Direct).then_some(0));
             assert!(is_datagram(&frame, 1400, received as u8));
             received += 1;
         }
@@ -120,7 +120,7 @@ fn bursts_fill_the_queue(config: &FrameConfig, path: Path, _: u32) {
 
 /// With exactly sized queues. No frame finds the queue without a buffer, though some are kept and there is not always a
 /// call that finds nothing.
-fn frames_one_at_a_time_with_and_without_a_pause(config: &FrameConfig, path: Path, _: u32) {
+fn frames_one_at_a_time_with_and_without_a_pause(config: &FrameConfig, path: DataPath, _: u32) {
     let mut world = SteppedFrames::new(config, path);
     let _rule = world.attach();
     let mut kept: VecDeque<(TakenFrame, u8)> = VecDeque::new();
@@ -133,7 +133,7 @@ fn frames_one_at_a_time_with_and_without_a_pause(config: &FrameConfig, path: Pat
         }
         for _ in 0..1 + round % 3 {
             let frame = world.receiver.next().expect("a frame").unwrap();
-            assert_eq!(frame.dropped_before(), (path == Path::Direct).then_some(0));
+            assert_eq!(frame.dropped_before(), (path == DataPath::Direct).then_some(0));
             assert!(is_datagram(&frame, 1400, received as u8));
             if round % 2 == 0 {
                 kept.push_back((frame.take(), received as u8));
@@ -186,10 +186,10 @@ fn frames_one_at_a_time_give_their_buffers_back_in_time() {
 #[test]
 fn the_device_says_what_it_found() {
     for config in [PLAIN, STRIDING] {
-        let config = config.vlan_stripping(true).cq(cq(Path::Direct).timestamps(Timestamps::Ticks));
+        let config = config.vlan_stripping(true).cq(cq(DataPath::Direct).timestamps(Timestamps::Ticks));
         let (device, pd) = ethernet();
         let mut receiver = FrameReceiver::new(&pd, &config).unwrap();
-        let mut publisher = Publisher::new(&device, Path::Direct);
+        let mut publisher = Publisher::new(&device, DataPath::Direct);
         let tagged = feed().vlan(100).tag(7);
         let plain = Flow::udp(OTHER, PORT).tag(0xff_ffff).source(SOURCE);
         let _rules = [tagged, plain].map(|flow| receiver.attach(&flow).unwrap());
@@ -222,7 +222,7 @@ fn the_device_says_what_it_found() {
 /// A frame that is longer than the buffers costs one buffer for a moment, and nothing else.
 #[test]
 fn a_frame_that_is_too_long_fails_alone() {
-    let mut world = SteppedFrames::new(&FrameConfig::new().plain(4, 128).spare(0), Path::Direct);
+    let mut world = SteppedFrames::new(&FrameConfig::new().plain(4, 128).spare(0), DataPath::Direct);
     let _rule = world.attach();
     for round in 0..20 {
         world.send(128, round);
@@ -283,7 +283,7 @@ fn ports_of_this_host() {
                 let frame = batch.next().expect("the rule has the port").unwrap();
                 assert!(frame.starts_with(&mine), "{frame:?}");
                 // libibverbs reports those of IPv4 only.
-                assert_eq!(frame.checksum_ok(), path == Path::Direct || from.is_ipv4(), "{frame:?}");
+                assert_eq!(frame.checksum_ok(), path == DataPath::Direct || from.is_ipv4(), "{frame:?}");
                 drop(batch);
                 assert!(rest.poll().next().is_none());
                 drop(rule);
@@ -297,7 +297,7 @@ fn a_hash_spreads_frames_over_receivers() {
     for config in [PLAIN, STRIDING] {
         let (device, pd) = ethernet();
         let mut receivers = FrameReceiver::spread(&pd, &config, 4).unwrap();
-        let mut publisher = Publisher::new(&device, Path::Direct);
+        let mut publisher = Publisher::new(&device, DataPath::Direct);
         let rule = receivers[1].attach(&feed()).unwrap();
         let mut counts = [0; 4];
         for port in 0..200 {
@@ -328,11 +328,11 @@ fn a_hash_spreads_frames_over_receivers() {
 
 #[test]
 fn what_is_not_possible_is_refused_in_words() {
-    let world = SteppedFrames::new(&PLAIN, Path::Direct);
+    let world = SteppedFrames::new(&PLAIN, DataPath::Direct);
     let pd = world.receiver.pd().clone();
     let refused = |config: &FrameConfig| FrameReceiver::new(&pd, config).unwrap_err().to_string();
-    assert!(refused(&STRIDING.cq(cq(Path::Verbs))).contains("FrameConfig::plain"));
-    assert!(refused(&PLAIN.cq(cq(Path::Verbs)).vlan_stripping(true)).contains("verbs path"));
+    assert!(refused(&STRIDING.cq(cq(DataPath::Verbs))).contains("FrameConfig::plain"));
+    assert!(refused(&PLAIN.cq(cq(DataPath::Verbs)).vlan_stripping(true)).contains("verbs path"));
     assert!(refused(&PLAIN.striding(4, 16384, 64)).contains("strides of a buffer"));
     let here = std::net::Ipv4Addr::LOCALHOST;
     for flow in [Flow::mac([2; 6]).source(here), Flow::mac([2; 6]).tag(1).join_on(here)] {
@@ -341,14 +341,14 @@ fn what_is_not_possible_is_refused_in_words() {
     }
     let few = FrameReceiver::spread(&pd, &PLAIN, 3).unwrap_err();
     assert!(few.to_string().contains("power of two"), "{few}");
-    let spread = FrameReceiver::spread(&pd, &PLAIN.cq(cq(Path::Verbs)), 2).unwrap_err();
+    let spread = FrameReceiver::spread(&pd, &PLAIN.cq(cq(DataPath::Verbs)), 2).unwrap_err();
     assert!(matches!(spread, Error::Unsupported { .. }), "{spread}");
 }
 
 #[test]
 fn an_infiniband_port_is_refused() {
     let (_device, pd) = open(Device::builder());
-    for config in [PLAIN, STRIDING, PLAIN.cq(cq(Path::Verbs))] {
+    for config in [PLAIN, STRIDING, PLAIN.cq(cq(DataPath::Verbs))] {
         let refused = FrameReceiver::new(&pd, &config).unwrap_err();
         assert!(refused.to_string().contains("use an Ethernet port"), "{refused}");
     }
@@ -356,7 +356,7 @@ fn an_infiniband_port_is_refused() {
 
 #[test]
 fn two_rules_of_one_match_need_one_tag() {
-    let world = SteppedFrames::new(&PLAIN, Path::Direct);
+    let world = SteppedFrames::new(&PLAIN, DataPath::Direct);
     let other = FrameReceiver::new(world.receiver.pd(), &PLAIN).unwrap();
     let flow = feed();
     let _rule = world.receiver.attach(&flow.clone().tag(1)).unwrap();
@@ -367,7 +367,7 @@ fn two_rules_of_one_match_need_one_tag() {
 
 #[test]
 fn frames_are_not_messages() {
-    let mut world = SteppedFrames::new(&PLAIN, Path::Direct);
+    let mut world = SteppedFrames::new(&PLAIN, DataPath::Direct);
     let Publisher { sender, frames, .. } = &mut world.publisher;
     let queue = frames.send_queue().unwrap();
     let mut posting = sender.post_many(queue).unwrap();
@@ -385,7 +385,7 @@ fn frames_are_not_messages() {
 fn the_missing_capability_is_named() {
     let builder = Device::builder().link_layer(LinkLayer::Ethernet).refuse_raw(true);
     let (_device, pd) = open(builder.stepped());
-    for config in [PLAIN, STRIDING, PLAIN.cq(cq(Path::Verbs))] {
+    for config in [PLAIN, STRIDING, PLAIN.cq(cq(DataPath::Verbs))] {
         let refused = FrameReceiver::new(&pd, &config).unwrap_err();
         assert!(matches!(refused, Error::NeedsNetRaw { .. }), "{refused}");
         assert!(refused.to_string().contains("CAP_NET_RAW"), "{refused}");
@@ -396,7 +396,7 @@ fn the_missing_capability_is_named() {
 /// again when the frame was dropped, and not before.
 #[test]
 fn a_frame_taken_from_a_buffer_that_is_not_full_stays_when_the_queue_goes_round() {
-    let mut world = SteppedFrames::new(&STRIDING, Path::Direct);
+    let mut world = SteppedFrames::new(&STRIDING, DataPath::Direct);
     let _rule = world.attach();
     // The first, a middle and the last frame of a buffer.
     for (before, number) in [(0, 0xa0), (10, 0xa1), (22, 0xa2)] {

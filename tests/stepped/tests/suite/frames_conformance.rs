@@ -6,7 +6,7 @@
 use std::ptr;
 
 use doorbell::frames::{FrameConfig, FrameReceiver, TakenFrame};
-use doorbell::{Cause, Path, ProtectionDomain, WcStatus};
+use doorbell::{Cause, DataPath, ProtectionDomain, WcStatus};
 use doorbell_stepped_tests::cq;
 use doorbell_stepped_tests::frames::{GROUP, Publisher, datagram, ethernet, feed};
 use fastrand::Rng;
@@ -219,12 +219,12 @@ impl Drop for Libmlx5 {
 #[test]
 fn a_work_queue_is_written_as_libmlx5_writes_it() {
     let [(ours_on, pd), (theirs_on, _)] = [ethernet(), ethernet()];
-    let config = FrameConfig::new().plain(WQES, BYTES).spare(SPARE).cq(cq(Path::Direct));
+    let config = FrameConfig::new().plain(WQES, BYTES).spare(SPARE).cq(cq(DataPath::Direct));
     let mut receiver = FrameReceiver::spread(&pd, &config, 1).unwrap().remove(0);
     let _rule = receiver.attach(&feed()).unwrap();
     let libmlx5 = Libmlx5::new(&theirs_on);
     let [ours, theirs] = [&ours_on, &theirs_on].map(Memory::of);
-    let mut publishers = [&ours_on, &theirs_on].map(|on| Publisher::new(on, Path::Direct));
+    let mut publishers = [&ours_on, &theirs_on].map(|on| Publisher::new(on, DataPath::Direct));
     assert_eq!(ours.view(&ours_on), theirs.view(&theirs_on), "posted at first");
 
     let mut random = Rng::with_seed(0x22);

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell::frames::{FrameConfig, FrameReceiver};
-use doorbell::{Completions, CqConfig, NotSent, Path, Sender};
+use doorbell::{Completions, CqConfig, DataPath, NotSent, Sender};
 use doorbell_stepped_tests::frames::{
     ALL, GROUP, HEADERS, PLAIN, Publisher, STRIDING, SteppedFrames, datagram, ethernet, feed, is_datagram,
 };
@@ -19,7 +19,7 @@ with_each_receiver! { a_full_queue_drops_and_goes_on }
 
 /// More frames than the queue holds, without a poll between: the first ones arrive, the device counts the others, and
 /// the queue goes on. The CQ has not one entry more than the queue can complete.
-fn a_full_queue_drops_and_goes_on(config: &FrameConfig, path: Path, each: u32) {
+fn a_full_queue_drops_and_goes_on(config: &FrameConfig, path: DataPath, each: u32) {
     let mut world = SteppedFrames::new(config, path);
     let _rule = world.attach();
     let room = 4 * each;
@@ -32,7 +32,7 @@ fn a_full_queue_drops_and_goes_on(config: &FrameConfig, path: Path, each: u32) {
             let frame = batch.next().expect("a frame").unwrap();
             assert!(is_datagram(&frame, 1400, number as u8), "lap {lap}");
             let dropped = if lap > 0 && number == 0 { 3 } else { 0 };
-            assert_eq!(frame.dropped_before(), (path == Path::Direct).then_some(dropped));
+            assert_eq!(frame.dropped_before(), (path == DataPath::Direct).then_some(dropped));
         }
         assert!(batch.next().is_none());
         drop(batch);
@@ -42,7 +42,7 @@ fn a_full_queue_drops_and_goes_on(config: &FrameConfig, path: Path, each: u32) {
 }
 
 /// Twice through the 16 bits of the index of a WQE, in batches of every length that the queue has.
-fn the_counters_wrap(path: Path) {
+fn the_counters_wrap(path: DataPath) {
     let mut world = SteppedFrames::new(&PLAIN.plain(4, 64), path);
     let _rule = world.attach();
     let frame = datagram(GROUP, 5, 60, 0);
@@ -93,7 +93,7 @@ fn receivers_that_share_a_rule_work_on_threads() {
         let (device, pd) = open(builder);
         let receivers = FrameReceiver::spread(&pd, &config, 4).unwrap();
         let rule = receivers[0].attach(&feed()).unwrap();
-        let mut publisher = Publisher::new(&device, Path::Direct);
+        let mut publisher = Publisher::new(&device, DataPath::Direct);
         let received = &AtomicU32::new(0);
         let each = move |mut receiver: FrameReceiver| {
             let mut next = [None; SOURCES as usize];
@@ -166,7 +166,7 @@ fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
         assert!(batch.next().is_some());
         // The child finds a frame that was lent, and a doorbell that was not rung.
         std::mem::forget(batch);
-        let wqs = if path == Path::Direct { world.device.queues().wqs } else { Vec::new() };
+        let wqs = if path == DataPath::Direct { world.device.queues().wqs } else { Vec::new() };
         wqs.iter().for_each(|wq| advise(wq.attr.dbrec, libc::MADV_DONTFORK));
         // SAFETY: the child owns copies of all that it drops, and leaves without dropping them again; the parent goes
         // on with its own.
@@ -220,7 +220,7 @@ fn order(mut number: usize) -> Vec<usize> {
 #[test]
 fn everything_can_be_dropped_in_any_order() {
     let (device, _) = ethernet();
-    let mut publisher = Publisher::new(&device, Path::Direct);
+    let mut publisher = Publisher::new(&device, DataPath::Direct);
     let count = |device: &Device| {
         let queues = device.queues();
         [queues.qps.len(), queues.wqs.len(), queues.cqs.len()]
@@ -276,7 +276,7 @@ fn everything_can_be_dropped_in_any_order() {
 /// The child of a fork lacks the doorbell records of its parent.
 #[test]
 fn an_empty_batch_ends_in_a_child() {
-    for (config, path, _) in ALL.into_iter().filter(|(_, path, _)| *path == Path::Direct) {
+    for (config, path, _) in ALL.into_iter().filter(|(_, path, _)| *path == DataPath::Direct) {
         let mut world = SteppedFrames::new(&config, path);
         let mut batch = world.receiver.poll();
         assert!(batch.next().is_none());

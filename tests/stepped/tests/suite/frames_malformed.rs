@@ -1,7 +1,7 @@
 //! Malformed frames: each has a verdict or a clear failure, keeps its bytes, and costs no other frame.
 
 use doorbell::frames::Flow;
-use doorbell::{Cause, Path, WcStatus};
+use doorbell::{Cause, DataPath, WcStatus};
 use doorbell_stepped_tests::frames::{ALL, GROUP, PLAIN, STRIDING, SteppedFrames, datagram};
 use fastrand::Rng;
 
@@ -152,7 +152,7 @@ fn frames_with_random_bytes_arrive() {
 #[test]
 fn a_vlan_in_a_vlan_loses_its_outer_tag() {
     for config in [PLAIN, STRIDING] {
-        let mut world = SteppedFrames::new(&config.vlan_stripping(true), Path::Direct);
+        let mut world = SteppedFrames::new(&config.vlan_stripping(true), DataPath::Direct);
         let _rule = world.receiver.attach(&Flow::mac(MAC)).unwrap();
         let sent = changed(|frame| drop(frame.splice(12..12, [0x81, 0, 0, 9, 0x81, 0, 0, 7])));
         world.publisher.send(&world.device, &sent, false);
@@ -189,7 +189,7 @@ fn jumbo_frames_fail_alone_or_fit() {
 #[test]
 fn the_tag_of_a_removed_rule_is_that_of_the_frames_it_brought() {
     for config in [PLAIN, STRIDING] {
-        let mut world = SteppedFrames::new(&config, Path::Direct);
+        let mut world = SteppedFrames::new(&config, DataPath::Direct);
         let rule = world.receiver.attach(&Flow::mac(MAC).tag(9)).unwrap();
         let send = |world: &mut SteppedFrames| world.publisher.send(&world.device, &sound(), false);
         send(&mut world);

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use doorbell::frames::{Flow, FrameConfig};
-use doorbell::{Completions, Path};
+use doorbell::{Completions, DataPath};
 use doorbell_stepped_tests::frames::{GROUP, OTHER, PORT, SOURCE, SteppedFrames, datagram};
 use doorbell_stepped_tests::with_each_receiver;
 use soft_mlx5::Device;
@@ -45,14 +45,14 @@ fn is_member(group: Ipv4Addr) -> bool {
 
 with_each_receiver! { sockets_and_queues_reach_each_other }
 
-fn sockets_and_queues_reach_each_other(config: &FrameConfig, path: Path, _: u32) {
+fn sockets_and_queues_reach_each_other(config: &FrameConfig, path: DataPath, _: u32) {
     if !veth() {
         return println!("skipped: a veth pair needs root and iproute2");
     }
     let mut world = SteppedFrames::on(Device::builder().netdev("port"), config, path);
     assert!(!is_member(GROUP));
     let mut flow = Flow::udp(GROUP, PORT).join_on(HERE);
-    if path == Path::Direct {
+    if path == DataPath::Direct {
         flow = flow.tag(7);
     }
     let rule = world.receiver.attach(&flow).unwrap();
@@ -76,7 +76,7 @@ fn sockets_and_queues_reach_each_other(config: &FrameConfig, path: Path, _: u32)
         assert_eq!(frame[26..34], [THERE.octets(), GROUP.octets()].concat());
         // The kernel leaves the checksum to the interface.
         assert!(frame.checksum_ok());
-        assert_eq!(frame.tag(), (path == Path::Direct).then_some(7));
+        assert_eq!(frame.tag(), (path == DataPath::Direct).then_some(7));
         assert!(batch.next().is_none());
     }
 

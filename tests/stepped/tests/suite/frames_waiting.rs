@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use doorbell::frames::FrameConfig;
-use doorbell::{Completions, Path};
+use doorbell::{Completions, DataPath};
 use doorbell_stepped_tests::frames::{GROUP, SteppedFrames, datagram, feed, is_datagram};
 use doorbell_stepped_tests::{is_readable, with_each_receiver};
 use fastrand::Rng;
@@ -93,7 +93,7 @@ impl Meddled {
     }
 }
 
-fn no_wakeup_is_lost(config: &FrameConfig, path: Path, _: u32) {
+fn no_wakeup_is_lost(config: &FrameConfig, path: DataPath, _: u32) {
     let world = SteppedFrames::new(config, path);
     let _rule = world.attach();
     let random = Rng::with_seed(0x5eed);
@@ -107,7 +107,7 @@ fn no_wakeup_is_lost(config: &FrameConfig, path: Path, _: u32) {
 }
 
 /// A thread sleeps without a time limit, and wakes for each frame.
-fn one_frame_wakes_a_thread(config: &FrameConfig, path: Path, _: u32) {
+fn one_frame_wakes_a_thread(config: &FrameConfig, path: DataPath, _: u32) {
     let SteppedFrames { mut receiver, mut publisher, device } = SteppedFrames::new(config, path);
     let _rule = receiver.attach(&feed()).unwrap();
     assert!(!receiver.wait(Duration::from_millis(1)).unwrap(), "nothing was sent");
@@ -134,7 +134,7 @@ fn one_frame_wakes_a_thread(config: &FrameConfig, path: Path, _: u32) {
 }
 
 /// A receiver without buffers sleeps, and goes on when one is dropped elsewhere, although it is not notified.
-fn a_sleeper_without_buffers_goes_on_when_they_are_dropped(config: &FrameConfig, path: Path, each: u32) {
+fn a_sleeper_without_buffers_goes_on_when_they_are_dropped(config: &FrameConfig, path: DataPath, each: u32) {
     let config = config.clone().spare(0);
     let mut world = SteppedFrames::new(&config, path);
     let rule = world.attach();

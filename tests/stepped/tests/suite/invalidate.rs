@@ -2,7 +2,7 @@
 
 use std::{env, fs, process};
 
-use doorbell::{Cause, Path, QpConfig, WcStatus};
+use doorbell::{Cause, DataPath, QpConfig, WcStatus};
 use doorbell_stepped_tests::{Sending, on_each_path, open, two_buffers};
 use soft_mlx5::Device;
 
@@ -10,7 +10,7 @@ on_each_path! { a_key_in_a_batch a_key_in_a_request_by_itself }
 
 const KEY: u32 = 0x1122_3344;
 
-fn a_key_in_a_batch(path: Path) {
+fn a_key_in_a_batch(path: DataPath) {
     refused(path, |w| {
         let ([first, second], queue) = (two_buffers(&w.pool, b"bytes"), w.queue(0));
         let mut posting = w.sender.post_many(queue).unwrap();
@@ -19,7 +19,7 @@ fn a_key_in_a_batch(path: Path) {
     });
 }
 
-fn a_key_in_a_request_by_itself(path: Path) {
+fn a_key_in_a_request_by_itself(path: DataPath) {
     refused(path, |w| {
         let ([first, second], queue) = (two_buffers(&w.pool, b"bytes"), w.queue(0));
         w.sender.post(queue).unwrap().token(1).send(first).unwrap();
@@ -28,10 +28,10 @@ fn a_key_in_a_request_by_itself(path: Path) {
 }
 
 /// Checks how the second of two SENDs ends, at both sides, and that its packet has the key.
-fn refused(path: Path, send: impl FnOnce(&mut Sending)) {
+fn refused(path: DataPath, send: impl FnOnce(&mut Sending)) {
     let capture = env::temp_dir().join(format!("invalidate-{}.pcap", process::id()));
     let device = open(Device::builder().pcap(&capture).stepped());
-    let mut w = Sending::new(device, path, &QpConfig::rc().sends(2), 1, 4);
+    let mut w = Sending::new(device, path, &QpConfig::rc().max_send_wr(2), 1, 4);
     w.far_receiver.fill(w.far[0].receive_queue().unwrap(), &w.receives).unwrap();
     send(&mut w);
     let over: Vec<_> =

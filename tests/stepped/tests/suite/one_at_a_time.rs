@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use doorbell::{
-    AsyncEvent, AsyncEvents, BufferPool, Completions, CqConfig, Path, PoolConfig, QueuePair, Receiver, RqConfig,
+    BufferPool, Completions, CqConfig, DataPath, DeviceEvent, DeviceEvents, PoolConfig, QueuePair, Receiver, RqConfig,
     WcStatus,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
@@ -30,7 +30,7 @@ const DUE: u32 = RECEIVES / 4;
 const LONG: usize = 64;
 
 /// A connection with a full queue, on a CQ without room for more.
-fn full(path: Path) -> Stepped {
+fn full(path: DataPath) -> Stepped {
     Stepped::with(CqConfig::new(RECEIVES).path(path), RECEIVES)
 }
 
@@ -52,9 +52,9 @@ fn send_from<const BYTES: usize>(first: u8, far: &mut SendingQp, device: &Device
     unreachable!("a device with receives without end")
 }
 
-fn expect_no_overrun(events: &mut AsyncEvents) {
+fn expect_no_overrun(events: &mut DeviceEvents) {
     while let Some(event) = events.try_next().unwrap() {
-        assert!(!matches!(event, AsyncEvent::CqError { .. }), "{event:?}");
+        assert!(!matches!(event, DeviceEvent::CqError { .. }), "{event:?}");
     }
 }
 
@@ -78,13 +78,13 @@ fn given(s: &mut Stepped) -> u32 {
     1 + fill(s)
 }
 
-fn a_program_that_takes_one_message_and_polls_no_more(path: Path) {
+fn a_program_that_takes_one_message_and_polls_no_more(path: DataPath) {
     let Stepped { receiver, near, far, pool, device, .. } = full(path);
     take_one_and_end(receiver, vec![(near, far, RECEIVES)], &pool, &device);
 }
 
 /// Together both queues have as many receives as the CQ has entries.
-fn a_program_with_two_queues_takes_one_message_and_polls_no_more(path: Path) {
+fn a_program_with_two_queues_takes_one_message_and_polls_no_more(path: DataPath) {
     let config = CqConfig::new(RECEIVES).path(path);
     let mut s = Stepped::empty(open(Device::builder().stepped()), &config, RECEIVES - 1, true);
     // A queue of WQEs with a single SGE has four receives at least.
@@ -141,21 +141,21 @@ fn take_one_and_end(
     assert_eq!(messages, Vec::from_iter(1..=arrived));
 }
 
-fn what_was_taken_is_given_back_before_arming(path: Path) {
+fn what_was_taken_is_given_back_before_arming(path: DataPath) {
     let mut s = full(path);
     take(&mut s, DUE - 1);
     assert!(s.receiver.arm().unwrap(), "the others have arrived");
     assert_eq!(given(&mut s), DUE - 1);
 }
 
-fn what_was_taken_is_given_back_before_sleeping(path: Path) {
+fn what_was_taken_is_given_back_before_sleeping(path: DataPath) {
     let mut s = full(path);
     take(&mut s, DUE - 1);
     assert!(s.receiver.has_completions());
     assert_eq!(given(&mut s), DUE - 1);
 }
 
-fn what_was_taken_is_given_back_when_nothing_has_arrived(path: Path) {
+fn what_was_taken_is_given_back_when_nothing_has_arrived(path: DataPath) {
     let mut s = full(path);
     // Fewer than are due while messages arrive.
     for number in 1..DUE as u8 {
@@ -170,7 +170,7 @@ fn what_was_taken_is_given_back_when_nothing_has_arrived(path: Path) {
     assert_eq!(fill(&mut s), RECEIVES);
 }
 
-fn what_was_taken_is_given_back_after_a_quarter_of_the_queue(path: Path) {
+fn what_was_taken_is_given_back_after_a_quarter_of_the_queue(path: DataPath) {
     let mut s = full(path);
     take(&mut s, DUE);
     assert_eq!(given(&mut s), 0);
@@ -179,7 +179,7 @@ fn what_was_taken_is_given_back_after_a_quarter_of_the_queue(path: Path) {
 }
 
 /// All orders of arriving and taking of which a generator thinks. The device reports a CQ that overruns.
-fn a_full_queue_and_a_cq_of_its_size(path: Path) {
+fn a_full_queue_and_a_cq_of_its_size(path: DataPath) {
     for receives in [4, 8, 16, 64] {
         let mut s = Stepped::with(CqConfig::new(receives).path(path), receives);
         let mut events = s.pd.context().events().unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use doorbell::opaque::{OpaqueBuffer, OpaqueMemory, OpaquePool, OpaqueReceiver};
-use doorbell::{CqConfig, NotSent, Path, ProtectionDomain, QpConfig, QueuePair, RemoteAccess, Sender, SrqConfig};
+use doorbell::{CqConfig, DataPath, NotSent, ProtectionDomain, QpConfig, QueuePair, RemoteAccess, Sender, SrqConfig};
 use doorbell_stepped_tests::{join, on_each_path, open};
 use soft_mlx5::Device;
 
@@ -56,7 +56,7 @@ impl Drop for Keep {
 }
 
 /// Whichever of the buffers it is.
-fn a_buffer_of_another_domain_is_refused(path: Path) {
+fn a_buffer_of_another_domain_is_refused(path: DataPath) {
     let (device, pd) = open(Device::builder().strict(true).stepped());
     let pool = |pd: &ProtectionDomain| {
         let mut bytes = vec![0u8; 4096].into_boxed_slice();
@@ -67,7 +67,7 @@ fn a_buffer_of_another_domain_is_refused(path: Path) {
     let (own, other) = (pool(&pd), pool(&pd.context().alloc_pd().unwrap()));
     let mut sender = Sender::new(&pd, &CqConfig::new(1024).path(path)).unwrap();
     let [mut near, mut far] =
-        [(); 2].map(|()| QueuePair::builder(&QpConfig::rc().send_buffers(2)).send(&mut sender).build().unwrap());
+        [(); 2].map(|()| QueuePair::builder(&QpConfig::rc().max_send_sge(2)).send(&mut sender).build().unwrap());
     join(&mut near, &mut far);
     let queue = near.send_queue().unwrap();
     for [first, second] in [[&own, &other], [&other, &own], [&other, &other]] {
@@ -79,7 +79,7 @@ fn a_buffer_of_another_domain_is_refused(path: Path) {
     drop(device);
 }
 
-fn no_byte_is_touched_by_the_library(path: Path) {
+fn no_byte_is_touched_by_the_library(path: DataPath) {
     let (device, pd) = open(Device::builder().strict(true).stepped());
     let (closed, dropped) = (Closed::new(), Arc::new(AtomicBool::new(false)));
     // SAFETY: the mapping stays for as long as the test, and is looked at when nothing is outstanding.
@@ -95,7 +95,7 @@ fn no_byte_is_touched_by_the_library(path: Path) {
     let mut receiver = OpaqueReceiver::new(&pd, &cq).unwrap();
     let (mut sender, mut far_sender) = (Sender::new(&pd, &cq).unwrap(), Sender::new(&pd, &cq).unwrap());
     let srq = receiver.create_srq(&SrqConfig::new(7)).unwrap();
-    let config = QpConfig::rc().sends(8).max_inline(64).remote_read(true).remote_atomic(true);
+    let config = QpConfig::rc().max_send_wr(8).max_inline(64).remote_read(true).remote_atomic(true);
     let mut near = QueuePair::builder(&config).receive_opaque(&mut receiver, srq).send(&mut sender).build().unwrap();
     let mut far = QueuePair::builder(&config).receive_opaque(&mut receiver, srq).send(&mut far_sender).build().unwrap();
     join(&mut near, &mut far);

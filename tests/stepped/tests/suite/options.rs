@@ -8,7 +8,7 @@ use doorbell::frames::{Flow, FrameConfig, FrameReceiver};
 use doorbell::opaque::OpaqueReceiver;
 use doorbell::tags::{NotSentTagged, Offload, TagMatchingConfig, TagMatchingSrq};
 use doorbell::{
-    BufferPool, Completions, Compression, CqConfig, Error, HugePages, Mtu, NotSent, Path, PoolConfig, PostFailure,
+    BufferPool, Completions, Compression, CqConfig, DataPath, Error, HugePages, Mtu, NotSent, PoolConfig, PostFailure,
     ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, Sender, SrqConfig, Timestamps,
 };
 use doorbell_stepped_tests::frames::{ethernet, feed};
@@ -20,7 +20,7 @@ on_each_path! { every_option_acts_or_is_refused }
 
 /// The objects of a test of an option.
 struct Objects {
-    path: Path,
+    path: DataPath,
     /// On InfiniBand.
     pd: ProtectionDomain,
     receiver: Receiver,
@@ -29,7 +29,7 @@ struct Objects {
 }
 
 type Check = fn(&mut Objects);
-type CheckOfFrames = fn(&ProtectionDomain, Path);
+type CheckOfFrames = fn(&ProtectionDomain, DataPath);
 
 /// Options by name.
 const OPTIONS: &[(&str, Check)] = &[
@@ -58,7 +58,7 @@ const OPTIONS: &[(&str, Check)] = &[
         refused(Sender::new(&w.pd, &compressed), "CQE compression");
         refused(TagMatchingSrq::new(&w.pd, &TagMatchingConfig::new(4).cq(compressed.clone())), "ompression");
         match w.path {
-            Path::Verbs => refused(Receiver::new(&w.pd, &compressed), "CQE compression"),
+            DataPath::Verbs => refused(Receiver::new(&w.pd, &compressed), "CQE compression"),
             _ => _ = Receiver::new(&w.pd, &compressed).unwrap(),
         }
         // `compression.rs` looks at the CQEs.
@@ -79,7 +79,7 @@ const OPTIONS: &[(&str, Check)] = &[
     }),
     ("PoolConfig: readable", |w| {
         let mut tags = TagMatchingSrq::new(&w.pd, &TagMatchingConfig::new(4).cq(cq(w.path))).unwrap();
-        let peer = tags.add_peer(&QpConfig::rc().sends(4)).unwrap();
+        let peer = tags.add_peer(&QpConfig::rc().max_send_wr(4)).unwrap();
         let mut offer = |readable| {
             let buffer = pool(&w.pd, PoolConfig::new(1, 64).readable(readable)).take().unwrap();
             tags.send_rendezvous(peer, 1, 0, buffer).unwrap_err().reason
@@ -95,14 +95,14 @@ const OPTIONS: &[(&str, Check)] = &[
         refused(of(w, QpConfig::rc().gid_index(255)), "gid_index");
     }),
     ("QpConfig: max_inline", |w| {
-        assert!(sending(&mut w.sender, &QpConfig::rc().sends(4).max_inline(200)).max_inline() >= 200);
-        assert!(sending(&mut w.sender, &QpConfig::rc().sends(4)).max_inline() < 200);
+        assert!(sending(&mut w.sender, &QpConfig::rc().max_send_wr(4).max_inline(200)).max_inline() >= 200);
+        assert!(sending(&mut w.sender, &QpConfig::rc().max_send_wr(4)).max_inline() < 200);
     }),
     ("QpConfig: max_unsignaled", |w| {
         // One of three requests finds a receive. It is returned if it has a CQE of its own.
         for (config, returned) in [(QpConfig::rc(), 0), (QpConfig::rc().max_unsignaled(0), 1)] {
             let (path, mut on) = (w.path, Objects::of(w.path, &w.pd));
-            let (near, far) = connect(&mut on.0, &mut on.1, &config.sends(16).max_inline(8));
+            let (near, far) = connect(&mut on.0, &mut on.1, &config.max_send_wr(16).max_inline(8));
             let (receiver, sender) = &mut on;
             let pool = pool(&w.pd, PoolConfig::new(1, 64));
             receiver.fill(near.receive_queue().unwrap(), &pool).unwrap();
@@ -113,7 +113,7 @@ const OPTIONS: &[(&str, Check)] = &[
             let mut batch = sender.poll();
             let count = std::iter::from_fn(|| batch.next().map(|done| assert!(done.is_ok()))).count();
             // Each request of the verbs path has a CQE.
-            assert_eq!(count, if path == Path::Verbs { 1 } else { returned });
+            assert_eq!(count, if path == DataPath::Verbs { 1 } else { returned });
         }
     }),
     ("QpConfig: min_rnr_timer", |w| assert_eq!(w.attributes(QpConfig::rc().min_rnr_timer(17)).min_rnr_timer, 17)),
@@ -141,10 +141,10 @@ const OPTIONS: &[(&str, Check)] = &[
     }),
     ("QpConfig: retry_cnt", |w| assert_eq!(w.attributes(QpConfig::rc().retry_cnt(3)).retry_cnt, 3)),
     ("QpConfig: rnr_retry", |w| assert_eq!(w.attributes(QpConfig::rc().rnr_retry(2)).rnr_retry, 2)),
-    ("QpConfig: send_buffers", |w| {
+    ("QpConfig: max_send_sge", |w| {
         for (count, is_taken) in [(1, false), (2, true)] {
             let (mut receiver, mut sender) = Objects::of(w.path, &w.pd);
-            let config = QpConfig::rc().sends(4).send_buffers(count);
+            let config = QpConfig::rc().max_send_wr(4).max_send_sge(count);
             let (_near, far) = connect(&mut receiver, &mut sender, &config);
             let pool = pool(&w.pd, PoolConfig::new(2, 64));
             let sent = sender.send(&far, [pool.take().unwrap(), pool.take().unwrap()]);
@@ -154,9 +154,9 @@ const OPTIONS: &[(&str, Check)] = &[
             assert!(is_taken || sent.is_err_and(|refused| has_too_many(&refused)));
         }
     }),
-    ("QpConfig: sends", |w| {
+    ("QpConfig: max_send_wr", |w| {
         let capacity = |sends| {
-            let qp = sending(&mut w.sender, &QpConfig::rc().sends(sends));
+            let qp = sending(&mut w.sender, &QpConfig::rc().max_send_wr(sends));
             w.sender.capacity(&qp)
         };
         let [few, many] = [4, 64].map(capacity);
@@ -177,7 +177,9 @@ const OPTIONS: &[(&str, Check)] = &[
         let qp = QueuePair::builder(&QpConfig::rc()).receive_opaque(&mut receiver, RqConfig::new(4)).build().unwrap();
         assert_eq!(receiver.capacity(qp.receive_queue().unwrap()), 4);
     }),
-    ("QueuePairBuilder: send", |w| assert!(sending(&mut w.sender, &QpConfig::rc().sends(4)).send_queue().is_some())),
+    ("QueuePairBuilder: send", |w| {
+        assert!(sending(&mut w.sender, &QpConfig::rc().max_send_wr(4)).send_queue().is_some())
+    }),
     ("RqConfig: max_sge", |w| {
         let own = RqConfig::new(4).max_sge(5);
         let qp = QueuePair::builder(&QpConfig::rc()).receive(&mut w.receiver, own).build().unwrap();
@@ -204,16 +206,16 @@ const OPTIONS: &[(&str, Check)] = &[
         assert!(TagMatchingSrq::new(&w.pd, &of(Offload::Required)).unwrap().offload());
         assert!(!TagMatchingSrq::new(&w.pd, &of(Offload::Never)).unwrap().offload());
     }),
-    ("tags::TagMatchingConfig: send_capacity", |w| {
-        let of = |sends| TagMatchingConfig::new(4).cq(cq(w.path)).send_capacity(sends);
-        refused(TagMatchingSrq::new(&w.pd, &of(0)), "send_capacity");
+    ("tags::TagMatchingConfig: send_cqe", |w| {
+        let of = |sends| TagMatchingConfig::new(4).cq(cq(w.path)).send_cqe(sends);
+        refused(TagMatchingSrq::new(&w.pd, &of(0)), "send_cqe");
         let mut tags = TagMatchingSrq::new(&w.pd, &of(16)).unwrap();
-        refused(tags.add_peer(&QpConfig::rc().sends(64)), "entries");
+        refused(tags.add_peer(&QpConfig::rc().max_send_wr(64)), "entries");
     }),
-    ("tags::TagMatchingConfig: slots", |w| {
-        let of = |slots| TagMatchingConfig::new(4).cq(cq(w.path)).slots(slots);
+    ("tags::TagMatchingConfig: max_wr", |w| {
+        let of = |slots| TagMatchingConfig::new(4).cq(cq(w.path)).max_wr(slots);
         for slots in [0, 32, u32::MAX] {
-            refused(TagMatchingSrq::new(&w.pd, &of(slots)), "slots");
+            refused(TagMatchingSrq::new(&w.pd, &of(slots)), "max_wr");
         }
         let pool = pool(&w.pd, PoolConfig::new(512, 128));
         let [few, many] = [33, 200].map(|slots| {
@@ -250,7 +252,7 @@ const OPTIONS_OF_FRAMES: &[(&str, CheckOfFrames)] = &[
     ("frames::Flow: tag", |pd, path| {
         let receiver = frames(pd, path);
         match path {
-            Path::Verbs => refused(receiver.attach(&feed().tag(1)), "Flow::tag"),
+            DataPath::Verbs => refused(receiver.attach(&feed().tag(1)), "Flow::tag"),
             _ => drop(receiver.attach(&feed().tag(1)).unwrap()),
         }
         refused(receiver.attach(&Flow::unclaimed().tag(1)), "Flow::tag");
@@ -277,47 +279,47 @@ const OPTIONS_OF_FRAMES: &[(&str, CheckOfFrames)] = &[
         refused(FrameReceiver::new(pd, &plain(path).plain(4, 59)), "bytes of a frame");
     }),
     ("frames::FrameConfig: port", |pd, path| refused(FrameReceiver::new(pd, &plain(path).port(2)), "port is 2")),
-    ("frames::FrameConfig: sends", |pd, path| sends_only(pd, path, |config| config.sends(4))),
+    ("frames::FrameConfig: max_send_wr", |pd, path| sends_only(pd, path, |config| config.max_send_wr(4))),
     ("frames::FrameConfig: spare", |pd, path| {
         // Memory for more buffers than there can be.
         refused(FrameReceiver::new(pd, &plain(path).plain(4, 1 << 20).spare(u32::MAX)), "");
         FrameReceiver::new(pd, &plain(path).spare(0)).unwrap();
     }),
     ("frames::FrameConfig: striding", |pd, path| match path {
-        Path::Verbs => refused(FrameReceiver::new(pd, &plain(path).striding(4, 512, 64)), "FrameConfig::striding"),
+        DataPath::Verbs => refused(FrameReceiver::new(pd, &plain(path).striding(4, 512, 64)), "FrameConfig::striding"),
         _ => refused(FrameReceiver::new(pd, &plain(path).striding(4, 512, 32)), "bytes of a stride"),
     }),
     ("frames::FrameConfig: vlan_stripping", |pd, path| {
         let made = FrameReceiver::new(pd, &plain(path).vlan_stripping(true));
         match path {
-            Path::Verbs => refused(made, "FrameConfig::vlan_stripping"),
+            DataPath::Verbs => refused(made, "FrameConfig::vlan_stripping"),
             _ => drop(made.unwrap()),
         }
     }),
 ];
 
-fn plain(path: Path) -> FrameConfig {
+fn plain(path: DataPath) -> FrameConfig {
     FrameConfig::new().plain(4, 2048).cq(cq(path))
 }
 
-fn frames(pd: &ProtectionDomain, path: Path) -> FrameReceiver {
+fn frames(pd: &ProtectionDomain, path: DataPath) -> FrameReceiver {
     FrameReceiver::new(pd, &plain(path)).unwrap()
 }
 
 /// Rules without a group do not have the option.
-fn each_other(pd: &ProtectionDomain, path: Path, with: fn(Flow) -> Flow, word: &str) {
+fn each_other(pd: &ProtectionDomain, path: DataPath, with: fn(Flow) -> Flow, word: &str) {
     for flow in [Flow::mac([2; 6]), Flow::unclaimed()] {
         refused(frames(pd, path).attach(&with(flow)), word);
     }
 }
 
 /// The option is one of receivers with a sender.
-fn sends_only(pd: &ProtectionDomain, path: Path, with: fn(FrameConfig) -> FrameConfig) {
+fn sends_only(pd: &ProtectionDomain, path: DataPath, with: fn(FrameConfig) -> FrameConfig) {
     let mut sender = Sender::new(pd, &CqConfig::new(1024).path(path)).unwrap();
     let made = FrameReceiver::with_sender(pd, &with(plain(path)), &mut sender).unwrap();
     assert!(sender.capacity(made.send_queue().unwrap()) > 0);
     refused(FrameReceiver::new(pd, &with(plain(path))), "without a sender");
-    if path == Path::Direct {
+    if path == DataPath::Direct {
         refused(FrameReceiver::spread(pd, &with(plain(path)), 2), "without a sender");
     }
 }
@@ -357,20 +359,20 @@ fn takes_buffers(receiver: &mut Receiver, queue: doorbell::QueueId, pd: &Protect
 }
 
 impl Objects {
-    fn new(path: Path) -> Self {
+    fn new(path: DataPath) -> Self {
         let (device, pd) = open(Device::builder().stepped());
         let (receiver, sender) = Self::of(path, &pd);
         Self { path, pd, receiver, sender, device }
     }
 
-    fn of(path: Path, pd: &ProtectionDomain) -> (Receiver, Sender) {
+    fn of(path: DataPath, pd: &ProtectionDomain) -> (Receiver, Sender) {
         let config = CqConfig::new(1024).path(path);
         (Receiver::new(pd, &config).unwrap(), Sender::new(pd, &config).unwrap())
     }
 
     /// Connects a queue pair like this, and returns its attributes as the driver has them.
     fn attributes(&mut self, config: QpConfig) -> sys::ibv_qp_attr {
-        let config = config.sends(4);
+        let config = config.max_send_wr(4);
         let (_near, far) = connect(&mut self.receiver, &mut self.sender, &config);
         let (mut attr, mut init) = (sys::ibv_qp_attr::default(), sys::ibv_qp_init_attr::default());
         let mask = sys::IBV_QP_AV
@@ -395,7 +397,7 @@ impl Objects {
     }
 }
 
-fn every_option_acts_or_is_refused(path: Path) {
+fn every_option_acts_or_is_refused(path: DataPath) {
     for (name, check) in OPTIONS {
         println!("{name}");
         let mut world = Objects::new(path);

@@ -3,7 +3,7 @@
 use std::mem::forget;
 use std::rc::Rc;
 
-use doorbell::{Buffer, CqConfig, Path, ProtectionDomain, QpConfig, Receiver, Sender, SqId};
+use doorbell::{Buffer, CqConfig, DataPath, ProtectionDomain, QpConfig, Receiver, Sender, SqId};
 use doorbell_stepped_tests::sent::Sent;
 use doorbell_stepped_tests::{Sending, Stepped, join, on_each_path, open, two_buffers};
 use soft_mlx5::Device;
@@ -83,8 +83,8 @@ struct Requests {
 }
 
 impl Requests {
-    fn new(device: (Rc<Device>, ProtectionDomain), path: Path) -> Self {
-        let config = QpConfig::rc().sends(16).send_buffers(2).min_rnr_timer(1);
+    fn new(device: (Rc<Device>, ProtectionDomain), path: DataPath) -> Self {
+        let config = QpConfig::rc().max_send_wr(16).max_send_sge(2).min_rnr_timer(1);
         let on = Sending::new(device, path, &config, 1, 16);
         Self { queue: on.queue(0), on, posted: 0, back: Vec::new() }
     }
@@ -277,7 +277,7 @@ fn fresh() -> (Rc<Device>, ProtectionDomain) {
     (Rc::new(device), pd)
 }
 
-fn every_end_of_a_send_queue(path: Path) {
+fn every_end_of_a_send_queue(path: DataPath) {
     let device = fresh();
     for end in ENDS {
         for sends in SENDS {
@@ -320,7 +320,7 @@ struct Messages {
 }
 
 impl Messages {
-    fn new(device: (Rc<Device>, ProtectionDomain), path: Path, is_shared: bool) -> Self {
+    fn new(device: (Rc<Device>, ProtectionDomain), path: DataPath, is_shared: bool) -> Self {
         let on = Stepped::empty(device, &CqConfig::new(64).path(path), 15, is_shared);
         Self { on, kept: Vec::new() }
     }
@@ -447,7 +447,7 @@ impl Messages {
     }
 }
 
-fn every_end_of_a_receive_queue(path: Path) {
+fn every_end_of_a_receive_queue(path: DataPath) {
     let device = fresh();
     for is_shared in [false, true] {
         for end in ENDS {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use doorbell::opaque::{OpaqueBuffer, OpaqueMemory, OpaquePool};
 use doorbell::{
-    Buffer, BufferPool, Completions, CqConfig, Error, NotSent, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair,
-    Receiver, RemoteAccess, RqConfig, SendCompletion, SendFailure, Sender, SqId,
+    Buffer, BufferPool, Completions, CqConfig, DataPath, Error, NotSent, PoolConfig, ProtectionDomain, QpConfig,
+    QueuePair, Receiver, RemoteAccess, RqConfig, SendCompletion, SendFailure, Sender, SqId,
 };
 use doorbell_stepped_tests::{join, on_each_path, open};
 use fastrand::Rng;
@@ -25,7 +25,7 @@ const BUFFERS: u32 = 256;
 const RECEIVES: u32 = 4;
 
 /// `SEED=17` repeats one run.
-fn random_senders(path: Path) {
+fn random_senders(path: DataPath) {
     let (device, _) = open(Device::builder().strict(true).stepped());
     let only = std::env::var("SEED").ok().map(|seed| seed.parse().expect("SEED is a number"));
     for seed in only.map_or(0..SEEDS, |seed| seed..seed + 1) {
@@ -111,7 +111,7 @@ impl Connection {
 
 struct Model<'a> {
     rng: Rng,
-    path: Path,
+    path: DataPath,
     sender: Sender,
     near_receiver: Receiver,
     far_receiver: Receiver,
@@ -131,7 +131,7 @@ struct Model<'a> {
 }
 
 impl<'a> Model<'a> {
-    fn new(device: &'a Device, path: Path, seed: u64) -> Self {
+    fn new(device: &'a Device, path: DataPath, seed: u64) -> Self {
         let pd = doorbell::open(device.name()).unwrap().alloc_pd().unwrap();
         let receiver = || Receiver::new(&pd, &CqConfig::new(512).path(path)).unwrap();
         let (opaque, memory) = opaque_pool(&pd);
@@ -188,7 +188,7 @@ impl<'a> Model<'a> {
     /// Makes a connection, in the place of one that is over if there is one.
     fn connect(&mut self) {
         let Self { rng, sender, near_receiver, far_receiver, .. } = self;
-        let config = QpConfig::rc().sends(1 << rng.u32(1..4)).send_buffers(2).max_inline(28).min_rnr_timer(1);
+        let config = QpConfig::rc().max_send_wr(1 << rng.u32(1..4)).max_send_sge(2).max_inline(28).min_rnr_timer(1);
         let config = if rng.bool() { config.max_unsignaled(rng.u32(..3)) } else { config };
         let near = QueuePair::builder(&config).receive(near_receiver, RqConfig::new(1)).send(sender).build().unwrap();
         let far = QueuePair::builder(&config).receive(far_receiver, RqConfig::new(RECEIVES)).build().unwrap();
@@ -465,7 +465,7 @@ fn opaque_pool(pd: &ProtectionDomain) -> (OpaquePool, *mut u8) {
     (OpaquePool::new(region, 127, 64).unwrap(), memory)
 }
 
-fn sender(pd: &ProtectionDomain, path: Path) -> Sender {
+fn sender(pd: &ProtectionDomain, path: DataPath) -> Sender {
     Sender::new(pd, &CqConfig::new(512).path(path)).unwrap()
 }
 

@@ -4,7 +4,7 @@
 use std::{ptr, thread};
 
 use doorbell::{
-    BufferPool, CqConfig, Path, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, Sender, SqId,
+    BufferPool, CqConfig, DataPath, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, Sender, SqId,
 };
 use doorbell_stepped_tests::{Sending, open};
 use rdma_core_sys as sys;
@@ -30,8 +30,8 @@ const WQE: usize = 36;
 
 #[test]
 fn a_sender_copies_to_a_register_of_its_own() {
-    let config = QpConfig::rc().sends(SENDS).max_inline(16);
-    let mut s = Sending::new(open(Device::builder().stepped()), Path::Auto, &config, 1, 16);
+    let config = QpConfig::rc().max_send_wr(SENDS).max_inline(16);
+    let mut s = Sending::new(open(Device::builder().stepped()), DataPath::Auto, &config, 1, 16);
     let (queue, qp_num) = (s.queue(0), s.near[0].qp_num());
     for _ in 0..3 {
         assert_eq!(written(&s.device, &mut s.sender, queue, qp_num), WQE);
@@ -47,7 +47,7 @@ fn with_raw(pd: &ProtectionDomain, count: usize, with: impl FnOnce(&[QueuePair],
     unsafe {
         let cq = || sys::ibv_create_cq(context, 288, ptr::null_mut(), ptr::null_mut(), 0);
         let (send_cq, recv_cq) = (cq(), cq());
-        let mut raw = Receiver::from_raw_cq(pd, recv_cq, &CqConfig::new(4096).path(Path::Direct)).unwrap();
+        let mut raw = Receiver::from_raw_cq(pd, recv_cq, &CqConfig::new(4096).path(DataPath::Direct)).unwrap();
         let mut sender = Sender::from_raw_cq(pd, send_cq, &CqConfig::new(4096)).unwrap();
         let cap = sys::ibv_qp_cap {
             max_send_wr: SENDS,

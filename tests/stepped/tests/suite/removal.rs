@@ -12,7 +12,7 @@ use doorbell::frames::{FrameConfig, FrameReceiver};
 use doorbell::rdmacm::{Listener, Route};
 use doorbell::tags::{TagMatchingConfig, TagMatchingSrq};
 use doorbell::{
-    Async, AsyncEvent, Completions, CqConfig, Error, EventStream, Path, ProtectionDomain, QpConfig, QueuePair,
+    Async, Completions, CqConfig, DataPath, DeviceEvent, Error, EventStream, ProtectionDomain, QpConfig, QueuePair,
     Receiver, RqConfig, Sender,
 };
 use doorbell_stepped_tests::{cq, on_each_path, open};
@@ -85,19 +85,19 @@ fn ends<T: Completions + Send + 'static>(make: impl Fn(&ProtectionDomain) -> T) 
     is_removal(polled.wait(Duration::ZERO));
 }
 
-fn receivers(path: Path) {
+fn receivers(path: DataPath) {
     ends(|pd| Receiver::new(pd, &CqConfig::new(16).path(path)).unwrap());
 }
 
-fn senders(path: Path) {
+fn senders(path: DataPath) {
     ends(|pd| Sender::new(pd, &CqConfig::new(16).path(path)).unwrap());
 }
 
-fn frames(path: Path) {
+fn frames(path: DataPath) {
     ends(|pd| FrameReceiver::new(pd, &FrameConfig::new().plain(4, 64).cq(cq(path))).unwrap());
 }
 
-fn tags(path: Path) {
+fn tags(path: DataPath) {
     let make = |pd: &ProtectionDomain| TagMatchingSrq::new(pd, &TagMatchingConfig::new(8).cq(cq(path))).unwrap();
     ends(make);
     let (device, pd) = device();
@@ -118,7 +118,7 @@ fn events() {
     let mut events = first.block_on(async { EventStream::new(pd.context().events().unwrap()).unwrap() });
     drop(pd);
     runtime().block_on(async {
-        let seen = [AsyncEvent::PortError { port: 1 }, AsyncEvent::PortActive { port: 1 }, AsyncEvent::DeviceFatal];
+        let seen = [DeviceEvent::PortError { port: 1 }, DeviceEvent::PortActive { port: 1 }, DeviceEvent::DeviceFatal];
         let changes: [fn(&Device); 3] =
             [|device| device.set_link(false), |device| device.set_link(true), Device::remove];
         for (event, change) in seen.into_iter().zip(changes) {
@@ -138,7 +138,7 @@ fn the_reader_of_events_in_a_thread() {
     drop(pd);
     let reader = thread::spawn(move || events.map(Result::unwrap).last());
     remove(&device);
-    assert_eq!(reader.join().unwrap(), Some(AsyncEvent::DeviceFatal));
+    assert_eq!(reader.join().unwrap(), Some(DeviceEvent::DeviceFatal));
 }
 
 #[test]

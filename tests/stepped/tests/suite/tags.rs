@@ -3,7 +3,7 @@
 use doorbell::tags::{
     Offload, PeerId, ReceiveId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer, TaggedReceive,
 };
-use doorbell::{BufferPool, Error, Path, PoolConfig};
+use doorbell::{BufferPool, DataPath, Error, PoolConfig};
 use doorbell_stepped_tests::{cq, on_each_path, open, tag_lists};
 use soft_mlx5::{Builder, Device, LinkLayer};
 
@@ -57,11 +57,11 @@ struct TagLists {
 }
 
 impl TagLists {
-    fn new(path: Path) -> Self {
+    fn new(path: DataPath) -> Self {
         Self::on(Device::builder(), path, Offload::Required)
     }
 
-    fn on(device: Builder, path: Path, offload: Offload) -> Self {
+    fn on(device: Builder, path: DataPath, offload: Offload) -> Self {
         let (device, pd) = open(device.small_steps().strict(true));
         let config = TagMatchingConfig::new(8).cq(cq(path)).offload(offload);
         let [(near, _), (far, to_near)] = tag_lists(&pd, &config);
@@ -71,7 +71,7 @@ impl TagLists {
 
     /// Sends a message; its context is its number. The device has not seen it yet.
     fn send(&mut self, tag: u64) -> u32 {
-        while self.far.poll().is_some() {}
+        while self.far.next().is_some() {}
         let message = TaggedBuffer::new(self.pool.take().unwrap()).unwrap();
         self.sent += 1;
         self.far.send(self.to_near, tag, self.sent, message).unwrap();
@@ -93,7 +93,7 @@ impl TagLists {
         let mut ends = Vec::new();
         for _ in 0..4 {
             self.device.settle();
-            while let Some(event) = self.near.poll() {
+            while let Some(event) = self.near.next() {
                 ends.push(match event {
                     TagEvent::Received(got) => (got.receive, Some(got.context)),
                     TagEvent::Cancelled { receive, .. } => (receive, None),
@@ -107,7 +107,7 @@ impl TagLists {
 
 /// Returns the receive of the next event, and the number of its message.
 fn matched_by_the_device(world: &mut TagLists) -> (ReceiveId, u32) {
-    match world.near.poll() {
+    match world.near.next() {
         Some(TagEvent::Received(got)) if !got.by_library => (got.receive, got.context),
         other => panic!("{other:?}"),
     }
@@ -116,7 +116,7 @@ fn matched_by_the_device(world: &mut TagLists) -> (ReceiveId, u32) {
 /// Two receives are appended while messages for both are on their way to software. A third message must not
 /// take the second receive, whenever it comes: also between the two removes of one doorbell. The first remove
 /// must not report both messages to the device as handled.
-fn a_message_does_not_take_a_claimed_receive(path: Path) {
+fn a_message_does_not_take_a_claimed_receive(path: DataPath) {
     for gap in Gap::all() {
         let mut world = TagLists::new(path);
         let (first, second) = (world.send(1), world.send(2));
@@ -129,7 +129,7 @@ fn a_message_does_not_take_a_claimed_receive(path: Path) {
                 world.post(9, ALL);
             }
             // Both messages are claimed here; the third one may have arrived, or not.
-            assert!(world.near.poll().is_none());
+            assert!(world.near.next().is_none());
         });
         let mut ends = world.ends();
         ends.sort_by_key(|(_, message)| *message);
@@ -140,13 +140,13 @@ fn a_message_does_not_take_a_claimed_receive(path: Path) {
 }
 
 /// A message arrives at any step of the removal of its receive.
-fn a_message_and_a_cancellation_meet(path: Path) {
+fn a_message_and_a_cancellation_meet(path: DataPath) {
     let (mut in_time, mut late) = (0, 0);
     for gap in Gap::all() {
         let mut world = TagLists::new(path);
         let receive = world.post(1, ALL);
         world.device.settle();
-        while world.near.poll().is_some() {}
+        while world.near.next().is_some() {}
         let cancel = |world: &mut TagLists| world.near.cancel(receive).unwrap();
         let (message, ()) = gap.apply(&mut world, 1, cancel);
         let ends = world.ends();
@@ -165,7 +165,7 @@ fn a_message_and_a_cancellation_meet(path: Path) {
 
 /// An unexpected message at any step of an append: the receive gets it, and the next message goes to the
 /// next receive. Then the device matches by itself again, as it does when the counts agree.
-fn a_message_and_an_append_meet(path: Path) {
+fn a_message_and_an_append_meet(path: DataPath) {
     for gap in Gap::all() {
         let mut world = TagLists::new(path);
         let (first, one) = gap.apply(&mut world, 1, |world| world.post(0, 0));
@@ -178,7 +178,7 @@ fn a_message_and_an_append_meet(path: Path) {
 
         let three = world.post(1, ALL);
         world.device.settle();
-        assert!(world.near.poll().is_none());
+        assert!(world.near.next().is_none());
         world.device.settle();
         let third = world.send(1);
         world.device.settle();
@@ -188,7 +188,7 @@ fn a_message_and_an_append_meet(path: Path) {
 
 /// A receive is appended while a message for no receive is on its way to software, and no operation follows:
 /// the library synchronises by itself, or the device would leave the receive to it for ever.
-fn a_receive_that_waits_alone_is_left_to_the_device(path: Path) {
+fn a_receive_that_waits_alone_is_left_to_the_device(path: DataPath) {
     let mut world = TagLists::new(path);
     let other = world.send(9);
     world.device.settle();
@@ -209,7 +209,7 @@ fn list_doorbells(trace: &str) -> Vec<&str> {
 }
 
 /// Receives of one call are handed over with one doorbell.
-fn a_batch_rings_once(path: Path) {
+fn a_batch_rings_once(path: DataPath) {
     let file = std::env::temp_dir().join(format!("doorbell-batch-{}-{path}", std::process::id()));
     let mut world = TagLists::on(Device::builder().trace(&file), path, Offload::Required);
     let pool = world.pool.clone();
@@ -226,13 +226,13 @@ fn a_batch_rings_once(path: Path) {
     drop(error);
     world.device.settle();
     assert_eq!(list_doorbells(&std::fs::read_to_string(&file).unwrap()), ["4", "7"]);
-    while world.near.poll().is_some() {}
+    while world.near.next().is_some() {}
     assert_eq!(world.near.outstanding(), 8);
     std::fs::remove_file(&file).unwrap();
 }
 
 /// On RoCE libmlx5 cannot connect the queue pair for the list: the library matches, and says so.
-fn on_roce_the_library_matches(path: Path) {
+fn on_roce_the_library_matches(path: DataPath) {
     let roce = Device::builder().link_layer(LinkLayer::Ethernet);
     let mut world = TagLists::on(roce, path, Offload::Auto);
     assert!(!world.near.offload());

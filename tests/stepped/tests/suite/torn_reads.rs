@@ -5,7 +5,7 @@
 mod slot;
 
 use doorbell::{
-    Buffer, BufferPool, CqConfig, Mtu, Path, PoolConfig, QpConfig, QueuePair, Receiver, RemoteAccess, RemoteMemory,
+    Buffer, BufferPool, CqConfig, DataPath, MemoryRegion, Mtu, PoolConfig, QpConfig, QueuePair, Receiver, RemoteAccess,
     RqConfig,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
@@ -23,7 +23,7 @@ fn client(receiver: &mut Receiver) -> (SendingQp, QueuePair) {
     let config = QpConfig::rc().mtu(Mtu::Mtu1024);
     let server = config.clone().remote_read(true).remote_write(true);
     let mut server = QueuePair::builder(&server).receive(receiver, RqConfig::new(1)).build().unwrap();
-    let mut client = SendingQp::create(receiver, &config.sends(4), RqConfig::new(1)).unwrap();
+    let mut client = SendingQp::create(receiver, &config.max_send_wr(4), RqConfig::new(1)).unwrap();
     join(&mut client, &mut server);
     (client, server)
 }
@@ -33,11 +33,11 @@ fn take(client: &mut SendingQp) -> Option<Buffer> {
     batch.next()?.unwrap().buffer
 }
 
-fn a_reader_sees_old_or_new_or_that_it_is_neither(path: Path) {
+fn a_reader_sees_old_or_new_or_that_it_is_neither(path: DataPath) {
     // One packet, or one WQE, at a step.
     let (device, pd) = open(Device::builder().strict(true).small_steps());
     let access = RemoteAccess::READ | RemoteAccess::WRITE;
-    let mut table = RemoteMemory::with_access(&pd, SLOT, access).unwrap();
+    let mut table = MemoryRegion::with_access(&pd, SLOT, access).unwrap();
     table.write(8, &content(KEY, 0));
     let (slot, value) = (table.region(), table.region().slice(8, SLOT - 8).unwrap());
     let config = CqConfig::new(16).path(path);

@@ -1,6 +1,6 @@
 //! Unsignaled requests: those that succeed make room and are not returned, those that fail are.
 
-use doorbell::{BufferPool, NotSent, Path, PoolConfig, QpConfig, WcStatus};
+use doorbell::{BufferPool, DataPath, NotSent, PoolConfig, QpConfig, WcStatus};
 use doorbell_stepped_tests::sent::Sent;
 use doorbell_stepped_tests::{Sending, join, on_each_path, open, two_buffers};
 use soft_mlx5::Device;
@@ -21,7 +21,7 @@ on_each_path!(direct_only, Direct, buffers_return_with_the_request_that_has_a_cq
 const RECEIVES: u32 = 256;
 
 /// Two connections from one sender, whose far ends have receives.
-fn connections(path: Path, config: &QpConfig) -> Sending {
+fn connections(path: DataPath, config: &QpConfig) -> Sending {
     let mut w = Sending::new(open(Device::builder().strict(true).stepped()), path, config, 2, RECEIVES);
     for far in &w.far {
         w.far_receiver.fill(far.receive_queue().unwrap(), &w.receives).unwrap();
@@ -62,11 +62,11 @@ fn tokens(over: &[Sent]) -> Vec<u64> {
 }
 
 fn config(sends: u32) -> QpConfig {
-    QpConfig::rc().sends(sends).max_inline(8).send_buffers(2)
+    QpConfig::rc().max_send_wr(sends).max_inline(8).max_send_sge(2)
 }
 
 /// Posts until the queue is full, and takes what has arrived, again and again.
-fn fill_again(path: Path, sends: u32, count: u32) {
+fn fill_again(path: DataPath, sends: u32, count: u32) {
     let mut w = connections(path, &config(sends));
     let (queue, mut sent) = (w.queue(0), 0_u32);
     while sent < count {
@@ -83,14 +83,14 @@ fn fill_again(path: Path, sends: u32, count: u32) {
 }
 
 /// A queue of any size, with a CQ of exactly its size.
-fn a_full_queue_makes_room(path: Path) {
+fn a_full_queue_makes_room(path: DataPath) {
     for (sends, count) in [(1, 200), (2, 200), (4, 1000)] {
         fill_again(path, sends, count);
     }
 }
 
 /// The CQ has room for the requests of a full queue: also for one that is posted after a single completion was taken.
-fn each_completion_makes_room(path: Path) {
+fn each_completion_makes_room(path: DataPath) {
     for has_signal in [true, false] {
         let mut w = connections(path, &config(4).max_unsignaled(0));
         let queue = w.queue(0);
@@ -111,8 +111,8 @@ fn each_completion_makes_room(path: Path) {
 
 /// The CQEs of a forgotten batch are consumed as far as its requests make room. Each of those was of two blocks, in which
 /// two requests fit.
-fn a_forgotten_batch_makes_room(path: Path) {
-    let mut w = connections(path, &config(8).send_buffers(4).max_unsignaled(0));
+fn a_forgotten_batch_makes_room(path: DataPath) {
+    let mut w = connections(path, &config(8).max_send_sge(4).max_unsignaled(0));
     let (queue, other) = (w.queue(0), w.queue(1));
     for _ in 0..8 {
         let [[a, b], [c, d]] = [(); 2].map(|()| two_buffers(&w.pool, b"16 bytes of text"));
@@ -133,12 +133,12 @@ fn a_forgotten_batch_makes_room(path: Path) {
     assert_eq!(w.over().len(), sent);
 }
 
-fn the_index_of_a_wqe_wraps(path: Path) {
+fn the_index_of_a_wqe_wraps(path: DataPath) {
     fill_again(path, 16, 70_000);
 }
 
 /// Requests up to the last one that the peer acknowledged have succeeded, although no CQE says so.
-fn the_peer_dies_between_two_cqes(path: Path) {
+fn the_peer_dies_between_two_cqes(path: DataPath) {
     let mut w = connections(path, &config(64));
     (0..3).for_each(|token| assert!(post(&mut w, 0, token)));
     post_buffers(&mut w, 0, 3);
@@ -167,7 +167,7 @@ fn the_peer_dies_between_two_cqes(path: Path) {
 }
 
 /// Signaled and unsignaled requests, and batches, on two queues.
-fn only_signaled_requests_are_returned(path: Path) {
+fn only_signaled_requests_are_returned(path: DataPath) {
     let mut w = connections(path, &config(16));
     for round in 0..100 {
         let queue = w.queue(round % 2);
@@ -201,13 +201,13 @@ fn only_signaled_requests_are_returned(path: Path) {
         assert!(!w.sender.is_busy(queue));
         drop(sent);
         // Each connection has its own CQEs: the buffers of the other one are outstanding.
-        let outstanding = if path == Path::Verbs { 0 } else { 2 };
+        let outstanding = if path == DataPath::Verbs { 0 } else { 2 };
         assert_eq!(w.pool.available(), Sending::BUFFERS as usize - outstanding, "round {round}");
     }
 }
 
 /// Every order of four requests with and without buffers, of which the last has a CQE.
-fn buffers_return_with_the_request_that_has_a_cqe(path: Path) {
+fn buffers_return_with_the_request_that_has_a_cqe(path: DataPath) {
     let mut w = connections(path, &config(64).max_unsignaled(3));
     for with_buffers in (0..16_u32).chain((0..16).rev()) {
         let mut outstanding = 0;
@@ -232,11 +232,11 @@ fn uncovered(w: &mut Sending) -> Vec<u64> {
     assert!(post(w, 0, 1) && post(w, 0, 2));
     assert_eq!(receive(w).len(), 3);
     assert!(w.sender.next().is_none());
-    if w.sender.path() == Path::Direct { vec![0, 1, 2] } else { Vec::new() }
+    if w.sender.path() == DataPath::Direct { vec![0, 1, 2] } else { Vec::new() }
 }
 
 /// The device reports the requests that it has not executed in ERROR, and none in RESET.
-fn what_no_cqe_has_covered_comes_back_in_error_and_reset(path: Path) {
+fn what_no_cqe_has_covered_comes_back_in_error_and_reset(path: DataPath) {
     for has_failed in [false, true] {
         let mut w = connections(path, &config(64));
         let queue = w.queue(0);
@@ -266,7 +266,7 @@ fn what_no_cqe_has_covered_comes_back_in_error_and_reset(path: Path) {
 }
 
 /// A queue pair that fails with a full queue, of which the device has executed any number of requests.
-fn a_full_queue_of_a_queue_pair_in_error(path: Path) {
+fn a_full_queue_of_a_queue_pair_in_error(path: DataPath) {
     for sends in [1, 4] {
         for executed in [0, 1, 5] {
             let mut w = connections(path, &config(sends));
@@ -287,7 +287,7 @@ fn a_full_queue_of_a_queue_pair_in_error(path: Path) {
     }
 }
 
-fn what_no_cqe_has_covered_comes_back_with_its_queue_pair(path: Path) {
+fn what_no_cqe_has_covered_comes_back_with_its_queue_pair(path: DataPath) {
     for is_dropped in [false, true] {
         let mut w = connections(path, &config(64));
         let mut expected = uncovered(&mut w);

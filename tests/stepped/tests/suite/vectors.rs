@@ -1,6 +1,6 @@
 //! The completion vector that a receiver asks for is the one its CQ has.
 
-use doorbell::{Compression, CqConfig, Error, Path, Receiver, Timestamps};
+use doorbell::{Compression, CqConfig, DataPath, Error, Receiver, Timestamps};
 use doorbell_stepped_tests::open;
 use soft_mlx5::Device;
 
@@ -10,10 +10,10 @@ fn the_cq_of_a_receiver_has_the_completion_vector_that_was_asked_for() {
     let vectors = pd.context().num_comp_vectors();
     assert!(vectors > 0);
     let forms = [
-        CqConfig::new(4096).path(Path::Direct),
-        CqConfig::new(4096).path(Path::Verbs),
+        CqConfig::new(4096).path(DataPath::Direct),
+        CqConfig::new(4096).path(DataPath::Verbs),
         CqConfig::new(4096).timestamps(Timestamps::Ticks),
-        CqConfig::new(4096).path(Path::Direct).compression(Compression::Hash),
+        CqConfig::new(4096).path(DataPath::Direct).compression(Compression::Hash),
     ];
     for config in forms {
         for vector in 0..vectors {

@@ -1,6 +1,6 @@
 //! Checking the signatures of CQEs: a receiver that checks them meets torn CQEs, and CQEs of another index.
 
-use doorbell::{BufferPool, Compression, CqConfig, Error, Path, PoolConfig, Receiver, RqConfig};
+use doorbell::{BufferPool, Compression, CqConfig, DataPath, Error, PoolConfig, Receiver, RqConfig};
 use doorbell_stepped_tests::Stepped;
 use soft_mlx5::Faults;
 use soft_mlx5::faults::Defect;
@@ -8,7 +8,7 @@ use soft_mlx5::faults::Defect;
 const RECEIVES: u32 = 16;
 
 fn world(verify: bool) -> Stepped {
-    let config = CqConfig::new(2 * RECEIVES).path(Path::Direct);
+    let config = CqConfig::new(2 * RECEIVES).path(DataPath::Direct);
     let mut world = Stepped::with(config, RECEIVES);
     if verify {
         world.receiver.verify_cqes().unwrap();
@@ -129,7 +129,7 @@ fn cqes_that_a_purge_moved_have_right_signatures() {
 fn it_is_refused_where_there_is_nothing_to_check() {
     let world = world(true);
     let config = CqConfig::new(8);
-    for config in [config.clone().path(Path::Verbs), config.path(Path::Direct).compression(Compression::Hash)] {
+    for config in [config.clone().path(DataPath::Verbs), config.path(DataPath::Direct).compression(Compression::Hash)] {
         let refused = Receiver::new(&world.pd, &config).unwrap().verify_cqes();
         let Err(Error::Unsupported { operation, .. }) = refused else { panic!("{refused:?}") };
         assert_eq!(operation, "verify_cqes");

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use doorbell::{
-    AddressHandle, BufferPool, Completions, CqConfig, Mtu, Path, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig,
-    SrqConfig, SrqId, WcStatus,
+    AddressHandle, BufferPool, Completions, CqConfig, DataPath, Mtu, PoolConfig, QpConfig, QueuePair, Receiver,
+    RqConfig, SrqConfig, SrqId, WcStatus,
 };
 use doorbell_stepped_tests::sending_qp::SendingQp;
 use doorbell_stepped_tests::{join, on_each_path, open};
@@ -40,7 +40,7 @@ struct World {
 }
 
 impl World {
-    fn new(path: Path, patience: u32, datagrams: bool) -> Self {
+    fn new(path: DataPath, patience: u32, datagrams: bool) -> Self {
         let (device, pd) = open(Device::builder().small_steps());
         let mut receiver = Receiver::new(&pd, &CqConfig::new(RECEIVES).path(path)).unwrap();
         let mut far_receiver = Receiver::new(&pd, &CqConfig::new(16).path(path)).unwrap();
@@ -134,12 +134,12 @@ impl World {
 }
 
 /// A peer that sends more meets RNR, and goes on.
-fn a_peer_finds_four_fifths_of_the_receives(path: Path) {
+fn a_peer_finds_four_fifths_of_the_receives(path: DataPath) {
     four_fifths(World::new(path, u32::MAX, false));
 }
 
 /// The next datagram is lost.
-fn datagrams_find_four_fifths_of_the_receives(path: Path) {
+fn datagrams_find_four_fifths_of_the_receives(path: DataPath) {
     four_fifths(World::new(path, u32::MAX, true));
 }
 
@@ -159,7 +159,7 @@ fn four_fifths(mut world: World) {
 }
 
 /// As many receives are posted as there were, at the end of each batch.
-fn a_queue_without_patience_posts_each_receive_at_once(path: Path) {
+fn a_queue_without_patience_posts_each_receive_at_once(path: DataPath) {
     let mut world = World::new(path, 0, false);
     for _ in 0..20 {
         let sent = world.send(5);
@@ -169,7 +169,7 @@ fn a_queue_without_patience_posts_each_receive_at_once(path: Path) {
     world.end();
 }
 
-fn an_idle_receiver_hands_all_receives_over(path: Path) {
+fn an_idle_receiver_hands_all_receives_over(path: DataPath) {
     for polls in [false, true] {
         let mut world = World::new(path, u32::MAX, false);
         let sent = world.send(3);
@@ -184,7 +184,7 @@ fn an_idle_receiver_hands_all_receives_over(path: Path) {
     }
 }
 
-fn a_receiver_that_sleeps_hands_all_receives_over(path: Path) {
+fn a_receiver_that_sleeps_hands_all_receives_over(path: DataPath) {
     let mut world = World::new(path, u32::MAX, false);
     let sent = world.send(3);
     assert_eq!((sent, world.take(), world.waiting()), (3, 3, 3));

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use doorbell::{Completions, Path};
+use doorbell::{Completions, DataPath};
 use doorbell_stepped_tests::{Stepped, is_readable};
 use fastrand::Rng;
 
 /// Rounds of arm and sleep, with messages sent and the device stepped at any place between.
-fn rounds(path: Path, count: u64) {
+fn rounds(path: DataPath, count: u64) {
     let mut world = Stepped::new(path, 64);
     let mut random = Rng::with_seed(0x5eed);
     let (mut sent, mut taken) = (0, 0);
@@ -69,10 +69,10 @@ fn rounds(path: Path, count: u64) {
 
 #[test]
 fn many_rounds_of_the_direct_path() {
-    rounds(Path::Direct, 250_000);
+    rounds(DataPath::Direct, 250_000);
 }
 
 #[test]
 fn rounds_through_verbs() {
-    rounds(Path::Verbs, 100_000);
+    rounds(DataPath::Verbs, 100_000);
 }

@@ -7,7 +7,7 @@ use doorbell_tests::sending::{Sending, bytes_of};
 use doorbell_tests::sent::Sent;
 
 fn world() -> Sending {
-    let config = QpConfig::rc().sends(4).max_inline(16).send_buffers(2);
+    let config = QpConfig::rc().max_send_wr(4).max_inline(16).max_send_sge(2);
     Sending::with(1, 64, &config, &doorbell::CqConfig::new(64))
 }
 

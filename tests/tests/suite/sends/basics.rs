@@ -3,7 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use doorbell::{BufferPool, Completions, CqConfig, Error, NotSent, Path, PoolConfig, QpConfig, Timestamps, WcStatus};
+use doorbell::{
+    BufferPool, Completions, CqConfig, DataPath, Error, NotSent, PoolConfig, QpConfig, Timestamps, WcStatus,
+};
 use doorbell_tests::sending::{Done, RECEIVES, Sending};
 use doorbell_tests::{assert_matches, message};
 
@@ -31,7 +33,7 @@ fn messages_of_any_length_arrive_whole_and_their_buffers_come_back() {
 #[test]
 fn many_requests_of_one_posting_complete_in_order() {
     // The CQ is exactly as large as it must be.
-    let config = QpConfig::rc().sends(16).max_inline(16);
+    let config = QpConfig::rc().max_send_wr(16).max_inline(16);
     let mut w = Sending::with(3, 64, &config, &CqConfig::new(3 * 32));
     for round in 0..50_u64 {
         for qp in 0..3 {
@@ -60,7 +62,7 @@ fn many_requests_of_one_posting_complete_in_order() {
 
 #[test]
 fn inline_messages_have_exactly_the_bytes_given() {
-    let config = QpConfig::rc().sends(4).max_inline(200);
+    let config = QpConfig::rc().max_send_wr(4).max_inline(200);
     let mut w = Sending::with(1, 256, &config, &CqConfig::new(4096));
     let queue = w.queue(0);
     let bytes: Vec<u8> = (0..200).map(|i| i as u8).collect();
@@ -75,9 +77,9 @@ fn inline_messages_have_exactly_the_bytes_given() {
 #[test]
 fn small_messages_need_no_setting() {
     for sends in [1, 2, 4] {
-        let mut w = Sending::with(1, 256, &QpConfig::rc().sends(sends), &CqConfig::new(4096));
+        let mut w = Sending::with(1, 256, &QpConfig::rc().max_send_wr(sends), &CqConfig::new(4096));
         let (queue, bytes) = (w.queue(0), [7; 45]);
-        let direct = w.sender.path() == Path::Direct;
+        let direct = w.sender.path() == DataPath::Direct;
         // An RDMA WRITE of so many bytes takes two blocks, and the queue may have one.
         let most = if direct && sends == 1 { 28 } else { 44 };
         assert!(w.near[0].max_inline() >= most);
@@ -127,7 +129,7 @@ fn what_is_said_in_front_of_a_request_holds_for_this_one() {
 
 #[test]
 fn several_buffers_and_parts_make_one_message() {
-    let config = QpConfig::rc().sends(4).send_buffers(4);
+    let config = QpConfig::rc().max_send_wr(4).max_send_sge(4);
     let mut w = Sending::with(1, 64, &config, &CqConfig::new(4096));
     let pool = BufferPool::new(&w.pd, &PoolConfig::new(4, 64).headroom(16)).unwrap();
     let queue = w.queue(0);
@@ -156,7 +158,7 @@ fn several_buffers_and_parts_make_one_message() {
 /// Buffers that the program does not take from a completion go back to their pools, and none goes to the next one.
 #[test]
 fn buffers_that_are_not_taken_go_back() {
-    let config = QpConfig::rc().sends(4).send_buffers(3);
+    let config = QpConfig::rc().max_send_wr(4).max_send_sge(3);
     let mut w = Sending::with(1, 64, &config, &CqConfig::new(4096));
     let queue = w.queue(0);
     for forget in [false, true] {
@@ -188,7 +190,7 @@ fn buffers_that_are_not_taken_go_back() {
 /// More WQEs than 16 bits count, on a queue of few blocks, with sizes of one to four blocks.
 #[test]
 fn the_ring_and_its_counters_wrap() {
-    let config = QpConfig::rc().sends(4).max_inline(200).rnr_retry(7);
+    let config = QpConfig::rc().max_send_wr(4).max_inline(200).rnr_retry(7);
     let mut w = Sending::with(2, 256, &config, &CqConfig::new(2 * 16));
     let bytes: Vec<u8> = (0..200).map(|i| i as u8).collect();
     let (mut posted, mut over, mut number) = (0_usize, 0_usize, 0_usize);
@@ -229,7 +231,7 @@ fn the_ring_and_its_counters_wrap() {
 /// A CQE completes all requests before it, and they have its time. A sender without timestamps has none.
 #[test]
 fn completions_have_the_time_of_their_cqe() {
-    let config = QpConfig::rc().sends(8).max_inline(8);
+    let config = QpConfig::rc().max_send_wr(8).max_inline(8);
     let mut w = Sending::with(2, 64, &config, &CqConfig::new(64).timestamps(Timestamps::Ticks));
     let clock = match w.pd.context().clock() {
         Ok(clock) => Some(clock),
@@ -262,7 +264,7 @@ fn completions_have_the_time_of_their_cqe() {
             let time = clock.nanoseconds(third.expect("it was asked for")).unwrap();
             assert!(time - last > pause.as_nanos() as u64, "{last} {time}");
             // Verbs write a CQE for each request.
-            if w.sender.path() == Path::Direct {
+            if w.sender.path() == DataPath::Direct {
                 assert_eq!((first, second), (third, third));
             }
             last = time;

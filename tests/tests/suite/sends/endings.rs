@@ -14,7 +14,7 @@ use crate::failures::too_long;
 
 /// A connection with a far end that has no receives left: sends wait.
 fn blocked(sends: u32) -> Sending {
-    let config = QpConfig::rc().sends(sends).max_inline(8);
+    let config = QpConfig::rc().max_send_wr(sends).max_inline(8);
     let mut w = Sending::with(2, 64, &config, &CqConfig::new(4096));
     for _ in 0..RECEIVES {
         let queue = w.queue(0);
@@ -56,7 +56,7 @@ fn requests_of_a_queue_pair_that_fails_come_back_in_order() {
 
 #[test]
 fn a_completion_that_says_that_the_queue_pair_failed_ends_posting() {
-    let config = QpConfig::rc().sends(8).rnr_retry(0).max_inline(8);
+    let config = QpConfig::rc().max_send_wr(8).rnr_retry(0).max_inline(8);
     let mut w = Sending::with(1, 64, &config, &CqConfig::new(4096));
     let queue = w.queue(0);
     for _ in 1..RECEIVES {
@@ -165,7 +165,7 @@ fn buffers_of_a_dropped_sender_return_with_their_queue_pair() {
 
 #[test]
 fn a_posting_that_is_forgotten_is_handed_over_with_the_next_one() {
-    let config = QpConfig::rc().sends(8).max_inline(8);
+    let config = QpConfig::rc().max_send_wr(8).max_inline(8);
     let mut w = Sending::with(1, 64, &config, &CqConfig::new(4096));
     let queue = w.queue(0);
     let mut posting = w.sender.post_many(queue).unwrap();
@@ -179,7 +179,7 @@ fn a_posting_that_is_forgotten_is_handed_over_with_the_next_one() {
 
 #[test]
 fn a_panic_between_requests_hands_over_those_before_it() {
-    let config = QpConfig::rc().sends(8).max_inline(8);
+    let config = QpConfig::rc().max_send_wr(8).max_inline(8);
     let mut w = Sending::with(1, 64, &config, &CqConfig::new(4096));
     let queue = w.queue(0);
     let sender = &mut w.sender;
@@ -244,7 +244,7 @@ fn connect_again(w: &mut Sending) {
 /// The peer has no receives: requests fail, and with them the receives of the queue pair.
 #[test]
 fn what_is_flushed_names_the_request_that_failed() {
-    let config = QpConfig::rc().sends(8).rnr_retry(0).max_inline(8);
+    let config = QpConfig::rc().max_send_wr(8).rnr_retry(0).max_inline(8);
     let mut w = Sending::with(1, 64, &config, &CqConfig::new(4096));
     let (rnr, flushed) = (WcStatus::RNR_RETRY_EXC_ERR, WcStatus::WR_FLUSH_ERR);
     for _ in 0..2 {
@@ -273,7 +273,7 @@ fn what_is_flushed_names_the_receive_that_failed() {
     let (pd, mut near_receiver) = device::start(64);
     let mut far_receiver = device::receiver(&pd, 64);
     let [mut near_sender, mut far_sender] = [(); 2].map(|()| device::sender(&pd, 512));
-    let (config, own) = (QpConfig::rc().sends(8).max_inline(64), RqConfig::new(4));
+    let (config, own) = (QpConfig::rc().max_send_wr(8).max_inline(64), RqConfig::new(4));
     let mut near = QueuePair::builder(&config).receive(&mut near_receiver, own).send(&mut near_sender).build().unwrap();
     let mut far = QueuePair::builder(&config).receive(&mut far_receiver, own).send(&mut far_sender).build().unwrap();
     join(&mut near, &mut far);
@@ -295,7 +295,7 @@ fn a_queue_pair_that_only_sends_is_replaced() {
     let pd = device::pd();
     let mut receiver = device::receiver(&pd, 64);
     let mut sender = device::sender(&pd, 64);
-    let config = QpConfig::rc().sends(8).max_inline(8).rnr_retry(0);
+    let config = QpConfig::rc().max_send_wr(8).max_inline(8).rnr_retry(0);
     let mut near = QueuePair::builder(&config).send(&mut sender).build().unwrap();
     let mut far = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
     let pool = BufferPool::new(&pd, &PoolConfig::new(4, 8)).unwrap();

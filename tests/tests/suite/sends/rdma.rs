@@ -4,7 +4,7 @@ use doorbell::{CqConfig, QpConfig, WcStatus};
 use doorbell_tests::sending::{Done, Sending, bytes_of};
 
 fn world() -> Sending {
-    let config = QpConfig::rc().sends(8).max_inline(32).send_buffers(2);
+    let config = QpConfig::rc().max_send_wr(8).max_inline(32).max_send_sge(2);
     Sending::with(2, 4096, &config, &CqConfig::new(4096))
 }
 

@@ -1,8 +1,8 @@
 //! A refused request gives everything back, and changes nothing.
 
 use doorbell::{
-    Buffer, BufferPool, CqConfig, Error, NotSent, Path, PoolConfig, QpConfig, QpState, QueuePair, Refused, RqConfig,
-    Sender, SqId, WcStatus,
+    Buffer, BufferPool, CqConfig, DataPath, Error, NotSent, PoolConfig, QpConfig, QpState, QueuePair, Refused,
+    RqConfig, Sender, SqId, WcStatus,
 };
 use doorbell_tests::sending::Sending;
 use doorbell_tests::{assert_matches, device};
@@ -61,7 +61,7 @@ fn a_question_mark_returns_the_error_of_each_payload() {
 
 #[test]
 fn wrong_requests_are_refused_with_their_payload() {
-    let config = QpConfig::rc().sends(4).max_inline(8).send_buffers(2);
+    let config = QpConfig::rc().max_send_wr(4).max_inline(8).max_send_sge(2);
     let mut w = Sending::with(1, 64, &config, &CqConfig::new(4096));
     let other_pd = w.pd.context().alloc_pd().unwrap();
     let foreign = BufferPool::new(&other_pd, &PoolConfig::new(4, 64)).unwrap();
@@ -107,7 +107,7 @@ fn only_a_connected_queue_pair_of_the_sender_sends() {
     let mut other = device::sender(&w.pd, 64);
     let queue = w.queue(0);
     assert_matches!(other.post(queue).err(), Some(NotSent::NoQueue));
-    let config = QpConfig::rc().sends(4);
+    let config = QpConfig::rc().max_send_wr(4);
     let fresh =
         QueuePair::builder(&config).receive(&mut w.near_receiver, RqConfig::new(1)).send(&mut other).build().unwrap();
     let fresh_queue = fresh.send_queue().unwrap();
@@ -124,7 +124,7 @@ fn a_cq_of_the_entries_that_were_counted_is_large_enough() {
     let sizes = [1, 3, 64, 100].into_iter().flat_map(|sends| [1, 2, 5].map(|buffers| (sends, buffers)));
     for (config, (sends, buffers)) in transports.iter().flat_map(|config| sizes.clone().map(move |size| (config, size)))
     {
-        let config = config.clone().sends(sends).send_buffers(buffers);
+        let config = config.clone().max_send_wr(sends).max_send_sge(buffers);
         for config in
             [config.clone(), config.clone().max_inline(0), config.clone().max_inline(13), config.max_inline(200)]
         {
@@ -134,20 +134,20 @@ fn a_cq_of_the_entries_that_were_counted_is_large_enough() {
                 || QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build();
             let qps = [(); 3].map(|()| build().unwrap());
             let taken: u32 = qps.iter().map(|qp| sender.capacity(qp)).sum();
-            if sender.path() == Path::Direct {
+            if sender.path() == DataPath::Direct {
                 assert_eq!(taken, needed, "{config:?}");
             } else {
                 assert!(taken <= needed, "{config:?}: {taken}, {needed}");
             }
         }
     }
-    assert_eq!(Sender::entries_for(&QpConfig::rc().sends(u32::MAX).max_inline(u32::MAX), u32::MAX), u32::MAX);
+    assert_eq!(Sender::entries_for(&QpConfig::rc().max_send_wr(u32::MAX).max_inline(u32::MAX), u32::MAX), u32::MAX);
 }
 
 #[test]
 fn a_cq_that_is_too_small_and_a_foreign_sender_are_refused() {
     let mut w = Sending::new(1, 4, 64);
-    let config = QpConfig::rc().sends(64);
+    let config = QpConfig::rc().max_send_wr(64);
     let mut small = device::sender(&w.pd, 64);
     let fits =
         QueuePair::builder(&config).receive(&mut w.near_receiver, RqConfig::new(1)).send(&mut small).build().unwrap();

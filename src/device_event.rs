@@ -9,13 +9,13 @@ use rdma_core_sys as sys;
 /// ```
 /// # let world = doorbell_doc::World::new();
 /// # let context = world.pd.context();
-/// use doorbell::AsyncEvent;
+/// use doorbell::DeviceEvent;
 ///
 /// let mut events = context.events()?;
 /// # world.device.set_link(false);
 /// match events.next_within(std::time::Duration::from_secs(5))? {
-///     Some(AsyncEvent::PortError { port }) => println!("port {port} is down: what is sent now fails"),
-///     Some(AsyncEvent::DeviceFatal) => println!("the device is being removed"),
+///     Some(DeviceEvent::PortError { port }) => println!("port {port} is down: what is sent now fails"),
+///     Some(DeviceEvent::DeviceFatal) => println!("the device is being removed"),
 ///     Some(other) => println!("{other:?}"),
 ///     None => println!("nothing in five seconds"),
 /// }
@@ -23,7 +23,7 @@ use rdma_core_sys as sys;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum AsyncEvent {
+pub enum DeviceEvent {
     /// A queue pair failed without a completion. Its requests are flushed.
     QpFatal {
         /// Number of the queue pair.
@@ -90,7 +90,7 @@ pub enum AsyncEvent {
         event_type: u32,
     },
     /// The device failed or was removed. Nothing completes any more, and commands fail, but for those that destroy an
-    /// object. Read the events until [`AsyncEvents::has_ended`](crate::AsyncEvents::has_ended), then call
+    /// object. Read the events until [`DeviceEvents::has_ended`](crate::DeviceEvents::has_ended), then call
     /// [`Receiver::reclaim`](crate::Receiver::reclaim).
     DeviceFatal,
     /// Another event, with its number in `enum ibv_event_type`.
@@ -106,7 +106,7 @@ pub enum AsyncEvent {
 /// # let mut world = doorbell_doc::World::new();
 /// # let doorbell_doc::World { pd, receiver, srq, .. } = &mut world;
 /// # let srq = *srq;
-/// use doorbell::AsyncEvent;
+/// use doorbell::DeviceEvent;
 ///
 /// // Which of several receivers an event is about, each of them knows.
 /// let mut events = pd.context().events()?;
@@ -114,7 +114,7 @@ pub enum AsyncEvent {
 /// # world.send(b"one receive less");
 /// # let doorbell_doc::World { peer_receiver, receiver, .. } = &mut world;
 /// if let Some(event) = events.next_within(std::time::Duration::from_secs(5))? {
-///     assert!(matches!(event, AsyncEvent::SrqLimitReached { .. }));
+///     assert!(matches!(event, DeviceEvent::SrqLimitReached { .. }));
 ///     assert!(!peer_receiver.handle_event(&event)?);
 ///     assert!(receiver.handle_event(&event)?);
 /// }
@@ -135,7 +135,7 @@ impl fmt::Debug for ObjectName {
     }
 }
 
-impl AsyncEvent {
+impl DeviceEvent {
     /// The queue pair that it is about.
     pub(crate) fn qp_num(&self) -> Option<u32> {
         match *self {

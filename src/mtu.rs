@@ -1,4 +1,4 @@
-//! Path MTU.
+//! DataPath MTU.
 
 use rdma_core_sys as sys;
 
