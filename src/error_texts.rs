@@ -63,6 +63,7 @@ fn texts() -> Vec<(&'static str, String)> {
         PostFailure::NoQueue,
         PostFailure::NoRoomForHeader { capacity: 40 },
         PostFailure::Scattered,
+        Scattered,
         PostFailure::Verbs(errno),
         PostError { posted: 0, reason: PostFailure::NoBuffer, buffers: Vec::<Buffer>::new() },
         Failure { qp_num: 0x40, cause: Cause::Stray, first: None, vendor_err: 0, buffers: Vec::<Buffer>::new() },

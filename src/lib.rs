@@ -123,7 +123,7 @@ pub use mtu::Mtu;
 pub use not_sent::NotSent;
 pub use path::{DataPath, NotDirect, UnknownDataPath};
 pub use pd::ProtectionDomain;
-pub use post_failure::{GRH_SIZE, PostFailure};
+pub use post_failure::{GRH_SIZE, PostFailure, Scattered};
 pub use qp::*;
 pub use qp_state::{QpEnd, QpState};
 pub use receive_from::{ReceiveFrom, RqConfig};

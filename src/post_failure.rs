@@ -64,7 +64,7 @@ pub enum PostFailure {
         /// Bytes of the first buffer of the receive.
         capacity: u32,
     },
-    /// The message is in several buffers, so it has no single buffer to take or replace.
+    /// The message is in several buffers, so it has no single buffer to replace.
     #[error("the message is in several buffers: use into_buffers")]
     Scattered,
     /// `ibv_post_recv` or `ibv_post_srq_recv` failed with this `errno` (verbs path only).
@@ -73,3 +73,15 @@ pub enum PostFailure {
 }
 
 debug_is_display!(PostFailure);
+
+/// A message is in several buffers, so there is no single one to take: see
+/// [`Message::into_buffers`](crate::Message::into_buffers).
+///
+/// ```
+/// assert!(doorbell::Scattered.to_string().contains("into_buffers"));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{}", PostFailure::Scattered)]
+pub struct Scattered;
+
+debug_is_display!(Scattered);

@@ -17,7 +17,7 @@ use crate::clock::Timestamp;
 use crate::cq::Poller;
 use crate::memory::Buffer;
 use crate::message_source::MessageSource;
-use crate::post_failure::PostFailure;
+use crate::post_failure::{PostFailure, Scattered};
 use crate::refused::Refused;
 use crate::wc_flags::WcFlags;
 
@@ -184,15 +184,14 @@ impl Message<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`Refused`] with [`PostFailure::Scattered`] if the message was scattered. It has the buffers, as
-    /// [`into_buffers`](Self::into_buffers) returns them, and is in a `Box` so that the result stays as small as a
-    /// buffer.
+    /// [`Scattered`] if the message is in several buffers, which [`into_buffers`](Self::into_buffers) takes. The message
+    /// is then recycled.
     #[inline(always)]
-    pub fn take(self) -> Result<Buffer, Box<Refused<Vec<Buffer>, PostFailure>>> {
+    pub fn take(self) -> Result<Buffer, Scattered> {
         let Lent { queue, slot, context, len, .. } = self.lent;
         // SAFETY: [slot-owns], for the slot is held.
         if !unsafe { context.is_single() } {
-            return Err(self.receiver.take_scattered(queue, slot, context, len));
+            return Err(Scattered);
         }
         self.receiver.release(queue, slot);
         // SAFETY: [slot-owns], given back without it just now; the length was clamped to the buffer.
@@ -243,33 +242,11 @@ impl Message<'_> {
     /// Moves all buffers of the receive out of the queue. The length of each is that of its part of the message.
     pub fn into_buffers(self) -> Vec<Buffer> {
         let Lent { queue, slot, context, len, .. } = self.lent;
-        self.receiver.take_buffers(queue, slot, context, len)
-    }
-}
-
-impl Receiver {
-    /// Takes all buffers out of the slot of a message that is lent.
-    fn take_buffers(&mut self, queue: u32, slot: u32, context: SlotContext, len: usize) -> Vec<Buffer> {
         let mut buffers = Vec::new();
-        self.release(queue, slot);
+        self.receiver.release(queue, slot);
         // SAFETY: [slot-owns], given back just now.
         unsafe { context.into_buffers(len as u32, |buffer| buffers.push(buffer)) };
         buffers
-    }
-
-    /// Refuses to take the only buffer of a scattered message. The parts of [`Lent`] come one by one, so that a message
-    /// stays in registers where it has one buffer.
-    #[cold]
-    #[inline(never)]
-    fn take_scattered(
-        &mut self,
-        queue: u32,
-        slot: u32,
-        context: SlotContext,
-        len: usize,
-    ) -> Box<Refused<Vec<Buffer>, PostFailure>> {
-        let payload = self.take_buffers(queue, slot, context, len);
-        Box::new(Refused { payload, reason: PostFailure::Scattered })
     }
 }
 

@@ -1,5 +1,7 @@
 //! One request, whose doorbell rings at once.
 
+use std::mem::ManuallyDrop;
+
 use super::Sender;
 use super::payload::Payload;
 use super::posting::Posting;
@@ -35,6 +37,8 @@ impl Sender {
 
     /// Starts posting one request of any kind: its doorbell has rung when the method of the [`Request`] returns.
     ///
+    /// A completion returns the request, unless it is [unsignaled](Request::unsignaled).
+    ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
     /// # let (queue, remote) = (world.queue(), world.remote());
@@ -44,12 +48,35 @@ impl Sender {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// While the queue is full, wait for completions, and try again:
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let (queue, remote) = (world.queue(), world.remote());
+    /// # let sender = &mut world.sender;
+    /// use doorbell::{Completions, NotSent};
+    ///
+    /// for token in 0..1000 {
+    ///     loop {
+    ///         match sender.post(queue)?.token(token).write(b"a record", &remote) {
+    ///             Err(NotSent::Full) => sender.wait(None)?,
+    ///             posted => break posted?,
+    ///         };
+    ///         while let Some(done) = sender.next() {
+    ///             assert!(done?.token < token);
+    ///         }
+    ///     }
+    /// }
+    /// # doorbell_doc::finish(sender, queue);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`NotSent::NoQueue`] for a queue of another sender or a destroyed queue pair; [`NotSent::State`] if the queue
     /// pair is not connected, or has failed.
     #[inline(always)]
     pub fn post(&mut self, queue: impl Into<SqId>) -> Result<Request<'_>, NotSent> {
-        Ok(Request { posting: self.posting(queue.into(), true)? })
+        Ok(Request { posting: ManuallyDrop::new(self.posting(queue.into(), true)?) })
     }
 }
 
@@ -69,7 +96,8 @@ impl Sender {
 /// ```
 #[must_use = "a request is posted by one of its methods"]
 pub struct Request<'a> {
-    posting: Posting<'a>,
+    /// Never dropped, for it has nothing to ring: so no request is alive in the arms of a `match` of its outcome.
+    posting: ManuallyDrop<Posting<'a>>,
 }
 
 /// Declares methods that call those of [`Posting`] of the same name.

@@ -20,7 +20,7 @@ use crate::refused::Refused;
 
 impl Sender {
     /// Starts posting several requests to a queue. [`Posting::ring`], or dropping the posting, hands them to the device
-    /// with one doorbell.
+    /// with one doorbell. A completion returns each request.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -67,7 +67,7 @@ impl Sender {
 /// Posts requests to the send queue of one QP, from [`Sender::post_many`]. Dropping it rings the doorbell once.
 ///
 /// A request is posted, or refused with an error that returns its payload; a refused request does not change the queue.
-/// [`token`](Self::token), [`solicited`](Self::solicited), [`fence`](Self::fence) and [`signaled`](Self::signaled)
+/// [`token`](Self::token), [`solicited`](Self::solicited), [`fence`](Self::fence) and [`own_cqe`](Self::own_cqe)
 /// apply to the next request only, also if it is refused: set them again before another attempt.
 ///
 /// After `mem::forget` of a posting, the next posting of the queue rings the doorbell for its requests, too. If the
@@ -124,9 +124,10 @@ impl Posting<'_> {
         self
     }
 
-    /// Requests a CQE for the next request. It completes by itself, and not together with a later request.
+    /// Asks for a CQE of its own for the next request (`IBV_SEND_SIGNALED`). Without it the request completes together
+    /// with a later one, whose CQE says so: at the latest with the last of the posting.
     #[inline(always)]
-    pub fn signaled(&mut self) -> &mut Self {
+    pub fn own_cqe(&mut self) -> &mut Self {
         self.flags = self.flags | Flags::SIGNALED;
         self
     }

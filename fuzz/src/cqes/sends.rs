@@ -85,7 +85,7 @@ impl Subject {
         for token in 0..u64::from(count) {
             posting.token(token);
             if kind & 0x80 != 0 {
-                posting.signaled();
+                posting.own_cqe();
             }
             let buffer = || {
                 let mut buffer = self.pool.take()?;

@@ -375,7 +375,7 @@ fn frames_are_not_messages() {
     let runt = posting.token(7).send_frame(&[0; 18], false).unwrap_err();
     assert!(matches!(runt, NotSent::Runt { len: 18, min: 19 }), "{runt}");
     // The token was that of the refused request.
-    posting.signaled().send_frame(&[0; 60], false).unwrap();
+    posting.own_cqe().send_frame(&[0; 60], false).unwrap();
     drop(posting);
     world.device.settle();
     assert_eq!(sender.poll().next().unwrap().unwrap().token, 0);

@@ -243,7 +243,7 @@ impl<'a> Model<'a> {
             let token = self.next_token;
             posting.token(token);
             if self.rng.u32(..4) == 0 {
-                posting.signaled();
+                posting.own_cqe();
             }
             let Some((result, count, opaque)) = send_any!(self, posting, token) else { break };
             match result {

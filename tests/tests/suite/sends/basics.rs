@@ -118,7 +118,7 @@ fn what_is_said_in_front_of_a_request_holds_for_this_one() {
     let mut w = Sending::with(1, 64, &QpConfig::rc().max_inline(8), &CqConfig::new(4096));
     let queue = w.queue(0);
     let mut posting = w.sender.post_many(queue).unwrap();
-    posting.token(5).signaled().send(b"1").unwrap();
+    posting.token(5).own_cqe().send(b"1").unwrap();
     posting.send(b"2").unwrap();
     posting.token(6).fence().solicited().send(b"3").unwrap();
     drop(posting);
@@ -247,7 +247,7 @@ fn completions_have_the_time_of_their_cqe() {
             let queue = w.queue(qp);
             let mut posting = w.sender.post_many(queue).unwrap();
             (0..2).for_each(|_| posting.send(b"one").unwrap());
-            posting.signaled().send(b"two").unwrap();
+            posting.own_cqe().send(b"two").unwrap();
             posting.ring();
             let mut times = Vec::new();
             while times.len() < 3 {
