@@ -14,8 +14,10 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use doorbell::opaque::{OpaqueMemory, OpaquePool, OpaqueReceiver};
-use doorbell::{Completions, CqConfig, DataPath, QpConfig, QueuePair, RemoteAccess, Sender, SrqConfig};
+use doorbell::opaque::OpaqueMemory;
+use doorbell::{
+    BufferPool, Completions, CqConfig, DataPath, QpConfig, QueuePair, Receiver, RemoteAccess, Sender, SrqConfig,
+};
 
 /// An allocation of another device, by the descriptor of its dma-buf and the offset in it.
 type Export = fn(len: usize) -> io::Result<(OwnedFd, u64)>;
@@ -32,10 +34,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::args().nth(1).map_or(Ok(DataPath::Auto), |path| path.parse())?;
     let pd = doorbell::devices()?.first().ok_or("there is no RDMA device")?.open()?.alloc_pd()?;
     let cq = CqConfig::new(64).path(path);
-    let mut receiver = OpaqueReceiver::new(&pd, &cq)?;
+    let mut receiver = Receiver::opaque(&pd, &cq)?;
     let mut sender = Sender::new(&pd, &cq)?;
     let srq = receiver.create_srq(&SrqConfig::new(15))?;
-    let mut sink = QueuePair::builder(&QpConfig::rc()).receive_opaque(&mut receiver, srq).build()?;
+    let mut sink = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).build()?;
     let mut source = QueuePair::builder(&QpConfig::rc().max_send_wr(16)).send(&mut sender).build()?;
     sink.connect(&source.address()?)?;
     source.connect(&sink.address()?)?;
@@ -45,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (target, contents) = (File::from(to.0.try_clone()?), File::from(from.0.try_clone()?));
     let pool = |(fd, offset)| {
         let memory = OpaqueMemory::dma_buf(&pd, fd, offset, LEN, RemoteAccess::empty())?;
-        Ok::<_, Box<dyn Error>>(OpaquePool::new(memory, u32::MAX, MESSAGE as u32)?)
+        Ok::<_, Box<dyn Error>>(BufferPool::divide(memory, u32::MAX, MESSAGE as u32)?)
     };
     let (to, from) = (pool(to)?, pool(from)?);
     receiver.fill(srq, &to)?;

@@ -3,7 +3,7 @@
 use rdma_core_sys as sys;
 
 use crate::error::{Error, Result};
-use crate::opaque::OpaqueReceiver;
+use crate::memory::Memory;
 use crate::pd::ProtectionDomain;
 use crate::qp::{QpConfig, QueuePair, ReceiveSide, SendSide};
 use crate::receive_from::{ReceiveFrom, RqConfig};
@@ -15,10 +15,35 @@ use crate::trace::trace_event;
 #[must_use = "build or attach makes the queue pair"]
 pub struct QueuePairBuilder<'a> {
     config: QpConfig,
-    receive: Option<(&'a mut Receiver, ReceiveFrom)>,
-    /// It receives into opaque buffers.
-    is_opaque: bool,
+    receive: Option<(&'a mut (dyn Receives + Send), ReceiveFrom)>,
+    /// The processor reads the buffers of the receives.
+    has_bytes: bool,
     send: Option<&'a mut Sender>,
+}
+
+/// A receiver, whatever memory it receives into.
+trait Receives {
+    fn pd(&self) -> &ProtectionDomain;
+    fn receive_side(&mut self, from: ReceiveFrom) -> Result<ReceiveSide>;
+
+    /// # Safety
+    /// As for [`Receiver::enter`].
+    unsafe fn enter(&mut self, qp: &mut QueuePair, from: ReceiveFrom) -> Result<()>;
+}
+
+impl<M: Memory> Receives for Receiver<M> {
+    fn pd(&self) -> &ProtectionDomain {
+        self.pd()
+    }
+
+    fn receive_side(&mut self, from: ReceiveFrom) -> Result<ReceiveSide> {
+        self.receive_side(from)
+    }
+
+    unsafe fn enter(&mut self, qp: &mut QueuePair, from: ReceiveFrom) -> Result<()> {
+        // SAFETY: the caller's queue pair is as this one wants it.
+        unsafe { self.enter(qp, from) }
+    }
 }
 
 impl QueuePair {
@@ -47,24 +72,16 @@ impl QueuePair {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn builder<'a>(config: &QpConfig) -> QueuePairBuilder<'a> {
-        QueuePairBuilder { config: config.clone(), receive: None, is_opaque: false, send: None }
+        QueuePairBuilder { config: config.clone(), receive: None, has_bytes: true, send: None }
     }
 }
 
 impl<'a> QueuePairBuilder<'a> {
-    /// Makes the queue pair receive through `receiver`, from its SRQ or into a queue of its own.
-    pub fn receive(mut self, receiver: &'a mut Receiver, from: impl Into<ReceiveFrom>) -> Self {
+    /// Makes the queue pair receive through `receiver`, from its SRQ or into a queue of its own. If the receiver is one
+    /// of [opaque memory](crate::opaque), the device puts no payload into the CQEs of the queue pair.
+    pub fn receive<M: Memory>(mut self, receiver: &'a mut Receiver<M>, from: impl Into<ReceiveFrom>) -> Self {
         self.receive = Some((receiver, from.into()));
-        self.is_opaque = false;
-        self
-    }
-
-    /// Makes the queue pair receive into [opaque buffers](crate::opaque) through `receiver`. The device then puts no
-    /// payload into CQEs on either path. [`attach`](Self::attach) refuses it, because nothing tells how the program
-    /// created its queue pair.
-    pub fn receive_opaque(mut self, receiver: &'a mut OpaqueReceiver, from: impl Into<ReceiveFrom>) -> Self {
-        self.receive = Some((&mut receiver.0, from.into()));
-        self.is_opaque = true;
+        self.has_bytes = M::HAS_BYTES;
         self
     }
 
@@ -139,7 +156,7 @@ impl<'a> QueuePairBuilder<'a> {
     /// # Errors
     /// [`Error::Unsupported`] for transports that [`QpConfig`] does not have, such as raw packets, for another CQ or
     /// SRQ, for a queue pair that sends on the CQ that it receives on (`doorbell.h` of the drop-in, see
-    /// `docs/drop-in.md`, takes such a queue pair), and for an [`OpaqueReceiver`]; the errors of
+    /// `docs/drop-in.md`, takes such a queue pair), and for a receiver of [opaque memory](crate::opaque); the errors of
     /// [`build`](Self::build).
     ///
     /// # Safety
@@ -151,10 +168,10 @@ impl<'a> QueuePairBuilder<'a> {
     ///   `MLX5DV_QP_CREATE_ALLOW_SCATTER_TO_CQE`, or with scatter to CQE disabled
     ///   (`MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`). Its WQEs have no signature.
     pub unsafe fn attach(mut self, qp: *mut sys::ibv_qp) -> Result<QueuePair> {
-        if self.is_opaque {
+        if !self.has_bytes {
             return Err(Error::Unsupported {
                 operation: "QueuePairBuilder::attach",
-                when: "with receive_opaque, because the device may put payload into the CQEs of the queue pair: build it here",
+                when: "with a receiver of opaque memory, because the device may put payload into the CQEs of the queue pair: build it here",
             });
         }
         let (pd, receive, send) = self.sides()?;
@@ -189,7 +206,7 @@ impl<'a> QueuePairBuilder<'a> {
         let receive = match &mut self.receive {
             Some((receiver, from)) => {
                 let mut side = receiver.receive_side(*from)?;
-                if self.is_opaque {
+                if !self.has_bytes {
                     // On the verbs path, too, libmlx5 is to keep payload out of CQEs, which it would copy.
                     side.mlx5dv = side.mlx5dv.or(pd.context().mlx5dv());
                 }

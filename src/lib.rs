@@ -117,7 +117,9 @@ pub use error::{Error, Result};
 pub use events::DeviceEvents;
 pub use gid::{Gid, GidKind};
 pub use ids::{QueueId, RqId, SqId, SrqId};
-pub use memory::{Buffer, BufferPool, HugePages, MemoryRegion, PoolConfig, RemoteAccess, RemoteRegion, StableMemory};
+pub use memory::{
+    Buffer, BufferPool, Host, HugePages, Memory, MemoryRegion, PoolConfig, RemoteAccess, RemoteRegion, StableMemory,
+};
 pub use message_source::{DatagramSource, MessageSource};
 pub use mtu::Mtu;
 pub use not_sent::NotSent;

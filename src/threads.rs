@@ -2,7 +2,7 @@
 
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
-use crate::opaque::{OpaqueBuffer, OpaqueMemory, OpaquePool, OpaqueReceiver};
+use crate::opaque::{Opaque, OpaqueMemory};
 use crate::tags::{self, TagMatchingSrq};
 use crate::*;
 
@@ -16,14 +16,14 @@ assert_impl_all!(BufferPool: Send, Sync);
 assert_impl_all!(Buffer: Send, Sync);
 assert_impl_all!(SharedPoster: Send, Sync);
 assert_impl_all!(OpaqueMemory: Send, Sync);
-assert_impl_all!(OpaquePool: Send, Sync);
-assert_impl_all!(OpaqueBuffer: Send, Sync);
+assert_impl_all!(BufferPool<Opaque>: Send, Sync);
+assert_impl_all!(Buffer<Opaque>: Send, Sync);
 assert_impl_all!(MemoryRegion: Send);
 assert_impl_all!(DeviceEvents: Send);
 
 // Values with one owner at a time.
 assert_impl_all!(Receiver: Send);
-assert_impl_all!(OpaqueReceiver: Send);
+assert_impl_all!(Receiver<Opaque>: Send);
 assert_impl_all!(QueuePair: Send);
 assert_impl_all!(TagMatchingSrq: Send);
 assert_impl_all!(Sender: Send);

@@ -1,5 +1,6 @@
 //! A buffer of a pool.
 
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -12,6 +13,7 @@ use mlx5_wire::data::DataSegment;
 
 use super::backing::Backing;
 use super::inner::Pool;
+use super::kind::{Host, Memory};
 use super::slots::ALIGNMENT;
 
 /// An owned buffer of a pool. No device writes it. Dropping it returns it to the pool.
@@ -33,19 +35,20 @@ use super::slots::ALIGNMENT;
 /// std::thread::spawn(move || assert_eq!(*buffer, *b"hello")).join().expect("no panic");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Buffer {
+pub struct Buffer<M: Memory = Host> {
     /// A reference to the pool, from [`Arc::into_raw`].
     pool: NonNull<Pool>,
     start: NonNull<u8>,
     len: usize,
+    kind: PhantomData<M>,
 }
 
 // SAFETY: the memory is the buffer's alone, and `pool` is an `Arc<Pool>`, which is `Send`.
-unsafe impl Send for Buffer {}
+unsafe impl<M: Memory> Send for Buffer<M> {}
 // SAFETY: a shared reference only reads the memory, and `Arc<Pool>` is `Sync`.
-unsafe impl Sync for Buffer {}
+unsafe impl<M: Memory> Sync for Buffer<M> {}
 
-impl Buffer {
+impl<M: Memory> Buffer<M> {
     /// # Safety
     /// A buffer of `pool` starts at `start`; from now on it is the value's alone, and at most that buffer's
     /// size is `len`.
@@ -54,7 +57,7 @@ impl Buffer {
         debug_assert!(pool.has(start) && len <= pool.buffer_size);
         // SAFETY: an `Arc` is not null.
         let pool = unsafe { NonNull::new_unchecked(Arc::into_raw(pool).cast_mut()) };
-        Self { pool, start, len: len as usize }
+        Self { pool, start, len: len as usize, kind: PhantomData }
     }
 
     /// As [`new`](Self::new), from a pointer to the pool whose reference was forgotten.
@@ -63,7 +66,7 @@ impl Buffer {
     /// As for [`new`](Self::new); the reference is the value's from now on.
     #[inline(always)]
     pub(crate) const unsafe fn from_raw_parts(pool: NonNull<Pool>, start: NonNull<u8>, len: u32) -> Self {
-        Self { pool, start, len: len as usize }
+        Self { pool, start, len: len as usize, kind: PhantomData }
     }
 
     /// Returns the number of bytes in use.
@@ -77,6 +80,79 @@ impl Buffer {
         self.pool().buffer_size as usize
     }
 
+    /// Sets the number of bytes in use. Bytes that become used keep their old content.
+    ///
+    /// # Panics
+    /// If `len` is greater than the capacity.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "length {len} of a buffer of {} bytes", self.capacity());
+        self.len = len;
+    }
+
+    #[inline(always)]
+    pub(crate) const fn pool(&self) -> &Pool {
+        // SAFETY: the buffer has a reference to it.
+        unsafe { self.pool.as_ref() }
+    }
+
+    /// The pool, for [`from_raw_parts`](Self::from_raw_parts).
+    #[inline(always)]
+    pub(crate) const fn raw_pool(&self) -> NonNull<Pool> {
+        self.pool
+    }
+
+    /// The first byte.
+    #[inline(always)]
+    pub(crate) const fn addr(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Returns `true` if the memory up to the next cache line is this buffer's. The last buffer of a pool in memory of
+    /// the program may end where that memory does.
+    pub(crate) fn is_padded(&self) -> bool {
+        matches!(self.backing(), Backing::Pages(_))
+    }
+
+    /// Returns `true` if the memory is [opaque](super::Opaque), whatever the type says.
+    pub(crate) fn is_opaque(&self) -> bool {
+        matches!(self.backing(), Backing::Opaque(..))
+    }
+
+    pub(super) fn backing(&self) -> &Backing {
+        &self.pool().backing
+    }
+
+    /// Returns the data segment of a receive into the buffer.
+    #[inline(always)]
+    pub(crate) fn receive_segment(&self) -> DataSegment {
+        let addr = self.addr().as_ptr().expose_provenance() as u64;
+        DataSegment { addr: Be64::new(addr), ..*self.pool().segment() }
+    }
+
+    /// Returns the entry of a receive into the buffer.
+    #[inline(always)]
+    pub(crate) fn receive_sge(&self) -> Sge {
+        let addr = self.addr().as_ptr().expose_provenance() as u64;
+        Sge { addr, length: self.pool().buffer_size(), lkey: self.pool().lkey() }
+    }
+
+    /// Drops the buffer, which does not go back to its pool.
+    pub(crate) fn abandon(self) {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: the reference of the buffer, which is not dropped.
+        drop(unsafe { Arc::from_raw(this.pool.as_ptr()) });
+    }
+
+    /// Returns the buffer as one in another kind of memory. `[kind]`: queues and lists keep every buffer as one of the
+    /// host, and do not look into it; what the program gets is of the kind that it gave.
+    #[inline(always)]
+    pub(crate) fn cast<N: Memory>(self) -> Buffer<N> {
+        let this = ManuallyDrop::new(self);
+        Buffer { pool: this.pool, start: this.start, len: this.len, kind: PhantomData }
+    }
+}
+
+impl Buffer {
     /// Returns the headroom: bytes before the buffer that the device does not write, see
     /// [`PoolConfig::headroom`](crate::PoolConfig::headroom).
     pub fn headroom(&self) -> &[u8] {
@@ -124,15 +200,6 @@ impl Buffer {
         unsafe { self.addr().sub(bytes) }
     }
 
-    /// Sets the number of bytes in use. Bytes that become used keep their old content.
-    ///
-    /// # Panics
-    /// If `len` is greater than the capacity.
-    pub fn set_len(&mut self, len: usize) {
-        assert!(len <= self.capacity(), "length {len} of a buffer of {} bytes", self.capacity());
-        self.len = len;
-    }
-
     /// Appends `bytes` to the bytes in use.
     ///
     /// ```
@@ -166,24 +233,6 @@ impl Buffer {
         self.len = 0;
     }
 
-    #[inline(always)]
-    pub(crate) const fn pool(&self) -> &Pool {
-        // SAFETY: the buffer has a reference to it.
-        unsafe { self.pool.as_ref() }
-    }
-
-    /// The pool, for [`from_raw_parts`](Self::from_raw_parts).
-    #[inline(always)]
-    pub(crate) const fn raw_pool(&self) -> NonNull<Pool> {
-        self.pool
-    }
-
-    /// The first byte.
-    #[inline(always)]
-    pub(crate) const fn addr(&self) -> NonNull<u8> {
-        self.start
-    }
-
     /// The first bytes of the memory that is this buffer's alone: of a buffer with so much room, or a
     /// [padded](Self::is_padded) one.
     pub(crate) fn head<const N: usize>(&self) -> [u8; N] {
@@ -191,42 +240,6 @@ impl Buffer {
         assert!(N <= self.capacity() || self.is_padded());
         // SAFETY: inside the stride of the buffer, initialised since the pool was made, and ours alone.
         unsafe { self.addr().cast().read() }
-    }
-
-    /// Returns `true` if the memory up to the next cache line is this buffer's. The last buffer of a pool in memory of
-    /// the program may end where that memory does.
-    pub(crate) fn is_padded(&self) -> bool {
-        matches!(self.backing(), Backing::Pages(_))
-    }
-
-    /// Returns `true` if the buffer is inside an [`OpaqueBuffer`](super::OpaqueBuffer), or was and is on its way back.
-    pub(crate) fn is_opaque(&self) -> bool {
-        matches!(self.backing(), Backing::Opaque(..))
-    }
-
-    pub(super) fn backing(&self) -> &Backing {
-        &self.pool().backing
-    }
-
-    /// Returns the data segment of a receive into the buffer.
-    #[inline(always)]
-    pub(crate) fn receive_segment(&self) -> DataSegment {
-        let addr = self.addr().as_ptr().expose_provenance() as u64;
-        DataSegment { addr: Be64::new(addr), ..*self.pool().segment() }
-    }
-
-    /// Returns the entry of a receive into the buffer.
-    #[inline(always)]
-    pub(crate) fn receive_sge(&self) -> Sge {
-        let addr = self.addr().as_ptr().expose_provenance() as u64;
-        Sge { addr, length: self.pool().buffer_size(), lkey: self.pool().lkey() }
-    }
-
-    /// Drops the buffer, which does not go back to its pool.
-    pub(crate) fn abandon(self) {
-        let this = ManuallyDrop::new(self);
-        // SAFETY: the reference of the buffer, which is not dropped.
-        drop(unsafe { Arc::from_raw(this.pool.as_ptr()) });
     }
 }
 
@@ -273,7 +286,7 @@ impl io::Write for Buffer {
     }
 }
 
-impl Drop for Buffer {
+impl<M: Memory> Drop for Buffer<M> {
     /// Inlined, so that it takes the buffer apart and does not take its address: a buffer that the program moves out of
     /// a message stays in registers, also where the move may panic and drop the buffer.
     #[inline(always)]
@@ -288,7 +301,7 @@ fn give_back(pool: Arc<Pool>, start: NonNull<u8>) {
     pool.put(start);
 }
 
-impl fmt::Debug for Buffer {
+impl<M: Memory> fmt::Debug for Buffer<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buffer").field("len", &self.len).field("capacity", &self.capacity()).finish_non_exhaustive()
     }

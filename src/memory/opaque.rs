@@ -18,7 +18,8 @@ use crate::trace::trace_event;
 /// Registered memory that the processor does not read or write: memory of a GPU, or of the adapter itself. There is no
 /// way to its bytes, and no value of it is a slice.
 ///
-/// Peers access it as its [`RemoteAccess`] says. [`OpaquePool::new`](super::OpaquePool::new) divides it into buffers.
+/// Peers access it as its [`RemoteAccess`] says. [`BufferPool::divide`](super::BufferPool::divide) divides it into
+/// buffers.
 ///
 /// ```
 /// # let _device = doorbell_doc::device();
@@ -147,17 +148,17 @@ impl OpaqueMemory {
     }
 
     /// Allocates and registers `len` bytes of the adapter's own memory (`ibv_alloc_dm(3)`). A send from it needs no
-    /// read of the host's memory over PCIe. [`OpaqueBuffer::store`](super::OpaqueBuffer::store) fills its buffers.
+    /// read of the host's memory over PCIe. [`Buffer::store`](super::Buffer::store) fills its buffers.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
     /// # let (pd, queue) = (world.pd.clone(), world.queue());
     /// # let sender = &mut world.sender;
-    /// use doorbell::RemoteAccess;
-    /// use doorbell::opaque::{OpaqueMemory, OpaquePool};
+    /// use doorbell::opaque::OpaqueMemory;
+    /// use doorbell::{BufferPool, RemoteAccess};
     ///
     /// let memory = OpaqueMemory::on_adapter(&pd, 4096, RemoteAccess::empty())?;
-    /// let pool = OpaquePool::new(memory, u32::MAX, 256)?;
+    /// let pool = BufferPool::divide(memory, u32::MAX, 256)?;
     /// let mut order = pool.take().expect("a new pool is full");
     /// order.store(b"buy 100")?;
     /// sender.send(queue, order)?;

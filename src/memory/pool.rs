@@ -1,6 +1,7 @@
 //! A registered pool: one memory region, cut into buffers of equal size.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use super::backing::{Backing, StableMemory};
 use super::buffer::Buffer;
 use super::config::PoolConfig;
 use super::inner::{Bound, Free, Pool};
+use super::kind::{Host, Memory};
 use super::mapping::{HugePages, Mapping};
 use super::slots::Slots;
 use crate::error::{Error, Result};
@@ -40,8 +42,13 @@ use crate::trace::trace_event;
 /// assert_eq!(pool.available(), 1024);
 /// # Ok::<(), doorbell::Error>(())
 /// ```
-#[derive(Clone)]
-pub struct BufferPool(pub(crate) Arc<Pool>);
+pub struct BufferPool<M: Memory = Host>(pub(crate) Arc<Pool>, PhantomData<M>);
+
+impl<M: Memory> Clone for BufferPool<M> {
+    fn clone(&self) -> Self {
+        self.cast()
+    }
+}
 
 /// A pool without what keeps its memory.
 pub(super) struct Registered {
@@ -53,7 +60,7 @@ pub(super) struct Registered {
 }
 
 impl Registered {
-    pub(super) fn into_pool(self, backing: Backing) -> BufferPool {
+    pub(super) fn into_pool<M: Memory>(self, backing: Backing) -> BufferPool<M> {
         let Self { mr, slots, pd, is_readable } = self;
         let free = ArrayQueue::new(slots.count as usize);
         for index in 0..slots.count as usize {
@@ -61,7 +68,7 @@ impl Registered {
         }
         // SAFETY: a region that was just made.
         let (lkey, rkey) = unsafe { ((*mr).lkey, (*mr).rkey) };
-        BufferPool(Arc::new(Pool {
+        let pool = Arc::new(Pool {
             bound: Bound::of_buffer(slots.buffer_size),
             buffer_size: slots.buffer_size,
             segment: DataSegment::new(0, slots.buffer_size, lkey),
@@ -75,7 +82,8 @@ impl Registered {
             stride: slots.stride,
             count: slots.count,
             free,
-        }))
+        });
+        BufferPool(pool, PhantomData)
     }
 }
 
@@ -136,11 +144,11 @@ impl BufferPool {
     /// [`Refused`], which returns the memory: [`Error::OutOfRange`] if not one buffer fits (with up to 63 bytes before
     /// it, for alignment), [`Error::Unsupported`] if `config` asks for [`pages`](PoolConfig::pages); the errors of
     /// [`new`](Self::new).
-    pub fn from_memory<M: StableMemory>(
+    pub fn from_memory<S: StableMemory>(
         pd: &ProtectionDomain,
-        memory: M,
+        memory: S,
         config: &PoolConfig,
-    ) -> Result<Self, Refused<M, Error>> {
+    ) -> Result<Self, Refused<S, Error>> {
         if config.pages != HugePages::No {
             let reason = Error::Unsupported {
                 operation: "PoolConfig::pages",
@@ -197,9 +205,11 @@ impl BufferPool {
         let is_readable = access & sys::IBV_ACCESS_REMOTE_READ != 0;
         Ok(Registered { mr, slots, pd: pd.clone(), is_readable })
     }
+}
 
+impl<M: Memory> BufferPool<M> {
     /// Takes a free buffer with length 0, or returns `None` if all buffers are in use.
-    pub fn take(&self) -> Option<Buffer> {
+    pub fn take(&self) -> Option<Buffer<M>> {
         let Free(start) = self.0.free.pop()?;
         // SAFETY: a buffer of this pool, which had no owner.
         Some(unsafe { Buffer::new(Arc::clone(&self.0), start, 0) })
@@ -225,13 +235,18 @@ impl BufferPool {
         self.0.free.len()
     }
 
+    /// Returns the pool as one in another kind of memory, see [`Buffer::cast`].
+    pub(crate) fn cast<N: Memory>(&self) -> BufferPool<N> {
+        BufferPool(Arc::clone(&self.0), PhantomData)
+    }
+
     /// Returns the protection domain of the pool.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.0.pd
     }
 }
 
-impl fmt::Debug for BufferPool {
+impl<M: Memory> fmt::Debug for BufferPool<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BufferPool")
             .field("count", &self.count())

@@ -13,6 +13,7 @@ use super::message::Message;
 use super::slot_context::SlotContext;
 use super::{Only, QpTable, QueueEntry, Receiver, RecvQueue};
 use crate::cq::Poller;
+use crate::memory::{Buffer, Host, Memory};
 use crate::status::WcStatus;
 
 /// Completions that one batch takes at most, unless asked otherwise.
@@ -21,7 +22,10 @@ const BUDGET: u32 = 64;
 /// Polls in a row that find nothing, after which no receive waits for an older one.
 const IDLE_POLLS: u32 = 4096;
 
-impl Receiver {
+/// A message, with its CQE on the direct path, or a failed receive.
+type Next<M> = Result<(Lent, Option<Cqe<'static>>), Failure<Buffer<M>>>;
+
+impl<M: Memory> Receiver<M> {
     /// Returns the next message or the next failed receive, or `None` if nothing has arrived. A message that is not
     /// taken is recycled.
     ///
@@ -41,7 +45,7 @@ impl Receiver {
     /// ```
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the receiver")]
     #[inline(always)]
-    pub fn next(&mut self) -> Option<Result<Message<'_>, Failure>> {
+    pub fn next(&mut self) -> Option<Result<Message<'_, M>, Failure<Buffer<M>>>> {
         let Self { cq, queues, only, qps, unrung, upkeep_after, idle_left, .. } = self;
         if let Poller::Direct(direct) = &mut cq.poller {
             let unpublished = direct.cq.unpublished();
@@ -75,7 +79,7 @@ impl Receiver {
 
     /// Does the work that is due, and takes the next completion, whatever it is.
     #[inline(never)]
-    fn next_after_upkeep(&mut self) -> Option<Result<(Lent, Option<Cqe<'static>>), Failure>> {
+    fn next_after_upkeep(&mut self) -> Option<Next<M>> {
         self.end_batch();
         if self.has_more_to_do && self.begin_batch(1) == 0 {
             return None;
@@ -100,7 +104,7 @@ impl Receiver {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn poll(&mut self) -> Batch<'_> {
+    pub fn poll(&mut self) -> Batch<'_, M> {
         self.poll_up_to(BUDGET)
     }
 
@@ -123,7 +127,7 @@ impl Receiver {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn poll_up_to(&mut self, mut budget: u32) -> Batch<'_> {
+    pub fn poll_up_to(&mut self, mut budget: u32) -> Batch<'_, M> {
         if self.has_more_to_do {
             budget = self.begin_batch(budget);
         }
@@ -155,30 +159,30 @@ impl Receiver {
 /// assert_eq!(kept.as_deref(), Some(&b"hello"[..]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Batch<'a> {
-    receiver: &'a mut Receiver,
+pub struct Batch<'a, M: Memory = Host> {
+    receiver: &'a mut Receiver<M>,
     /// Completions that it may still take.
     left: u32,
 }
 
-impl Batch<'_> {
+impl<M: Memory> Batch<'_, M> {
     /// Returns the next message or the next failed receive, or `None` if no completion is left or the budget is used.
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the batch")]
     #[inline(always)]
-    pub fn next(&mut self) -> Option<Result<Message<'_>, Failure>> {
+    pub fn next(&mut self) -> Option<Result<Message<'_, M>, Failure<Buffer<M>>>> {
         self.left = self.left.checked_sub(1)?;
         self.receiver.lend_next()
     }
 }
 
-impl Drop for Batch<'_> {
+impl<M: Memory> Drop for Batch<'_, M> {
     #[inline(always)]
     fn drop(&mut self) {
         self.receiver.end_batch();
     }
 }
 
-impl Receiver {
+impl<M: Memory> Receiver<M> {
     /// Publishes the consumer index, then posts what was given back and rings for everything that was posted meanwhile,
     /// in this order: the receives that the doorbells hand over need the room on the CQ. A forgotten batch leaves all
     /// of it to the next call, and [`next`](Self::next) to a later one.
@@ -277,8 +281,8 @@ impl Receiver {
 
     /// Takes the next completion, and lends its message.
     #[inline(always)]
-    fn lend_next(&mut self) -> Option<Result<Message<'_>, Failure>> {
-        let Receiver { cq, queues, only, qps, unrung, .. } = self;
+    fn lend_next(&mut self) -> Option<Result<Message<'_, M>, Failure<Buffer<M>>>> {
+        let Self { cq, queues, only, qps, unrung, .. } = self;
         if let Poller::Direct(direct) = &mut cq.poller {
             // SAFETY: the message that shows the CQE borrows the receiver, which publishes the consumer index when the
             // batch ends.
@@ -321,7 +325,7 @@ impl Receiver {
 
     /// Takes the next completion, whatever it is. Those of queue pairs that were dropped are passed over.
     #[inline(never)]
-    fn next_other(&mut self) -> Option<Result<(Lent, Option<Cqe<'static>>), Failure>> {
+    fn next_other(&mut self) -> Option<Next<M>> {
         loop {
             let Poller::Direct(direct) = &mut self.cq.poller else {
                 return self.next_verbs().map(|next| next.map(|lent| (lent, None)));
@@ -337,7 +341,7 @@ impl Receiver {
 
     /// Completes the receive that a CQE names. `None` when its queue is closed.
     #[inline(always)]
-    fn complete(&mut self, index: u32, cqe: Cqe<'_>) -> Option<Result<Lent, Failure>> {
+    fn complete(&mut self, index: u32, cqe: Cqe<'_>) -> Option<Result<Lent, Failure<Buffer<M>>>> {
         let entry = self.queues.get_mut(index as usize)?;
         if entry.queue.is_closed() {
             return None;
@@ -358,7 +362,7 @@ impl Receiver {
     }
 
     /// Takes the next completion through verbs.
-    fn next_verbs(&mut self) -> Option<Result<Lent, Failure>> {
+    fn next_verbs(&mut self) -> Option<Result<Lent, Failure<Buffer<M>>>> {
         let Poller::Verbs(cq) = &mut self.cq.poller else { return None };
         let wc = cq.next()?;
         let sys::ibv_wc { wr_id, status, opcode, byte_len, qp_num, .. } = wc.wc;
@@ -387,7 +391,7 @@ impl Receiver {
 
     /// Takes note that the receive in a slot, which is held, failed; its buffer stays in the queue or goes to the
     /// failure.
-    fn fail(&mut self, index: u32, slot: u32, mut failure: Failure) -> Failure {
+    fn fail(&mut self, index: u32, slot: u32, mut failure: Failure<Buffer<M>>) -> Failure<Buffer<M>> {
         let queue = &mut self.queues[index as usize].queue;
         // SAFETY: the slot is held.
         let context = unsafe { queue.context(slot) };
@@ -405,7 +409,7 @@ impl Receiver {
             // SAFETY: the slot is held.
             unsafe { queue.release(slot) };
             // SAFETY: [slot-owns], given back just now.
-            unsafe { context.into_buffers(0, |buffer| failure.buffers.push(buffer)) };
+            unsafe { context.into_buffers(0, |buffer| failure.buffers.push(buffer.cast())) };
         }
         failure
     }
@@ -438,7 +442,7 @@ impl QueueEntry {
     /// Lends the message of `len` bytes in a slot, which is held: its buffer is posted again, unless it is taken
     /// before.
     #[inline(always)]
-    fn lend(&mut self, index: u32, slot: u32, qp_num: u32, len: u32) -> Result<Lent, Failure> {
+    fn lend<B>(&mut self, index: u32, slot: u32, qp_num: u32, len: u32) -> Result<Lent, Failure<B>> {
         // SAFETY: the slot is held.
         let context = unsafe { self.queue.context(slot) };
         // SAFETY: as above.

@@ -29,7 +29,7 @@ impl CompletionInfo<'_> {
     }
 
     /// Describes a receive that failed, without its buffers.
-    pub(super) fn failure(&self) -> Failure {
+    pub(super) fn failure<B>(&self) -> Failure<B> {
         let (cause, vendor_err) = match self {
             Self::Cqe(cqe) => {
                 let cause = if cqe.is_odp_page_fault() {

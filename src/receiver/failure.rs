@@ -55,15 +55,7 @@ pub struct Failure<B = Buffer> {
 
 debug_is_display!(<B> Failure<B>);
 
-impl Failure {
-    /// Returns the failure with other buffers.
-    pub(crate) fn map<B>(self, buffer: impl FnMut(Buffer) -> B) -> Failure<B> {
-        let Self { qp_num, cause, first, vendor_err, buffers } = self;
-        Failure { qp_num, cause, first, vendor_err, buffers: buffers.into_iter().map(buffer).collect() }
-    }
-}
-
-impl Failure {
+impl<B> Failure<B> {
     /// Makes a failure without buffers, for which the device has no code of its own.
     pub(super) const fn of(qp_num: u32, cause: Cause) -> Self {
         Self { qp_num, cause, first: None, vendor_err: 0, buffers: Vec::new() }

@@ -18,7 +18,7 @@ use super::verify::WrongCqe;
 use crate::cq::Poller;
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, SrqId};
-use crate::memory::BufferPool;
+use crate::memory::{Buffer, BufferPool, Memory};
 use crate::post_failure::PostFailure;
 use crate::qp::Qp;
 use crate::qp_state::QpState;
@@ -90,7 +90,7 @@ impl Kept {
     }
 }
 
-impl Receiver {
+impl<M: Memory> Receiver<M> {
     /// Fills a queue with buffers of `pool` and keeps it filled, and returns how many receives the queue has now: a
     /// batch that starts with fewer than half of its [capacity](Self::capacity) outstanding first posts as many buffers
     /// as the pool has and the queue takes. A second call replaces the pool. [`arm`](crate::Completions::arm) posts
@@ -101,8 +101,8 @@ impl Receiver {
     ///
     /// A buffer that another thread drops returns to the pool without a wake-up. While a queue is less than half
     /// full and the pool is empty, [`wait`](crate::Completions::wait) therefore checks the pool every 5 ms. A program
-    /// that sleeps on [`channel`](crate::Completions::channel) or in a task uses a [`shared_poster`](Self::shared_poster), which wakes
-    /// it.
+    /// that sleeps on [`channel`](crate::Completions::channel) or in a task uses a
+    /// [`shared_poster`](Self::shared_poster), which wakes it.
     ///
     /// ```
     /// # let mut world = doorbell_doc::World::new();
@@ -122,7 +122,7 @@ impl Receiver {
     /// # Errors
     /// [`Error::Gone`] if the queue does not exist; [`Error::NoRoomForHeader`] if the buffers are too small for the
     /// datagrams of the queue; [`Error::Foreign`] if the pool belongs to another protection domain.
-    pub fn keep_filled(&mut self, queue: impl Into<QueueId>, pool: &BufferPool) -> Result<u32> {
+    pub fn keep_filled(&mut self, queue: impl Into<QueueId>, pool: &BufferPool<M>) -> Result<u32> {
         let queue = queue.into();
         self.find(queue).ok_or(Error::Gone { what: "queue" })?;
         match self.check_pool(queue, pool) {
@@ -134,7 +134,7 @@ impl Receiver {
                 return Err(Error::Foreign { what: "the pool", domain: "protection domain" });
             }
         }
-        self.kept(queue).refill = Some(pool.clone());
+        self.kept(queue).refill = Some(pool.cast());
         self.refill();
         Ok(self.outstanding(queue))
     }
@@ -159,7 +159,7 @@ impl Receiver {
     ///
     /// # Errors
     /// [`Error::Gone`] if the queue does not exist; [`Error::Verbs`] if the process has no descriptors left.
-    pub fn shared_poster(&mut self, queue: impl Into<QueueId>) -> Result<SharedPoster> {
+    pub fn shared_poster(&mut self, queue: impl Into<QueueId>) -> Result<SharedPoster<M>> {
         let queue = queue.into();
         self.find(queue).ok_or(Error::Gone { what: "queue" })?;
         // One more than can be posted: `fill` keeps a spare.
@@ -253,13 +253,13 @@ impl Receiver {
                 if room > 0 && !returned.buffers.is_empty() {
                     // Buffers of this domain, and no more than there is room for: what a failing QP refuses goes back
                     // to its pool.
-                    let _ = self.post(queue, iter::from_fn(|| returned.buffers.take()).take(room));
+                    let _ = self.post(queue, iter::from_fn(|| returned.buffers.take().map(Buffer::cast)).take(room));
                 }
             }
             if let Some(pool) = &kept.refill {
                 let wanted = (all || self.is_low(queue)) && self.free_slots(queue) > 0 && self.is_alive(queue);
                 // A pool that the queue can take; what a failing QP refuses goes back to it.
-                if wanted && self.fill(queue, pool).is_ok_and(|posted| posted > 0) {
+                if wanted && self.fill(queue, &pool.cast()).is_ok_and(|posted| posted > 0) {
                     counted.refills += 1;
                 }
             }

@@ -15,7 +15,7 @@ use super::post::check;
 use super::slot_context::SlotContext;
 use crate::clock::Timestamp;
 use crate::cq::Poller;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, Host, Memory};
 use crate::message_source::MessageSource;
 use crate::post_failure::{PostFailure, Scattered};
 use crate::refused::Refused;
@@ -40,14 +40,14 @@ use crate::wc_flags::WcFlags;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Message<'a> {
+pub struct Message<'a, M: Memory = Host> {
     pub(super) lent: Lent,
     /// Its CQE, on the direct path.
     pub(super) cqe: Option<Cqe<'a>>,
-    pub(super) receiver: &'a mut Receiver,
+    pub(super) receiver: &'a mut Receiver<M>,
 }
 
-impl Message<'_> {
+impl<M: Memory> Message<'_, M> {
     /// Returns the number of bytes received in all buffers.
     #[expect(clippy::len_without_is_empty, reason = "is_empty comes from the slice")]
     #[inline]
@@ -116,6 +116,96 @@ impl Message<'_> {
         self.info().timestamp(self.receiver.cq.object.timestamp_clock())
     }
 
+    /// Returns `true` if the receive had several buffers.
+    pub fn is_scattered(&self) -> bool {
+        // SAFETY: [slot-owns], for the slot is held.
+        unsafe { !self.lent.context.is_single() }
+    }
+
+    /// Moves the buffer out of the queue; its length is that of the message. The program can extend it up to its
+    /// capacity and send it. The queue then has one receive less: post another buffer.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # world.send(b"hello");
+    /// # let receiver = &mut world.receiver;
+    /// let mut batch = receiver.poll();
+    /// let message = batch.next().expect("a message has arrived")?;
+    /// let buffer = message.take()?;
+    /// // The bytes stay, whatever arrives.
+    /// drop(batch);
+    /// assert_eq!(*buffer, *b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Scattered`] if the message is in several buffers, which [`into_buffers`](Self::into_buffers) takes. The
+    /// message is then recycled.
+    #[inline(always)]
+    pub fn take(self) -> Result<Buffer<M>, Scattered> {
+        let Lent { queue, slot, context, len, .. } = self.lent;
+        // SAFETY: [slot-owns], for the slot is held.
+        if !unsafe { context.is_single() } {
+            return Err(Scattered);
+        }
+        self.receiver.release(queue, slot);
+        // SAFETY: [slot-owns], given back without it just now; the length was clamped to the buffer.
+        Ok(unsafe { context.into_buffer(len as u32) })
+    }
+
+    /// Moves the buffer out of the queue and puts `buffer` in its place. The queue stays full and nothing needs to be
+    /// posted, so this is the cheapest way to keep a message.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # world.send(b"hello");
+    /// # let (receiver, pool) = (&mut world.receiver, &world.pool);
+    /// let mut spare = pool.take().expect("more buffers than the queue holds");
+    /// let mut batch = receiver.poll();
+    /// while let Some(message) = batch.next() {
+    ///     let buffer = message?.replace(spare)?;
+    ///     assert_eq!(*buffer, *b"hello");
+    ///     // Give a buffer back here when it was used.
+    ///     spare = buffer;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Refused`] returns a `buffer` of another protection domain, or one too small for the GRH of a datagram, or any
+    /// buffer if the message was scattered. The message is then recycled.
+    #[inline(always)]
+    pub fn replace(self, buffer: Buffer<M>) -> Result<Buffer<M>, Refused<Buffer<M>, PostFailure>> {
+        let Lent { queue, slot, context, len, .. } = self.lent;
+        let Receiver { queues, pd, .. } = &mut *self.receiver;
+        let entry = &mut queues[queue as usize];
+        // SAFETY: [slot-owns], for the slot is held.
+        let checked = match unsafe { context.is_single() } {
+            true => check(pd, entry.datagrams, buffer.pool()),
+            false => Err(PostFailure::Scattered),
+        };
+        if let Err(reason) = checked {
+            return Err(Refused { payload: buffer, reason });
+        }
+        // SAFETY: [lent]; the buffer is the queue's from now on.
+        unsafe { entry.queue.rewrite(slot, SlotContext::of(&buffer), buffer.receive_segment()) };
+        mem::forget(buffer);
+        // SAFETY: [slot-owns], the slot has the other buffer now; the length was clamped to this one.
+        Ok(unsafe { context.into_buffer(len as u32) })
+    }
+
+    /// Moves all buffers of the receive out of the queue. The length of each is that of its part of the message.
+    pub fn into_buffers(self) -> Vec<Buffer<M>> {
+        let Lent { queue, slot, context, len, .. } = self.lent;
+        let mut buffers = Vec::new();
+        self.receiver.release(queue, slot);
+        // SAFETY: [slot-owns], given back just now.
+        unsafe { context.into_buffers(len as u32, |buffer| buffers.push(buffer.cast())) };
+        buffers
+    }
+}
+
+impl Message<'_> {
     /// Returns the part of the message in each buffer, in order.
     ///
     /// ```
@@ -160,94 +250,6 @@ impl Message<'_> {
             Some(unsafe { slice::from_raw_parts(start, len as usize) })
         })
     }
-
-    /// Returns `true` if the receive had several buffers.
-    pub fn is_scattered(&self) -> bool {
-        // SAFETY: [slot-owns], for the slot is held.
-        unsafe { !self.lent.context.is_single() }
-    }
-
-    /// Moves the buffer out of the queue; its length is that of the message. The program can extend it up to its
-    /// capacity and send it. The queue then has one receive less: post another buffer.
-    ///
-    /// ```
-    /// # let mut world = doorbell_doc::World::new();
-    /// # world.send(b"hello");
-    /// # let receiver = &mut world.receiver;
-    /// let mut batch = receiver.poll();
-    /// let message = batch.next().expect("a message has arrived")?;
-    /// let buffer = message.take()?;
-    /// // The bytes stay, whatever arrives.
-    /// drop(batch);
-    /// assert_eq!(*buffer, *b"hello");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Scattered`] if the message is in several buffers, which [`into_buffers`](Self::into_buffers) takes. The message
-    /// is then recycled.
-    #[inline(always)]
-    pub fn take(self) -> Result<Buffer, Scattered> {
-        let Lent { queue, slot, context, len, .. } = self.lent;
-        // SAFETY: [slot-owns], for the slot is held.
-        if !unsafe { context.is_single() } {
-            return Err(Scattered);
-        }
-        self.receiver.release(queue, slot);
-        // SAFETY: [slot-owns], given back without it just now; the length was clamped to the buffer.
-        Ok(unsafe { context.into_buffer(len as u32) })
-    }
-
-    /// Moves the buffer out of the queue and puts `buffer` in its place. The queue stays full and nothing needs to be
-    /// posted, so this is the cheapest way to keep a message.
-    ///
-    /// ```
-    /// # let mut world = doorbell_doc::World::new();
-    /// # world.send(b"hello");
-    /// # let (receiver, pool) = (&mut world.receiver, &world.pool);
-    /// let mut spare = pool.take().expect("more buffers than the queue holds");
-    /// let mut batch = receiver.poll();
-    /// while let Some(message) = batch.next() {
-    ///     let buffer = message?.replace(spare)?;
-    ///     assert_eq!(*buffer, *b"hello");
-    ///     // Give a buffer back here when it was used.
-    ///     spare = buffer;
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Refused`] returns a `buffer` of another protection domain, or one too small for the GRH of a datagram, or any
-    /// buffer if the message was scattered. The message is then recycled.
-    #[inline(always)]
-    pub fn replace(self, buffer: Buffer) -> Result<Buffer, Refused<Buffer, PostFailure>> {
-        let Lent { queue, slot, context, len, .. } = self.lent;
-        let Receiver { queues, pd, .. } = &mut *self.receiver;
-        let entry = &mut queues[queue as usize];
-        // SAFETY: [slot-owns], for the slot is held.
-        let checked = match unsafe { context.is_single() } {
-            true => check(pd, entry.datagrams, buffer.pool()),
-            false => Err(PostFailure::Scattered),
-        };
-        if let Err(reason) = checked {
-            return Err(Refused { payload: buffer, reason });
-        }
-        // SAFETY: [lent]; the buffer is the queue's from now on.
-        unsafe { entry.queue.rewrite(slot, SlotContext::of(&buffer), buffer.receive_segment()) };
-        mem::forget(buffer);
-        // SAFETY: [slot-owns], the slot has the other buffer now; the length was clamped to this one.
-        Ok(unsafe { context.into_buffer(len as u32) })
-    }
-
-    /// Moves all buffers of the receive out of the queue. The length of each is that of its part of the message.
-    pub fn into_buffers(self) -> Vec<Buffer> {
-        let Lent { queue, slot, context, len, .. } = self.lent;
-        let mut buffers = Vec::new();
-        self.receiver.release(queue, slot);
-        // SAFETY: [slot-owns], given back just now.
-        unsafe { context.into_buffers(len as u32, |buffer| buffers.push(buffer)) };
-        buffers
-    }
 }
 
 impl Deref for Message<'_> {
@@ -261,7 +263,7 @@ impl Deref for Message<'_> {
     }
 }
 
-impl fmt::Debug for Message<'_> {
+impl<M: Memory> fmt::Debug for Message<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")
             .field("len", &self.lent.len)

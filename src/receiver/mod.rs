@@ -19,6 +19,7 @@ mod verbs_queue;
 mod verify;
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -27,6 +28,7 @@ use rdma_core_sys::Mlx5dv;
 use crate::clock::Clock;
 use crate::cq::{CompletionChannel, Completions, CqConfig, CqCore, Waiting};
 use crate::error::{Error, Result};
+use crate::memory::{Host, Memory, Opaque};
 use crate::path::DataPath;
 use crate::pd::ProtectionDomain;
 
@@ -85,7 +87,7 @@ use queue::RecvQueue;
 /// }
 /// # }
 /// ```
-pub struct Receiver {
+pub struct Receiver<M: Memory = Host> {
     cq: CqCore,
     /// By index; a closed one is used again.
     queues: Vec<QueueEntry>,
@@ -110,6 +112,7 @@ pub struct Receiver {
     has_more_to_do: bool,
     /// The device has reported that the CQ failed.
     cq_failed: bool,
+    kind: PhantomData<M>,
 }
 
 /// The kind of the only queue of a receiver, so that a message needs no look at the list of queues. `[only]`: with
@@ -154,7 +157,34 @@ impl Receiver {
     pub fn new(pd: &ProtectionDomain, config: &CqConfig) -> Result<Self> {
         Ok(Self::on(pd, CqCore::create(pd.context(), config)?))
     }
+}
 
+impl Receiver<Opaque> {
+    /// Creates a CQ like [`new`](Receiver::new), for queues whose buffers are in [opaque memory](crate::opaque).
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// # let descriptor = doorbell_doc::dma_buf(4096);
+    /// use doorbell::opaque::OpaqueMemory;
+    /// use doorbell::{BufferPool, CqConfig, Receiver, RemoteAccess, SrqConfig};
+    ///
+    /// let memory = OpaqueMemory::dma_buf(&pd, descriptor, 0, 4096, RemoteAccess::empty())?;
+    /// let pool = BufferPool::divide(memory, 4, 1024)?;
+    /// let mut receiver = Receiver::opaque(&pd, &CqConfig::new(16))?;
+    /// let srq = receiver.create_srq(&SrqConfig::new(3))?;
+    /// assert!(receiver.fill(srq, &pool)? >= 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`new`](Receiver::new).
+    pub fn opaque(pd: &ProtectionDomain, config: &CqConfig) -> Result<Self> {
+        Ok(Self::on(pd, CqCore::create(pd.context(), config)?))
+    }
+}
+
+impl<M: Memory> Receiver<M> {
     fn on(pd: &ProtectionDomain, cq: CqCore) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         Self {
@@ -172,6 +202,7 @@ impl Receiver {
             maintenance: None,
             has_more_to_do: false,
             cq_failed: false,
+            kind: PhantomData,
         }
     }
 
@@ -286,7 +317,7 @@ impl Receiver {
     }
 }
 
-impl Completions for Receiver {
+impl<M: Memory> Completions for Receiver<M> {
     fn channel(&self) -> Option<&CompletionChannel> {
         self.cq.channel()
     }
@@ -301,14 +332,14 @@ impl Completions for Receiver {
     }
 }
 
-impl Waiting for Receiver {
+impl<M: Memory> Waiting for Receiver<M> {
     fn is_starving(&mut self) -> bool {
         self.post_all_returned();
         self.is_short_of_buffers()
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
-        Receiver::wake_fd(self)
+        Self::wake_fd(self)
     }
 
     fn woken(&mut self) {
@@ -316,7 +347,7 @@ impl Waiting for Receiver {
     }
 }
 
-impl Drop for Receiver {
+impl<M: Memory> Drop for Receiver<M> {
     /// Leaves posted buffers with the queues, which exist until their last queue pair is dropped.
     fn drop(&mut self) {
         // The queues are the parent's in a forked child, where their memory may not even be mapped.
@@ -329,7 +360,7 @@ impl Drop for Receiver {
     }
 }
 
-impl fmt::Debug for Receiver {
+impl<M: Memory> fmt::Debug for Receiver<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.cq.debug("Receiver", f)
     }

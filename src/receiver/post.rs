@@ -9,95 +9,11 @@ use super::queue::RecvQueue;
 use super::slot_context::SlotContext;
 use super::{QueueEntry, Receiver};
 use crate::ids::QueueId;
-use crate::memory::{Buffer, BufferPool, Pool};
+use crate::memory::{Buffer, BufferPool, Memory, Pool};
 use crate::pd::ProtectionDomain;
 use crate::post_failure::{GRH_SIZE, PostFailure};
 
 impl Receiver {
-    /// Posts a receive for each buffer, with one doorbell for all, and returns their number.
-    ///
-    /// The device owns the buffers until [`poll`](Self::poll) returns their completions. The result counts
-    /// buffers: if [`fill`](Self::fill) was used and its spare slot is empty, the last buffer goes there.
-    ///
-    /// ```
-    /// # let mut world = doorbell_doc::World::new();
-    /// # let kept: Vec<_> = std::iter::from_fn(|| world.pool.take()).collect();
-    /// # let (receiver, srq) = (&mut world.receiver, world.srq);
-    /// match receiver.post(srq, kept) {
-    ///     Ok(posted) => println!("{posted} receives posted"),
-    ///     Err(error) => {
-    ///         println!("{error}");
-    ///         println!("{} buffers are still here", error.buffers.len());
-    ///     }
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    /// [`PostError`] at the first buffer that cannot be posted. It returns this buffer and all that follow, so it
-    /// consumes the iterator. To leave the rest in the iterator, post `buffers.by_ref().take(room)` with `room` from
-    /// [`free_slots`](Self::free_slots).
-    pub fn post<I>(&mut self, queue: impl Into<QueueId>, buffers: I) -> Result<usize, PostError>
-    where
-        I: IntoIterator<Item = Buffer>,
-    {
-        let mut rest = buffers.into_iter();
-        let mut unposted = Vec::new();
-        match self.post_each(queue.into(), &mut rest, &mut unposted) {
-            (posted, Ok(())) => Ok(posted),
-            (posted, Err(reason)) => {
-                unposted.extend(rest);
-                Err(PostError { posted, reason, buffers: unposted })
-            }
-        }
-    }
-
-    /// Posts buffers of `pool` until the queue is full or the pool is empty, and returns the number of receives that it
-    /// posted.
-    ///
-    /// Give the pool one buffer more than the capacity of the SRQ. On the direct path an SRQ has one slot more than it
-    /// can have receives: the spare slot. `fill` puts a buffer there, too, which is not posted and not counted until
-    /// another slot is free. So `capacity` receives take `capacity` + 1 buffers of the pool. With it, a batch recycles
-    /// slots without writing WQEs.
-    ///
-    /// ```
-    /// # use doorbell::{BufferPool, CqConfig, PoolConfig, Receiver, SrqConfig};
-    /// # let _device = doorbell_doc::device();
-    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// let mut receiver = Receiver::new(&pd, &CqConfig::new(1024))?;
-    /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
-    /// // One more than can be posted: each slot of the SRQ has a buffer of its own then.
-    /// let pool = BufferPool::new(&pd, &PoolConfig::new(512, 4096))?;
-    /// assert_eq!(receiver.fill(srq, &pool)?, 511);
-    /// assert_eq!(pool.available(), 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`PostError`] if the queue does not belong to this receiver, if the pool belongs to another protection domain,
-    /// if its buffers are too small for the datagrams of the queue, or if the driver refuses. A full queue and an
-    /// empty pool are not errors.
-    pub fn fill(&mut self, queue: impl Into<QueueId>, pool: &BufferPool) -> Result<usize, PostError> {
-        let queue = queue.into();
-        let mut buffers = Vec::new();
-        let refused = |reason| PostError { posted: 0, reason, buffers: Vec::new() };
-        self.check_pool(queue, pool).map_err(refused)?;
-        let (posted, result) = self.post_each(queue, &mut std::iter::from_fn(|| pool.take()), &mut buffers);
-        match result {
-            Ok(()) => Ok(posted),
-            Err(PostFailure::Full) => {
-                buffers.pop().into_iter().for_each(|buffer| self.keep_spare(queue, buffer));
-                Ok(posted)
-            }
-            Err(reason) => Err(PostError { posted, reason, buffers }),
-        }
-    }
-
-    /// Refuses a pool whose buffers a queue cannot take, whether it has buffers now or not.
-    pub(super) fn check_pool(&self, queue: QueueId, pool: &BufferPool) -> Result<(), PostFailure> {
-        self.find(queue).ok_or(PostFailure::NoQueue)?;
-        check(&self.pd, self.queues[queue.index as usize].datagrams, &pool.0)
-    }
-
     /// Posts one receive with several buffers, which the device fills in order, and rings the doorbell.
     ///
     /// ```
@@ -156,14 +72,100 @@ impl Receiver {
             Err(reason) => fail(reason, unposted),
         }
     }
+}
+
+impl<M: Memory> Receiver<M> {
+    /// Posts a receive for each buffer, with one doorbell for all, and returns their number.
+    ///
+    /// The device owns the buffers until [`poll`](Self::poll) returns their completions. The result counts
+    /// buffers: if [`fill`](Self::fill) was used and its spare slot is empty, the last buffer goes there.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let kept: Vec<_> = std::iter::from_fn(|| world.pool.take()).collect();
+    /// # let (receiver, srq) = (&mut world.receiver, world.srq);
+    /// match receiver.post(srq, kept) {
+    ///     Ok(posted) => println!("{posted} receives posted"),
+    ///     Err(error) => {
+    ///         println!("{error}");
+    ///         println!("{} buffers are still here", error.buffers.len());
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`PostError`] at the first buffer that cannot be posted. It returns this buffer and all that follow, so it
+    /// consumes the iterator. To leave the rest in the iterator, post `buffers.by_ref().take(room)` with `room` from
+    /// [`free_slots`](Self::free_slots).
+    pub fn post<I>(&mut self, queue: impl Into<QueueId>, buffers: I) -> Result<usize, PostError<Buffer<M>>>
+    where
+        I: IntoIterator<Item = Buffer<M>>,
+    {
+        let mut rest = buffers.into_iter();
+        let mut unposted = Vec::new();
+        match self.post_each(queue.into(), &mut rest, &mut unposted) {
+            (posted, Ok(())) => Ok(posted),
+            (posted, Err(reason)) => {
+                unposted.extend(rest);
+                Err(PostError { posted, reason, buffers: unposted })
+            }
+        }
+    }
+
+    /// Posts buffers of `pool` until the queue is full or the pool is empty, and returns the number of receives that it
+    /// posted.
+    ///
+    /// Give the pool one buffer more than the capacity of the SRQ. On the direct path an SRQ has one slot more than it
+    /// can have receives: the spare slot. `fill` puts a buffer there, too, which is not posted and not counted until
+    /// another slot is free. So `capacity` receives take `capacity` + 1 buffers of the pool. With it, a batch recycles
+    /// slots without writing WQEs.
+    ///
+    /// ```
+    /// # use doorbell::{BufferPool, CqConfig, PoolConfig, Receiver, SrqConfig};
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// let mut receiver = Receiver::new(&pd, &CqConfig::new(1024))?;
+    /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
+    /// // One more than can be posted: each slot of the SRQ has a buffer of its own then.
+    /// let pool = BufferPool::new(&pd, &PoolConfig::new(512, 4096))?;
+    /// assert_eq!(receiver.fill(srq, &pool)?, 511);
+    /// assert_eq!(pool.available(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PostError`] if the queue does not belong to this receiver, if the pool belongs to another protection domain,
+    /// if its buffers are too small for the datagrams of the queue, or if the driver refuses. A full queue and an
+    /// empty pool are not errors.
+    pub fn fill(&mut self, queue: impl Into<QueueId>, pool: &BufferPool<M>) -> Result<usize, PostError<Buffer<M>>> {
+        let queue = queue.into();
+        let mut buffers = Vec::new();
+        let refused = |reason| PostError { posted: 0, reason, buffers: Vec::new() };
+        self.check_pool(queue, pool).map_err(refused)?;
+        let (posted, result) = self.post_each(queue, &mut std::iter::from_fn(|| pool.take()), &mut buffers);
+        match result {
+            Ok(()) => Ok(posted),
+            Err(PostFailure::Full) => {
+                buffers.pop().into_iter().for_each(|buffer| self.keep_spare(queue, buffer));
+                Ok(posted)
+            }
+            Err(reason) => Err(PostError { posted, reason, buffers }),
+        }
+    }
+
+    /// Refuses a pool whose buffers a queue cannot take, whether it has buffers now or not.
+    pub(super) fn check_pool(&self, queue: QueueId, pool: &BufferPool<M>) -> Result<(), PostFailure> {
+        self.find(queue).ok_or(PostFailure::NoQueue)?;
+        check(&self.pd, self.queues[queue.index as usize].datagrams, &pool.0)
+    }
 
     /// Posts each buffer, with one doorbell for all. A buffer that cannot be posted, and those that the driver does not
     /// take, are added to `unposted`, which is empty.
     fn post_each(
         &mut self,
         queue: QueueId,
-        buffers: &mut impl Iterator<Item = Buffer>,
-        unposted: &mut Vec<Buffer>,
+        buffers: &mut impl Iterator<Item = Buffer<M>>,
+        unposted: &mut Vec<Buffer<M>>,
     ) -> (usize, Result<(), PostFailure>) {
         if self.find(queue).is_none() {
             return (0, Err(PostFailure::NoQueue));
@@ -205,7 +207,7 @@ impl Receiver {
         };
         // SAFETY: [slot-owns], of a receive that was not posted.
         let rejected = |context: SlotContext| unsafe {
-            context.into_buffers(0, |buffer| unposted.push(buffer));
+            context.into_buffers(0, |buffer| unposted.push(buffer.cast()));
         };
         let rung = queue.ring_doorbell(rejected);
         let waiting = queue.waiting() > 0;
@@ -220,7 +222,7 @@ impl Receiver {
     }
 
     /// Puts a buffer into the slot of an SRQ that stays unposted. From any other queue it goes back to its pool.
-    fn keep_spare(&mut self, queue: QueueId, buffer: Buffer) {
+    fn keep_spare(&mut self, queue: QueueId, buffer: Buffer<M>) {
         let (context, sge) = (SlotContext::of(&buffer), buffer.receive_sge());
         // SAFETY: a buffer of the domain, owned by the queue from now on.
         let loaded = unsafe {
@@ -257,12 +259,12 @@ pub(super) fn check(pd: &ProtectionDomain, datagrams: bool, pool: &Pool) -> Resu
 
 /// Posts buffers until one cannot be posted, which it puts into `last`. The queue owns those that were posted.
 #[inline(never)]
-fn post_all(
+fn post_all<M: Memory>(
     pd: &ProtectionDomain,
     datagrams: bool,
-    buffers: &mut impl Iterator<Item = Buffer>,
-    last: &mut Option<Buffer>,
-    mut post: impl FnMut(&Buffer) -> Result<(), RingError>,
+    buffers: &mut impl Iterator<Item = Buffer<M>>,
+    last: &mut Option<Buffer<M>>,
+    mut post: impl FnMut(&Buffer<M>) -> Result<(), RingError>,
 ) -> (usize, Result<(), PostFailure>) {
     let mut posted = 0;
     for buffer in buffers {

@@ -36,14 +36,6 @@ pub struct PostError<B = Buffer> {
 
 debug_is_display!(<B> PostError<B>);
 
-impl PostError {
-    /// Returns the error with other buffers.
-    pub(crate) fn map<B>(self, buffer: impl FnMut(Buffer) -> B) -> PostError<B> {
-        let Self { posted, reason, buffers } = self;
-        PostError { posted, reason, buffers: buffers.into_iter().map(buffer).collect() }
-    }
-}
-
 /// Returns the buffers to their pools.
 impl<B> From<PostError<B>> for Error {
     fn from(PostError { posted, reason, .. }: PostError<B>) -> Self {

@@ -7,6 +7,7 @@ use super::verbs_queue::QueueObject;
 use super::{Only, QueueEntry, Receiver};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, RqId, SrqId};
+use crate::memory::Memory;
 use crate::post_failure::GRH_SIZE;
 use crate::qp::{Qp, QueuePair, ReceiveSide};
 use crate::receive_from::{ReceiveFrom, RqConfig};
@@ -16,7 +17,7 @@ use crate::trace::trace_event;
 /// Messages that [`next`](Receiver::next) takes at most before it gives their receives back.
 pub(crate) const MOST_UPKEEP: u32 = 16;
 
-impl Receiver {
+impl<M: Memory> Receiver<M> {
     /// Creates a shared receive queue.
     ///
     /// ```

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use mlx5_ring::sge::Sge;
 
-use crate::memory::{Bound, Buffer};
+use crate::memory::{Bound, Buffer, Host, Memory};
 
 /// The owner of a posted receive, kept in its slot: 16 bytes.
 ///
@@ -57,7 +57,7 @@ impl SlotContext {
 
     /// Makes the context of a receive into one buffer. Forget the buffer when it was posted.
     #[inline(always)]
-    pub(crate) fn of(buffer: &Buffer) -> Self {
+    pub(crate) fn of<M: Memory>(buffer: &Buffer<M>) -> Self {
         let addr = buffer.addr().as_ptr().expose_provenance() as u64;
         Self { addr, owner: buffer.raw_pool().cast() }
     }
@@ -122,7 +122,7 @@ impl SlotContext {
         // dropped. A receive with neither one buffer nor memory of the caller's has a list.
         let (only, list) = unsafe {
             match self.is_single() {
-                true => (Some(ManuallyDrop::new(self.into_buffer(0)).receive_sge()), &[][..]),
+                true => (Some(ManuallyDrop::new(self.into_buffer::<Host>(0)).receive_sge()), &[][..]),
                 false if self.is_raw() => (None, &[][..]),
                 false => (None, &self.owner.cast::<List>().as_ref().buffers[..]),
             }
@@ -135,7 +135,7 @@ impl SlotContext {
     /// # Safety
     /// [slot-owns]: the receive has one buffer, which has room for `len` bytes, and its slot was given back without it.
     #[inline(always)]
-    pub(crate) unsafe fn into_buffer(self, len: u32) -> Buffer {
+    pub(crate) unsafe fn into_buffer<M: Memory>(self, len: u32) -> Buffer<M> {
         // SAFETY: the pool and the start of the buffer that `of` had.
         unsafe { Buffer::from_raw_parts(self.owner.cast(), self.start(), len) }
     }

@@ -16,10 +16,11 @@ use crate::cq::{Completions, Poller};
 use crate::error::{Error, Result};
 use crate::events::DeviceEvents;
 use crate::ids::{QueueId, SrqId};
+use crate::memory::{Buffer, Memory};
 use crate::qp::QueuePair;
 use crate::qp_state::QpEnd;
 
-impl Receiver {
+impl<M: Memory> Receiver<M> {
     /// Disconnects a QP without losing messages that have arrived, whatever the peer does. Sends of the peer that have
     /// not completed fail. If the peer takes part, end the connection as [`QueuePair`] describes: then all sends of
     /// both sides complete. The steps:
@@ -198,7 +199,7 @@ impl Receiver {
     ///
     /// # Errors
     /// [`Error::Unsupported`] while the device may still write the posted memory.
-    pub fn reclaim(&mut self) -> Result<Vec<Failure>> {
+    pub fn reclaim(&mut self) -> Result<Vec<Failure<Buffer<M>>>> {
         if !self.pd.context().is_removed() {
             return Err(Error::Unsupported {
                 operation: "reclaim",
@@ -216,7 +217,7 @@ impl Receiver {
             entry.queue.take_back(|context| {
                 let mut failure = Failure::of(qp_num, Cause::DeviceRemoved);
                 // SAFETY: [slot-owns], taken back just now.
-                unsafe { context.into_buffers(0, |buffer| failure.buffers.push(buffer)) };
+                unsafe { context.into_buffers(0, |buffer| failure.buffers.push(buffer.cast())) };
                 failures.push(failure);
             });
         }

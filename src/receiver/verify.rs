@@ -6,6 +6,7 @@ use std::fmt;
 use super::Receiver;
 use crate::cq::Poller;
 use crate::error::{Error, Result};
+use crate::memory::Memory;
 
 /// Wrong CQEs that are kept for [`Receiver::wrong_cqe`].
 const KEPT: usize = 16;
@@ -55,7 +56,7 @@ impl fmt::Display for WrongCqe {
 
 impl std::error::Error for WrongCqe {}
 
-impl Receiver {
+impl<M: Memory> Receiver<M> {
     /// Returns the oldest CQE with a wrong signature that was not returned before. At most 16 are kept;
     /// [`Statistics::wrong_cqes`](crate::Statistics::wrong_cqes) counts all.
     pub fn wrong_cqe(&mut self) -> Option<WrongCqe> {

@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 use crate::cq::Cq;
 use crate::debug_is_display::debug_is_display;
 use crate::ids::SqId;
-use crate::memory::{Buffer, OpaqueBuffer};
+use crate::memory::{Buffer, Opaque};
 use crate::status::WcStatus;
 
 /// A request that succeeded.
@@ -104,11 +104,11 @@ impl SendCompletion<'_> {
     /// # let (pd, queue, remote) = (world.pd.clone(), world.queue(), world.remote());
     /// # let sender = &mut world.sender;
     /// # let descriptor = doorbell_doc::dma_buf(4096);
-    /// use doorbell::RemoteAccess;
-    /// use doorbell::opaque::{OpaqueMemory, OpaquePool};
+    /// use doorbell::opaque::OpaqueMemory;
+    /// use doorbell::{BufferPool, RemoteAccess};
     ///
     /// let memory = OpaqueMemory::dma_buf(&pd, descriptor, 0, 4096, RemoteAccess::empty())?;
-    /// let pool = OpaquePool::new(memory, 1, 4096)?;
+    /// let pool = BufferPool::divide(memory, 1, 4096)?;
     /// sender.post(queue)?.read(pool.take().expect("a new pool is full"), &remote.slice(0, 64)?)?;
     /// let mut read = None;
     /// while read.is_none() {
@@ -121,7 +121,7 @@ impl SendCompletion<'_> {
     /// ```
     ///
     /// Buffers that are not taken return to their pools with the next completion, or at the end of the batch.
-    pub fn opaque_buffer(&mut self) -> Option<OpaqueBuffer> {
+    pub fn opaque_buffer(&mut self) -> Option<Buffer<Opaque>> {
         self.rest.take_opaque()
     }
 }

@@ -5,14 +5,14 @@ use mlx5_ring::sge::Sge;
 
 use super::payload::{Answer, Payload, refused, sealed};
 use super::request::{Gathered, WorkRequest};
-use crate::memory::OpaqueBuffer;
+use crate::memory::{Buffer, Opaque};
 use crate::not_sent::NotSent;
 use crate::pd::DomainId;
 use crate::refused::Refused;
 
-refused! { (<const N: usize>) [OpaqueBuffer; N] }
+refused! { (<const N: usize>) [Buffer<Opaque>; N] }
 
-impl<const N: usize> sealed::Payload for [OpaqueBuffer; N] {
+impl<const N: usize> sealed::Payload for [Buffer<Opaque>; N] {
     const IS_READABLE: bool = false;
     type Sges = [Sge; N];
 
@@ -28,7 +28,7 @@ impl<const N: usize> sealed::Payload for [OpaqueBuffer; N] {
 
     #[inline(always)]
     fn bytes(&self) -> usize {
-        self.iter().map(OpaqueBuffer::len).sum()
+        self.iter().map(Buffer::len).sum()
     }
 
     #[inline(always)]
@@ -44,47 +44,47 @@ impl<const N: usize> sealed::Payload for [OpaqueBuffer; N] {
 
     #[inline(always)]
     fn own(self, gathered: &mut Gathered) {
-        self.into_iter().for_each(|buffer| gathered.push(buffer.into_inner()));
+        self.into_iter().for_each(|buffer| gathered.push(buffer.cast()));
     }
 }
 
 /// One opaque buffer.
 trait Piece {
     fn sge(&self) -> Sge;
-    fn buffer(&self) -> &OpaqueBuffer;
-    fn into_buffer(self) -> OpaqueBuffer;
+    fn buffer(&self) -> &Buffer<Opaque>;
+    fn into_buffer(self) -> Buffer<Opaque>;
 }
 
-impl Piece for OpaqueBuffer {
+impl Piece for Buffer<Opaque> {
     #[inline(always)]
     fn sge(&self) -> Sge {
         self.sge()
     }
 
     #[inline(always)]
-    fn buffer(&self) -> &OpaqueBuffer {
+    fn buffer(&self) -> &Buffer<Opaque> {
         self
     }
 
     #[inline(always)]
-    fn into_buffer(self) -> OpaqueBuffer {
+    fn into_buffer(self) -> Buffer<Opaque> {
         self
     }
 }
 
-impl Piece for Answer<OpaqueBuffer> {
+impl Piece for Answer<Buffer<Opaque>> {
     #[inline(always)]
     fn sge(&self) -> Sge {
         Sge { length: self.len, ..self.buffer.sge() }
     }
 
     #[inline(always)]
-    fn buffer(&self) -> &OpaqueBuffer {
+    fn buffer(&self) -> &Buffer<Opaque> {
         &self.buffer
     }
 
     #[inline(always)]
-    fn into_buffer(mut self) -> OpaqueBuffer {
+    fn into_buffer(mut self) -> Buffer<Opaque> {
         self.buffer.set_len(self.len as usize);
         self.buffer
     }
@@ -125,10 +125,10 @@ macro_rules! one_piece {
 
             #[inline(always)]
             fn own(self, gathered: &mut Gathered) {
-                gathered.push(self.into_buffer().into_inner());
+                gathered.push(self.into_buffer().cast());
             }
         }
     )*};
 }
 
-one_piece! { OpaqueBuffer Answer<OpaqueBuffer> }
+one_piece! { Buffer<Opaque> Answer<Buffer<Opaque>> }

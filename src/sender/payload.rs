@@ -20,7 +20,7 @@ use crate::refused::Refused;
 /// | [`Buffer`] | its bytes in use |
 /// | [`BufferPart`] | a part of its bytes |
 /// | `[Buffer; N]`, `[BufferPart; N]` | several, in order ([`QpConfig::max_send_sge`](crate::QpConfig::max_send_sge)) |
-/// | [`OpaqueBuffer`](crate::opaque::OpaqueBuffer), `[OpaqueBuffer; N]` | the same, in memory that the processor does not read |
+/// | [`Buffer<Opaque>`](crate::opaque), `[Buffer<Opaque>; N]` | the same, in memory that the processor does not read |
 ///
 /// The request owns its buffers until its completion. A buffer of length 0 adds nothing to the message, which may be
 /// empty.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::ptr::NonNull;
 
-use crate::memory::{Buffer, OpaqueBuffer, Pool};
+use crate::memory::{Buffer, Opaque, Pool};
 
 /// The token and the first buffer of a posted request, kept in the send queue.
 ///
@@ -179,8 +179,8 @@ impl Rest<'_> {
     }
 
     /// Takes the next buffer, if the request has opaque ones.
-    pub(super) fn take_opaque(&mut self) -> Option<OpaqueBuffer> {
-        self.0.as_mut()?.take_if(true).map(OpaqueBuffer::of)
+    pub(super) fn take_opaque(&mut self) -> Option<Buffer<Opaque>> {
+        self.0.as_mut()?.take_if(true).map(Buffer::cast)
     }
 }
 

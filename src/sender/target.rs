@@ -1,10 +1,10 @@
 //! Buffers that the answer of a READ or an atomic goes into.
 
 use super::payload::{Answer, Payload};
-use crate::memory::{Buffer, OpaqueBuffer};
+use crate::memory::{Buffer, Opaque};
 
 /// A buffer for the answer of a READ or an atomic: a [`Buffer`] or an
-/// [`OpaqueBuffer`](crate::opaque::OpaqueBuffer).
+/// [`Buffer<Opaque>`](crate::opaque::Buffer<Opaque>).
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -70,4 +70,4 @@ macro_rules! target {
     )*};
 }
 
-target! { Buffer OpaqueBuffer }
+target! { Buffer Buffer<Opaque> }

@@ -70,9 +70,9 @@ impl TagMatchingConfig {
 
     /// Sets how many sends can be outstanding to all peers together, including the reads of rendezvous, 8,192 by
     /// default. Each peer reserves the capacity of its send queue: on the direct path twice
-    /// [`QpConfig::max_send_wr`](crate::QpConfig::max_send_wr), rounded up to a power of two, because the offer of a rendezvous
-    /// takes two blocks. With [`QpConfig::rc`](crate::QpConfig::rc) that is 256, so the default is enough for 32 peers;
-    /// for more [`add_peer`](super::TagMatchingSrq::add_peer) returns
+    /// [`QpConfig::max_send_wr`](crate::QpConfig::max_send_wr), rounded up to a power of two, because the offer of
+    /// a rendezvous takes two blocks. With [`QpConfig::rc`](crate::QpConfig::rc) that is 256, so the default is
+    /// enough for 32 peers; for more [`add_peer`](super::TagMatchingSrq::add_peer) returns
     /// [`Error::CqTooSmall`](crate::Error::CqTooSmall): set more here, or fewer sends for each peer.
     pub const fn send_cqe(mut self, cqe: u32) -> Self {
         self.send_cqe = cqe;

@@ -420,6 +420,7 @@ impl TagMatchingSrq {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[expect(clippy::should_implement_trait, reason = "events follow after `None`")]
     pub fn next(&mut self) -> Option<TagEvent> {
         if self.events.is_empty() {
             self.progress();

@@ -33,7 +33,7 @@ impl Single {
         let mut receiver = Receiver::new(&pd, &CqConfig::new(RECEIVES))?;
         let mut sender = Sender::new(&pd, &CqConfig::new(256))?;
         let srq = receiver.create_srq(&SrqConfig::new(RECEIVES))?;
-        let config = QpConfig::rc().sends(64).max_inline(LEN as u32);
+        let config = QpConfig::rc().max_send_wr(64).max_inline(LEN as u32);
         let mut qp = QueuePair::builder(&config).receive(&mut receiver, srq).send(&mut sender).build()?;
         let itself = qp.address()?;
         qp.connect(&itself)?;

@@ -55,8 +55,8 @@ fn arm(lab: &mut Lab) -> Result<String, Stop> {
     Ok(format!("20 times; what was announced and not taken is {again} announced to the next arming"))
 }
 
-/// Arms a CQ whose only CQE was announced by an event and is not taken. Returns `true` if that raises an event, which no
-/// document says. One more message must.
+/// Arms a CQ whose only CQE was announced by an event and is not taken. Returns `true` if that raises an event, which
+/// no document says. One more message must.
 fn announces_again(lab: &Lab) -> Result<bool, Stop> {
     let mut pair = Pair::new(lab, &Shape { watched: false, ..Shape::new(lab) })?;
     pair.receiver.arm()?;

@@ -6,9 +6,10 @@ use super::super::Receiver;
 use crate::device_event::{DeviceEvent, ObjectName};
 use crate::error::{Error, Result};
 use crate::ids::SrqId;
+use crate::memory::Memory;
 use crate::qp_state::QpState;
 
-impl Receiver {
+impl<M: Memory> Receiver<M> {
     /// Makes the device report [`DeviceEvent::SrqLimitReached`] once the SRQ has fewer than `limit` receives; 0
     /// disables it. With [`handle_event`](Self::handle_event), a sleeping program refills in time.
     ///

@@ -1,12 +1,13 @@
 //! Buffers that other threads give back.
 
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::{fmt, io};
 
 use super::handover::Handover;
 use super::wake_state::WakeState;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, Host, Memory};
 use crate::pd::ProtectionDomain;
 use crate::post_failure::PostFailure;
 use crate::refused::Refused;
@@ -34,31 +35,36 @@ use crate::refused::Refused;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone)]
-pub struct SharedPoster(Arc<Returned>);
+pub struct SharedPoster<M: Memory = Host>(Arc<Returned>, PhantomData<M>);
 
-impl SharedPoster {
+impl<M: Memory> Clone for SharedPoster<M> {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.0))
+    }
+}
+
+impl<M: Memory> SharedPoster<M> {
     pub(super) fn new(returned: Arc<Returned>) -> Self {
-        Self(returned)
+        Self(returned, PhantomData)
     }
 
     /// Gives a buffer to the queue. Takes no lock, and makes a system call only if the receiver sleeps.
     ///
     /// # Errors
     /// [`PostFailure::WrongDomain`] for a buffer of another protection domain.
-    pub fn post(&self, buffer: Buffer) -> Result<(), Refused<Buffer, PostFailure>> {
+    pub fn post(&self, buffer: Buffer<M>) -> Result<(), Refused<Buffer<M>, PostFailure>> {
         if !buffer.pool().pd().is_same(&self.0.pd) {
             return Err(Refused { payload: buffer, reason: PostFailure::WrongDomain });
         }
         let Returned { buffers, wake, .. } = &*self.0;
-        if buffers.give(&wake.wake_state, buffer) {
+        if buffers.give(&wake.wake_state, buffer.cast()) {
             wake.signal();
         }
         Ok(())
     }
 }
 
-impl fmt::Debug for SharedPoster {
+impl<M: Memory> fmt::Debug for SharedPoster<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedPoster").field("waiting", &self.0.buffers.len()).finish()
     }

@@ -5,6 +5,7 @@ use mlx5_ring::receive::ReceiveRing;
 use super::super::Receiver;
 use super::super::queue::RecvQueue;
 use crate::ids::SrqId;
+use crate::memory::Memory;
 use crate::qp_state::QpEnd;
 
 /// Counters of a [`Receiver`], from [`Receiver::statistics`].
@@ -85,7 +86,7 @@ impl SrqStatistics {
     }
 }
 
-impl Receiver {
+impl<M: Memory> Receiver<M> {
     /// Returns in which order the receives of an SRQ were posted; `None` on the verbs path, with a
     /// [patience](crate::SrqConfig::patience) of 0, and if there is no such SRQ.
     pub fn srq_statistics(&self, srq: SrqId) -> Option<SrqStatistics> {
@@ -106,8 +107,8 @@ impl Receiver {
         }
     }
 
-    /// Returns the counters since [`enable_statistics`](Self::enable_statistics), or since the first `keep_filled`, limit
-    /// or [`SharedPoster`](crate::SharedPoster); `None` before.
+    /// Returns the counters since [`enable_statistics`](Self::enable_statistics), or since the first `keep_filled`,
+    /// limit or [`SharedPoster`](crate::SharedPoster); `None` before.
     ///
     /// They follow from the indices of the rings, once per batch: a message costs nothing.
     pub fn statistics(&self) -> Option<Statistics> {

@@ -21,7 +21,7 @@ const MODULES: &[(&str, &str)] = &[
     ("qp/mod.rs", ""),
     ("caps.rs", "caps::"),
     ("frames/mod.rs", "frames::"),
-    ("opaque/mod.rs", "opaque::"),
+    ("opaque.rs", "opaque::"),
     ("raw.rs", "raw::"),
     ("rdmacm/mod.rs", "rdmacm::"),
     ("tags/mod.rs", "tags::"),

@@ -5,10 +5,10 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::{ptr, slice};
 
-use doorbell::opaque::{OpaqueBuffer, OpaqueMemory, OpaquePool, OpaqueReceiver};
+use doorbell::opaque::{Opaque, OpaqueMemory};
 use doorbell::{
-    BufferPool, Cause, CqConfig, Error, MemoryRegion, PoolConfig, ProtectionDomain, QpConfig, QueueId, QueuePair,
-    Receiver, RemoteAccess, RemoteRegion, Request, RqConfig, SendFailure, Sender, SqId, SrqConfig, WcStatus,
+    Buffer, BufferPool, Cause, CqConfig, Error, MemoryRegion, PoolConfig, ProtectionDomain, QpConfig, QueueId,
+    QueuePair, Receiver, RemoteAccess, RemoteRegion, Request, RqConfig, SendFailure, Sender, SqId, SrqConfig, WcStatus,
 };
 use doorbell_tests::peers::join;
 use doorbell_tests::receiving::wait_for;
@@ -52,11 +52,11 @@ impl Guarded {
     }
 
     /// The bytes of a buffer.
-    fn bytes(&self, buffer: &OpaqueBuffer) -> Vec<u8> {
+    fn bytes(&self, buffer: &Buffer<Opaque>) -> Vec<u8> {
         self.with(|bytes| bytes[OFFSET + buffer.offset()..][..buffer.len()].to_vec())
     }
 
-    fn store(&self, buffer: &mut OpaqueBuffer, content: &[u8]) {
+    fn store(&self, buffer: &mut Buffer<Opaque>, content: &[u8]) {
         self.with(|bytes| bytes[OFFSET + buffer.offset()..][..content.len()].copy_from_slice(content));
         buffer.set_len(content.len());
     }
@@ -84,7 +84,7 @@ struct Ends {
     queue: QueueId,
     near: QueuePair,
     far: QueuePair,
-    receiver: OpaqueReceiver,
+    receiver: Receiver<Opaque>,
     sender: Sender,
     far_receiver: Receiver,
     far_sender: Sender,
@@ -94,9 +94,9 @@ struct Ends {
 }
 
 impl Ends {
-    fn new(pd: &ProtectionDomain, own: bool, pool: &OpaquePool) -> Self {
+    fn new(pd: &ProtectionDomain, own: bool, pool: &BufferPool<Opaque>) -> Self {
         let cq = || CqConfig::new(64).path(device::path());
-        let mut receiver = OpaqueReceiver::new(pd, &cq()).unwrap();
+        let mut receiver = Receiver::opaque(pd, &cq()).unwrap();
         let mut sender = device::sender(pd, 64);
         let mut far_receiver = device::receiver(pd, 64);
         let mut far_sender = device::sender(pd, 64);
@@ -105,8 +105,8 @@ impl Ends {
         let srq = receiver.create_srq(&SrqConfig::new(3)).unwrap();
         let builder = QueuePair::builder(&config);
         let builder = match own {
-            true => builder.receive_opaque(&mut receiver, RqConfig::new(4)),
-            false => builder.receive_opaque(&mut receiver, srq),
+            true => builder.receive(&mut receiver, RqConfig::new(4)),
+            false => builder.receive(&mut receiver, srq),
         };
         let mut near = builder.send(&mut sender).build().unwrap();
         let mut far = QueuePair::builder(&config)
@@ -124,7 +124,7 @@ impl Ends {
     }
 
     /// Receives a message that the far side sends, and returns its buffer.
-    fn receive(&mut self, bytes: &[u8], inline: bool) -> OpaqueBuffer {
+    fn receive(&mut self, bytes: &[u8], inline: bool) -> Buffer<Opaque> {
         let queue = self.far.send_queue().unwrap();
         if inline {
             self.far_sender.send(queue, bytes).unwrap();
@@ -137,14 +137,14 @@ impl Ends {
             let mut batch = self.receiver.poll();
             let message = batch.next()?.unwrap();
             assert_eq!((message.len(), message.imm()), (bytes.len(), None));
-            Some(message.take())
+            Some(message.take().unwrap())
         });
         done(&mut self.far_sender);
         buffer
     }
 
     /// Runs a request of the near side, and returns its buffers.
-    fn run(&mut self, post: impl FnOnce(Request<'_>)) -> Vec<OpaqueBuffer> {
+    fn run(&mut self, post: impl FnOnce(Request<'_>)) -> Vec<Buffer<Opaque>> {
         let queue: SqId = self.near.send_queue().unwrap();
         post(self.sender.post(queue).unwrap().token(7));
         done(&mut self.sender)
@@ -152,7 +152,7 @@ impl Ends {
 }
 
 /// Waits for the next request of a sender, which succeeds, and takes its opaque buffers.
-fn done(sender: &mut Sender) -> Vec<OpaqueBuffer> {
+fn done(sender: &mut Sender) -> Vec<Buffer<Opaque>> {
     wait_for("a completion", || {
         let mut batch = sender.poll();
         let mut done = batch.next()?.unwrap();
@@ -170,7 +170,7 @@ fn content(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at as u8).wrapping_mul(7) ^ seed).collect()
 }
 
-fn only(mut buffers: Vec<OpaqueBuffer>) -> OpaqueBuffer {
+fn only(mut buffers: Vec<Buffer<Opaque>>) -> Buffer<Opaque> {
     assert_eq!(buffers.len(), 1);
     buffers.pop().unwrap()
 }
@@ -180,11 +180,11 @@ fn requests_on(fd: OwnedFd, len: usize, own: bool) -> bool {
     let pd = device::pd();
     let guarded = Guarded::new(&fd, len);
     let Some(memory) = register(&pd, fd, len, RemoteAccess::empty()) else { return false };
-    let pool = OpaquePool::new(memory, 8, SIZE as u32).unwrap();
+    let pool = BufferPool::divide(memory, 8, SIZE as u32).unwrap();
     let mut ends = Ends::new(&pd, own, &pool);
 
     // Messages as short as those that a device puts into CQEs, and long ones.
-    let mut last: Option<OpaqueBuffer> = None;
+    let mut last: Option<Buffer<Opaque>> = None;
     for (seed, len) in [1, 8, 32, 33, 64, SIZE].into_iter().enumerate() {
         let sent = content(len, seed as u8);
         let buffer = ends.receive(&sent, len <= 64);
@@ -272,7 +272,7 @@ fn peers_read_write_and_count_in_opaque_memory() {
     };
     let fd = memfd(OFFSET + 8 * SIZE);
     let unused = register(&pd, fd, OFFSET + 8 * SIZE, RemoteAccess::empty()).unwrap();
-    let mut ends = Ends::new(&pd, false, &OpaquePool::new(unused, 8, SIZE as u32).unwrap());
+    let mut ends = Ends::new(&pd, false, &BufferPool::divide(unused, 8, SIZE as u32).unwrap());
     let region = memory.region();
     assert_eq!((region.len(), memory.len()), (PAGE, PAGE));
     let queue = ends.far.send_queue().unwrap();
@@ -314,9 +314,9 @@ fn a_registration_that_is_refused_returns_what_it_was_given() {
     let Some(memory) = register(&pd, memfd(OFFSET + PAGE), OFFSET + PAGE, RemoteAccess::empty()) else {
         skip!("the device takes no dma-bufs");
     };
-    let refused = OpaquePool::new(memory, 1, PAGE as u32 + 1).unwrap_err();
+    let refused = BufferPool::divide(memory, 1, PAGE as u32 + 1).unwrap_err();
     assert!(matches!(refused.reason, Error::OutOfRange { .. }), "{refused}");
-    assert_eq!(OpaquePool::new(refused.payload, u32::MAX, PAGE as u32).unwrap().count(), 1);
+    assert_eq!(BufferPool::divide(refused.payload, u32::MAX, PAGE as u32).unwrap().count(), 1);
 }
 
 #[test]
@@ -328,12 +328,12 @@ fn memory_of_the_adapter_is_stored_to_and_sent() {
         Err(error) => panic!("{error}"),
     };
     assert_eq!(memory.len(), 1024);
-    let pool = OpaquePool::new(memory, u32::MAX, 65).unwrap();
+    let pool = BufferPool::divide(memory, u32::MAX, 65).unwrap();
     assert_eq!(pool.count(), 8);
     let Some(unused) = register(&pd, memfd(OFFSET + 8 * SIZE), OFFSET + 8 * SIZE, RemoteAccess::empty()) else {
         skip!("the device takes no dma-bufs");
     };
-    let mut ends = Ends::new(&pd, false, &OpaquePool::new(unused, 8, SIZE as u32).unwrap());
+    let mut ends = Ends::new(&pd, false, &BufferPool::divide(unused, 8, SIZE as u32).unwrap());
     // Each buffer, of each length around a word, beside neighbours that keep their bytes.
     let mut all: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
     for (at, len) in [0, 1, 3, 4, 5, 63, 64, 65].into_iter().enumerate() {
@@ -353,7 +353,7 @@ fn memory_of_the_adapter_is_stored_to_and_sent() {
     assert_eq!(pool.available(), 8);
     // The processor does not write other memory.
     let Some(other) = register(&pd, memfd(OFFSET + PAGE), OFFSET + PAGE, RemoteAccess::empty()) else { return };
-    let mut buffer = OpaquePool::new(other, 1, 64).unwrap().take().unwrap();
+    let mut buffer = BufferPool::divide(other, 1, 64).unwrap().take().unwrap();
     let refused = buffer.store(b"bytes").unwrap_err();
     assert!(refused.to_string().contains("not the adapter's"), "{refused}");
 }
@@ -361,8 +361,8 @@ fn memory_of_the_adapter_is_stored_to_and_sent() {
 #[test]
 fn a_queue_pair_of_the_program_does_not_receive_into_opaque_memory() {
     let pd = device::pd();
-    let mut receiver = OpaqueReceiver::new(&pd, &CqConfig::new(8).path(device::path())).unwrap();
-    let builder = QueuePair::builder(&QpConfig::rc()).receive_opaque(&mut receiver, RqConfig::new(4));
+    let mut receiver = Receiver::opaque(&pd, &CqConfig::new(8).path(device::path())).unwrap();
+    let builder = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(4));
     // SAFETY: the call does not look at the pointer.
     let refused = unsafe { builder.attach(ptr::null_mut()) }.unwrap_err();
     assert!(refused.to_string().contains("put payload into the CQEs"), "{refused}");

@@ -4,8 +4,11 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use doorbell::opaque::{OpaqueBuffer, OpaqueMemory, OpaquePool, OpaqueReceiver};
-use doorbell::{CqConfig, DataPath, NotSent, ProtectionDomain, QpConfig, QueuePair, RemoteAccess, Sender, SrqConfig};
+use doorbell::opaque::{Opaque, OpaqueMemory};
+use doorbell::{
+    Buffer, BufferPool, CqConfig, DataPath, NotSent, ProtectionDomain, QpConfig, QueuePair, Receiver, RemoteAccess,
+    Sender, SrqConfig,
+};
 use doorbell_stepped_tests::{join, on_each_path, open};
 use soft_mlx5::Device;
 
@@ -37,7 +40,7 @@ impl Closed {
     }
 
     /// The bytes of a buffer.
-    fn bytes(&self, buffer: &OpaqueBuffer) -> Vec<u8> {
+    fn bytes(&self, buffer: &Buffer<Opaque>) -> Vec<u8> {
         let read = |at| {
             // SAFETY: inside the mapping, which is open.
             unsafe { self.0.add(buffer.offset() + at).read() }
@@ -62,7 +65,7 @@ fn a_buffer_of_another_domain_is_refused(path: DataPath) {
         let mut bytes = vec![0u8; 4096].into_boxed_slice();
         // SAFETY: the bytes live until the device has let go of them, and nothing uses them.
         let memory = unsafe { OpaqueMemory::unreadable(pd, bytes.as_mut_ptr(), 4096, RemoteAccess::empty(), bytes) };
-        OpaquePool::new(memory.unwrap(), 8, 256).unwrap()
+        BufferPool::divide(memory.unwrap(), 8, 256).unwrap()
     };
     let (own, other) = (pool(&pd), pool(&pd.context().alloc_pd().unwrap()));
     let mut sender = Sender::new(&pd, &CqConfig::new(1024).path(path)).unwrap();
@@ -90,14 +93,14 @@ fn no_byte_is_touched_by_the_library(path: DataPath) {
     closed.allow(libc::PROT_NONE);
     let region = memory.region();
     assert_eq!(region.addr(), closed.0.addr() as u64);
-    let pool = OpaquePool::new(memory, 16, 1024).unwrap();
+    let pool = BufferPool::divide(memory, 16, 1024).unwrap();
     let cq = CqConfig::new(64).path(path);
-    let mut receiver = OpaqueReceiver::new(&pd, &cq).unwrap();
+    let mut receiver = Receiver::opaque(&pd, &cq).unwrap();
     let (mut sender, mut far_sender) = (Sender::new(&pd, &cq).unwrap(), Sender::new(&pd, &cq).unwrap());
     let srq = receiver.create_srq(&SrqConfig::new(7)).unwrap();
     let config = QpConfig::rc().max_send_wr(8).max_inline(64).remote_read(true).remote_atomic(true);
-    let mut near = QueuePair::builder(&config).receive_opaque(&mut receiver, srq).send(&mut sender).build().unwrap();
-    let mut far = QueuePair::builder(&config).receive_opaque(&mut receiver, srq).send(&mut far_sender).build().unwrap();
+    let mut near = QueuePair::builder(&config).receive(&mut receiver, srq).send(&mut sender).build().unwrap();
+    let mut far = QueuePair::builder(&config).receive(&mut receiver, srq).send(&mut far_sender).build().unwrap();
     join(&mut near, &mut far);
     receiver.fill(srq, &pool).unwrap();
     let settle = || closed.open(|| device.settle());

@@ -5,7 +5,6 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use doorbell::frames::{Flow, FrameConfig, FrameReceiver};
-use doorbell::opaque::OpaqueReceiver;
 use doorbell::tags::{NotSentTagged, Offload, TagMatchingConfig, TagMatchingSrq};
 use doorbell::{
     BufferPool, Completions, Compression, CqConfig, DataPath, Error, HugePages, Mtu, NotSent, PoolConfig, PostFailure,
@@ -171,10 +170,8 @@ const OPTIONS: &[(&str, Check)] = &[
     ("QueuePairBuilder: receive", |w| {
         assert!(receiving(&mut w.receiver, &QpConfig::rc()).receive_queue().is_some());
         refused(QueuePair::builder(&QpConfig::rc()).build(), "without receiver and sender");
-    }),
-    ("QueuePairBuilder: receive_opaque", |w| {
-        let mut receiver = OpaqueReceiver::new(&w.pd, &CqConfig::new(4).path(w.path)).unwrap();
-        let qp = QueuePair::builder(&QpConfig::rc()).receive_opaque(&mut receiver, RqConfig::new(4)).build().unwrap();
+        let mut receiver = Receiver::opaque(&w.pd, &CqConfig::new(4).path(w.path)).unwrap();
+        let qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, RqConfig::new(4)).build().unwrap();
         assert_eq!(receiver.capacity(qp.receive_queue().unwrap()), 4);
     }),
     ("QueuePairBuilder: send", |w| {
@@ -421,7 +418,7 @@ fn every_option_has_a_check() {
     let name = |line: &str| {
         let (of, rest) = line.split_once(": ")?;
         let (_, name) = rest.split_once("fn ")?;
-        Some(format!("{of}: {}", name.split_once('(')?.0))
+        Some(format!("{of}: {}", name.split(['(', '<']).next()?))
     };
     let listed: BTreeSet<String> = api.lines().filter(is_option).filter_map(name).collect();
     let names = OPTIONS.iter().map(|(name, _)| *name).chain(OPTIONS_OF_FRAMES.iter().map(|(name, _)| *name));

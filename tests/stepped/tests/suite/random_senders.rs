@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::mem::forget;
 use std::time::Duration;
 
-use doorbell::opaque::{OpaqueBuffer, OpaqueMemory, OpaquePool};
+use doorbell::opaque::{Opaque, OpaqueMemory};
 use doorbell::{
     Buffer, BufferPool, Completions, CqConfig, DataPath, Error, NotSent, PoolConfig, ProtectionDomain, QpConfig,
     QueuePair, Receiver, RemoteAccess, RqConfig, SendCompletion, SendFailure, Sender, SqId,
@@ -117,7 +117,7 @@ struct Model<'a> {
     far_receiver: Receiver,
     connections: Vec<Connection>,
     pool: BufferPool,
-    opaque: OpaquePool,
+    opaque: BufferPool<Opaque>,
     /// The memory of the opaque buffers.
     memory: *mut u8,
     receives: BufferPool,
@@ -222,7 +222,7 @@ impl<'a> Model<'a> {
         Some(buffer)
     }
 
-    fn opaque(pool: &OpaquePool, memory: *mut u8, token: u64) -> Option<OpaqueBuffer> {
+    fn opaque(pool: &BufferPool<Opaque>, memory: *mut u8, token: u64) -> Option<Buffer<Opaque>> {
         let mut buffer = pool.take()?;
         buffer.set_len(8);
         // SAFETY: eight bytes of a free buffer in memory of this program.
@@ -456,13 +456,13 @@ impl<'a> Model<'a> {
     }
 }
 
-fn opaque_pool(pd: &ProtectionDomain) -> (OpaquePool, *mut u8) {
+fn opaque_pool(pd: &ProtectionDomain) -> (BufferPool<Opaque>, *mut u8) {
     let mut bytes = vec![0u8; 8192].into_boxed_slice();
     let (memory, len) = (bytes.as_mut_ptr(), bytes.len());
     // SAFETY: the bytes live until the device has let go of them, and nothing else uses them.
     let region = unsafe { OpaqueMemory::unreadable(pd, memory, len, RemoteAccess::empty(), bytes) }.unwrap();
     // One less than fit, wherever the bytes begin.
-    (OpaquePool::new(region, 127, 64).unwrap(), memory)
+    (BufferPool::divide(region, 127, 64).unwrap(), memory)
 }
 
 fn sender(pd: &ProtectionDomain, path: DataPath) -> Sender {

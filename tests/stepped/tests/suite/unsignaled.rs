@@ -109,8 +109,8 @@ fn each_completion_makes_room(path: DataPath) {
     }
 }
 
-/// The CQEs of a forgotten batch are consumed as far as its requests make room. Each of those was of two blocks, in which
-/// two requests fit.
+/// The CQEs of a forgotten batch are consumed as far as its requests make room. Each of those was of two blocks, in
+/// which two requests fit.
 fn a_forgotten_batch_makes_room(path: DataPath) {
     let mut w = connections(path, &config(8).max_send_sge(4).max_unsignaled(0));
     let (queue, other) = (w.queue(0), w.queue(1));
