@@ -144,9 +144,9 @@ impl Requester {
         self.requests.is_empty()
     }
 
-    /// Returns `true` if nothing is open but READs and atomics, whose requests were sent.
+    /// Returns `true` if nothing is open but READs and atomics, whose requests were sent, and WQEs that sent nothing.
     pub fn has_only_reads(&self) -> bool {
-        self.requests.iter().all(|request| request.kind.is_read_like())
+        self.requests.iter().all(|request| request.kind.is_read_like() || request.packets == 0)
     }
 
     /// Returns the oldest request that is not complete.

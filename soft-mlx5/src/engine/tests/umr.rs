@@ -359,6 +359,22 @@ fn a_change_waits_for_what_uses_its_key() {
 }
 
 #[test]
+fn changes_follow_each_other_after_one_doorbell() {
+    // NFS of Linux posts several registrations and a SEND so; the last WQE alone is signaled.
+    let mut s = setup();
+    let keys = [(); 3].map(|()| s.list_key());
+    for key in keys {
+        let entry = DataSegment::new(s.memory.addr() + 32768, 4096, s.key).to_bytes();
+        s.a.write(&Umr::configure(key, &[entry], 4096).work().flags(0));
+    }
+    let write = Work::new(WqeOpcode::RDMA_WRITE).remote(s.memory.addr(), s.key).data(0, 8, keys[2]);
+    let (index, ctrl) = s.a.write(&write);
+    s.device.ring(&mut s.a, ctrl);
+    s.device.settle();
+    s.send.expect(Requester, &s.a, index);
+}
+
+#[test]
 fn a_window_outside_its_region() {
     let mut s = setup();
     let window = s.window();
