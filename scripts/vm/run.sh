@@ -32,7 +32,7 @@ if [ "$mode" = short ]; then
 fi
 if [ "$mode" = consumers ]; then
     : "${LINK=roce}"
-    : "${FILTER=cases::answers cases::ethtool cases::nvme cases::recovery cases::reload cases::warnings}"
+    : "${FILTER=cases::answers cases::ethtool cases::nfs cases::nvme cases::recovery cases::reload cases::warnings}"
 fi
 fabric=()
 if [ "$mode" = fabric ]; then
