@@ -125,7 +125,7 @@ impl Execution<'_> {
     pub(super) fn query_hca_cap(&mut self, command: &Command, output: &mut [u8]) -> Result {
         let (number, which) = (command.request.op_mod >> 1, command.request.op_mod & 1);
         let general = if which == CURRENT { self.state.hca.current } else { self.state.hca.maximum };
-        let image = &mut output[GROUP..GROUP + GROUP_SIZE];
+        let image = &mut [0; GROUP_SIZE];
         match number {
             group::GENERAL => put(image, general),
             group::ATOMIC => put(image, capabilities::ATOMIC),
@@ -133,6 +133,10 @@ impl Execution<'_> {
             group::ROCE if general.roce => put(image, capabilities::ROCE),
             group::FLOW_TABLE if general.nic_flow_table => put(image, capabilities::FLOW_TABLES),
             _ => return Err(Refusal::GROUP),
+        }
+        // Programs that know fewer capabilities have room for fewer.
+        for (to, from) in output[GROUP..].iter_mut().zip(image) {
+            *to = *from;
         }
         Ok(())
     }

@@ -29,7 +29,6 @@ mod vport;
 
 use std::collections::BTreeMap;
 
-use mlx5_wire::firmware::capabilities::{GROUP, GROUP_SIZE};
 use mlx5_wire::firmware::command::{Opcode, Reply, Request};
 
 pub use self::eq::CommandEvents;
@@ -66,8 +65,6 @@ impl Commands {
     pub const VECTORS: u32 = 16;
     /// Firmware version, major, minor and sub-minor.
     pub const VERSION: [u16; 3] = self::capabilities::FW_VERSION;
-
-    const CAPABILITIES: usize = GROUP + GROUP_SIZE;
 
     /// Returns the state after power-up.
     pub fn new(layer: LinkLayer, port: &PortAddress) -> Self {

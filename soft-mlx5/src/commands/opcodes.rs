@@ -1,5 +1,6 @@
 //! The commands: lengths, the state that each needs, and what executes it.
 
+use mlx5_wire::firmware::capabilities::GROUP;
 use mlx5_wire::firmware::command::{
     Created, ManagePages, Multicast, Numbered, OfFunction, Opcode, QueryAdapterReply, QueryIssiReply, QueryPagesReply,
     Request, SetIssi, TeardownHca,
@@ -22,10 +23,10 @@ use mlx5_wire::firmware::vport::{
     QueryVport, QueryVportStateReply, SetRoceAddress,
 };
 
+use super::Execution;
 use super::objects::Kind;
 use super::refusal::Refusal;
 use super::stage::Stage;
-use super::{Commands, Execution};
 
 /// Result of a command.
 pub type Result<T = ()> = std::result::Result<T, Refusal>;
@@ -124,7 +125,7 @@ macro_rules! entries {
 const CREATED: usize = Created::SIZE;
 
 entries! {
-    QUERY_HCA_CAP: Enabled, Request => Commands::CAPABILITIES, Execution::query_hca_cap;
+    QUERY_HCA_CAP: Enabled, Request => GROUP, Execution::query_hca_cap;
     QUERY_ADAPTER: Enabled, Request => QueryAdapterReply::SIZE, Execution::query_adapter;
     INIT_HCA: Enabled, Request => HEAD, Execution::init_hca;
     TEARDOWN_HCA: Initialized, TeardownHca => HEAD, Execution::teardown_hca;

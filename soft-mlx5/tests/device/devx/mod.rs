@@ -109,6 +109,8 @@ fn commands_about_no_object_are_those_of_the_list() {
     let bench = Bench::new();
     let answer = bench.general(&query_capabilities(), QUERY_HCA_CAP_LEN).unwrap();
     assert_eq!(answer[0x10 + 0x38] & 31, 30, "log2 of the longest message");
+    let part = bench.general(&query_capabilities(), 0x810).unwrap();
+    assert_eq!(part, answer[..0x810], "as much as there is room for");
     assert_eq!(bench.general(&numbered(Opcode::CREATE_QP, 0), 16), Err((libc::EINVAL, 0, 0)));
     assert_eq!(bench.general(&numbered(Opcode::DESTROY_UCTX, 1), 16), Err((libc::EINVAL, 0, 0)));
     assert_eq!(bench.general(&numbered(Opcode(0xb00), 0), 16), Err(refused(BAD_OP, 0x1001)));
