@@ -1,5 +1,5 @@
-//! The cache lines of data that a piece of work touches. Each of its instructions is decoded, and what it reads or writes
-//! in memory is worked out from the registers before it. The stack is left out: its lines are in the cache.
+//! The cache lines of data that a piece of work touches. Each of its instructions is decoded, and the registers before
+//! it say what it reads or writes in memory. The stack is left out: its lines are in the cache.
 
 use std::collections::BTreeSet;
 
