@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use crate::tags::*;
 use crate::*;
@@ -83,7 +82,7 @@ fn texts() -> Vec<(&'static str, String)> {
         Cause::NotAReceive,
         Cause::DeviceRemoved,
         Cause::Raw(7),
-        NotSent::Full { waited: Duration::ZERO },
+        NotSent::Full,
         NotSent::State(QpState::Init),
         NotSent::InlineTooLong { len: 300, max: 220 },
         NotSent::BufferTooSmall { len: 300, capacity: 220 },
@@ -123,7 +122,7 @@ fn texts() -> Vec<(&'static str, String)> {
         CancelError::Verbs(errno),
         NotSentTagged::NoPeer,
         NotSentTagged::NotReadable,
-        NotSentTagged::Queue(NotSent::Full { waited: Duration::from_millis(70) }),
+        NotSentTagged::Queue(NotSent::Full),
         WrongCqe { cqn: 0x400, index: 9, bytes: [0; 64] },
     ]
 }

@@ -357,7 +357,7 @@ impl Posting<'_> {
                 payload.own(gathered);
                 Ok(())
             }
-            Err(reason) => refuse(payload, self.entry.with_time(reason)),
+            Err(reason) => refuse(payload, reason),
         }
     }
 
