@@ -152,7 +152,7 @@ impl QpConfig {
     /// Sets how many requests that are rung together, or are [unsignaled](crate::Request::unsignaled), may follow each
     /// other without a CQE, no limit by default. A buffer comes back with the next CQE of its queue, so a smaller
     /// number returns buffers earlier. 0 requests a CQE for each request, like
-    /// [`Posting::signaled`](crate::Posting::signaled). The last request before a doorbell, if it is not unsignaled,
+    /// [`Posting::own_cqe`](crate::Posting::own_cqe). The last request before a doorbell, if it is not unsignaled,
     /// and at least one request in each quarter of the queue always have a CQE.
     pub const fn max_unsignaled(mut self, requests: u32) -> Self {
         self.max_unsignaled = requests;

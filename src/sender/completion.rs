@@ -49,7 +49,7 @@ impl SendCompletion<'_> {
     ///
     /// The device writes the CQE of a datagram or frame when the packet has left, and that of a request of an RC queue
     /// pair when the peer has acknowledged it. A request without a CQE of its own has the time of the next CQE of its
-    /// queue; [`Posting::signaled`](crate::Posting::signaled) asks for a CQE. An
+    /// queue; [`Posting::own_cqe`](crate::Posting::own_cqe) asks for a CQE. An
     /// [unsignaled](crate::Request::unsignaled) request that succeeds is not returned, so its time is not known.
     ///
     /// ```

@@ -3,8 +3,7 @@
 use super::payload::{Answer, Payload};
 use crate::memory::{Buffer, Opaque};
 
-/// A buffer for the answer of a READ or an atomic: a [`Buffer`] or an
-/// [`Buffer<Opaque>`](crate::opaque::Buffer<Opaque>).
+/// A buffer for the answer of a READ or an atomic: a [`Buffer`], also of [`Opaque`] memory.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();

@@ -1,6 +1,6 @@
 //! The firmware of the adapter: commands as bytes, for drivers that stand on a bus.
 //!
-//! [`Commands`] is what the firmware knows. Its owner has the adapter, gives memory of the host ([`Space`]) with each
+//! [`Commands`] is what the firmware knows. Its owner has the adapter, gives memory of the host (`Space`) with each
 //! command, and delivers events afterwards: a PCI function through event queues and [`Interrupts`].
 //!
 //! `opcodes` is the table of commands; it checks lengths and the state of the function. One module per object does
