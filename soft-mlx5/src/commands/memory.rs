@@ -100,7 +100,7 @@ impl Execution<'_> {
             return Err(Refusal::RECORD);
         }
         let (record_space, record) = if len == 0 {
-            // Nobody rings.
+            // A queue pair without queues has no doorbell record.
             (Space::Process, 0)
         } else if self.is_umem(memory.record_umem_valid) {
             uses.push(Id(Kind::Umem, memory.record_umem));

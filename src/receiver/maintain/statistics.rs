@@ -71,7 +71,8 @@ pub struct Statistics {
 pub struct SrqStatistics {
     /// Receives posted to the device, modulo 2^32.
     pub posted: u32,
-    /// Those that another receive follows than the next in memory, modulo 2^32. Each may cost the adapter a fetch.
+    /// Posted receives whose link leads to another slot than the next in memory, modulo 2^32. Each may cost the adapter
+    /// a fetch.
     pub jumps: u32,
     /// Receives that [wait](crate::SrqConfig#receives-that-wait) for an older one.
     pub waiting: u32,
