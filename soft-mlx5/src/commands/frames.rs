@@ -2,8 +2,8 @@
 
 use mlx5_wire::firmware::fields::Value;
 use mlx5_wire::firmware::transport::{
-    CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, ModifyTir, QueryRqReply, QuerySqReply, RqContext, RqTable,
-    SqContext, hash_field,
+    CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, ModifyTir, ModifyTis, QueryRqReply, QuerySqReply, RqContext,
+    RqTable, SqContext, hash_field,
 };
 use mlx5_wire::firmware::wq::{WorkQueue, kind, state};
 
@@ -60,22 +60,74 @@ fn check_ring(queue: &WorkQueue, least: u8, most: u16) -> Result<u64> {
     Ok(1 << (queue.log_size + queue.log_stride))
 }
 
+/// Fields of a hash: the bit of a TIR, and what it is over IPv4 or TCP, and over IPv6 or UDP.
+const HASH_FIELDS: [(u32, [u64; 2]); 4] = [
+    (hash_field::SOURCE_IP, [field::SRC_IPV4, field::SRC_IPV6]),
+    (hash_field::DESTINATION_IP, [field::DST_IPV4, field::DST_IPV6]),
+    (hash_field::SOURCE_PORT, [field::SRC_PORT_TCP, field::SRC_PORT_UDP]),
+    (hash_field::DESTINATION_PORT, [field::DST_PORT_TCP, field::DST_PORT_UDP]),
+];
+
 fn hash_of(tir: &CreateTir) -> Option<HashAttr> {
     if tir.disp_type != INDIRECT || tir.rx_hash_fn != TOEPLITZ {
         return None;
     }
-    let [source_ip, destination_ip] =
-        if tir.ipv6 { [field::SRC_IPV6, field::DST_IPV6] } else { [field::SRC_IPV4, field::DST_IPV4] };
-    let [source_port, destination_port] =
-        if tir.udp { [field::SRC_PORT_UDP, field::DST_PORT_UDP] } else { [field::SRC_PORT_TCP, field::DST_PORT_TCP] };
-    let chosen = [
-        (hash_field::SOURCE_IP, source_ip),
-        (hash_field::DESTINATION_IP, destination_ip),
-        (hash_field::SOURCE_PORT, source_port),
-        (hash_field::DESTINATION_PORT, destination_port),
-    ];
-    let fields = chosen.iter().filter(|(bit, _)| tir.hash_fields & bit != 0).map(|(_, field)| field);
+    let chosen = HASH_FIELDS.iter().filter(|(bit, _)| tir.hash_fields & bit != 0);
+    let of_ip = hash_field::SOURCE_IP | hash_field::DESTINATION_IP;
+    let fields = chosen.map(|(bit, fields)| fields[usize::from(if bit & of_ip != 0 { tir.ipv6 } else { tir.udp })]);
     Some(HashAttr { fields: fields.sum(), key: tir.key })
+}
+
+fn queue_context(ring: WqAttr, pd: Pdn, dbr_addr: u64) -> WorkQueue {
+    WorkQueue {
+        kind: kind::CYCLIC,
+        pd: pd.0,
+        dbr_addr,
+        log_stride: ring.shift as u8,
+        log_size: ring.count.trailing_zeros() as u8,
+        ..WorkQueue::ZERO
+    }
+}
+
+/// Returns the context of the send queue of a raw packet queue pair.
+pub fn sq_context(attr: &QpAttr, tisn: u32) -> Vec<u8> {
+    let queue = WorkQueue { uar_page: attr.register.page, ..queue_context(attr.sq, attr.pd, attr.dbrec) };
+    let (user_index, cqn) = (attr.user_index, attr.send_cq.0);
+    SqContext { user_index, cqn, tis_count: 1, tisn, queue, ..SqContext::ZERO }.to_bytes().to_vec()
+}
+
+/// Returns the context of a receive queue that the kernel made.
+pub fn rq_context(attr: &RwqAttr) -> Vec<u8> {
+    RqContext {
+        scatter_fcs: attr.offloads.scatter_fcs,
+        vlan_strip_disable: !attr.offloads.strip_vlan,
+        user_index: attr.user_index,
+        cqn: attr.cq.0,
+        queue: queue_context(attr.ring, attr.pd, attr.dbrec),
+        ..RqContext::ZERO
+    }
+    .to_bytes()
+    .to_vec()
+}
+
+/// Returns the context of a target that the kernel made: of a receive queue, or of a table of them.
+pub fn tir_context(attr: &TirAttr, Id(kind, number): Id) -> Vec<u8> {
+    let direct = kind == Kind::Rq;
+    let Loopback { unicast, multicast } = attr.loopback;
+    let tir = CreateTir {
+        disp_type: if direct { DIRECT } else { INDIRECT },
+        inline_rqn: if direct { number } else { 0 },
+        indirect_table: if direct { 0 } else { number },
+        self_lb: u8::from(unicast) | u8::from(multicast) << 1,
+        transport_domain: attr.domain,
+        ..CreateTir::ZERO
+    };
+    let Some(HashAttr { fields, key }) = attr.hash else { return tir.to_bytes().to_vec() };
+    let has = |all: u64| fields & all != 0;
+    let chosen = HASH_FIELDS.iter().filter(|(_, fields)| has(fields[0] | fields[1])).map(|(bit, _)| bit);
+    let ipv6 = has(field::SRC_IPV6 | field::DST_IPV6);
+    let udp = has(field::SRC_PORT_UDP | field::DST_PORT_UDP);
+    CreateTir { rx_hash_fn: TOEPLITZ, key, ipv6, udp, hash_fields: chosen.sum(), ..tir }.to_bytes().to_vec()
 }
 
 /// Returns the queues in the list of a table.
@@ -100,16 +152,36 @@ impl Execution<'_> {
         self.check_ethernet()?;
         let tis: CreateTis = command.parse()?;
         let uid = command.uid();
-        let domain = Id(Kind::TransportDomain, tis.transport_domain);
-        let uses = vec![self.state.objects.check_use(domain, uid)?];
+        let uses = self.check_domain(tis.transport_domain, uid)?;
         let context = tis.to_bytes().to_vec();
         let entry = Entry { uid, uses, context, ..Entry::default() };
         created(output, self.state.objects.insert_new(Kind::Tis, entry)?)
     }
 
-    /// Changes a TIS or a TIR: priorities and the like, which the device does not look at.
-    pub(super) fn keep(&mut self, kind: Kind, command: &Command) -> Result {
-        self.state.objects.find(Id(kind, command.number()?), command.uid()).map(drop)
+    /// Returns a transport domain as its users refer to it. Domain 0 is there without an object.
+    fn check_domain(&self, domain: u32, uid: u16) -> Result<Vec<Id>> {
+        let domain = (domain != 0).then_some(Id(Kind::TransportDomain, domain));
+        domain.into_iter().map(|id| self.state.objects.check_use(id, uid)).collect()
+    }
+
+    /// Changes the priority of a TIS, which the device does not look at.
+    pub(super) fn modify_tis(&mut self, command: &Command, _: &mut [u8]) -> Result {
+        const PRIORITY: u64 = 1 << 0;
+        let modify: ModifyTis = command.parse()?;
+        let entry = self.state.objects.find_mut(Id(Kind::Tis, modify.tisn), command.uid())?;
+        let bytes = entry.context.first_chunk_mut().ok_or(Refusal::NO_OBJECT)?;
+        if modify.bitmask & PRIORITY != 0 {
+            CreateTis { priority: modify.priority, ..CreateTis::from_bytes(bytes) }.put(bytes);
+        }
+        Ok(())
+    }
+
+    /// Returns the context of a TIS or a TIR, which stands where its creation has it.
+    pub(super) fn query_kept(&mut self, kind: Kind, command: &Command, output: &mut [u8]) -> Result {
+        const CONTEXT: usize = 0x20;
+        let entry = self.state.objects.find(Id(kind, command.number()?), command.uid())?;
+        output[CONTEXT..entry.context.len()].copy_from_slice(&entry.context[CONTEXT..]);
+        Ok(())
     }
 
     pub(super) fn create_sq(&mut self, command: &Command, output: &mut [u8]) -> Result {
@@ -277,6 +349,9 @@ impl Execution<'_> {
         self.state.objects.find(Id(Kind::Tir, tirn), command.uid())?;
         if changes_self_lb {
             self.nic.set_loopback(Tirn(tirn), loopback_of(self_lb))?;
+            let entry = self.state.objects.find_mut(Id(Kind::Tir, tirn), 0)?;
+            let bytes = entry.context.first_chunk_mut().ok_or(Refusal::NO_OBJECT)?;
+            CreateTir { self_lb, ..CreateTir::from_bytes(bytes) }.put(bytes);
         }
         Ok(())
     }
@@ -290,8 +365,8 @@ impl Execution<'_> {
             INDIRECT => Id(Kind::Rqt, tir.indirect_table),
             _ => return Err(Refusal::ATTRIBUTES),
         };
-        let domain = Id(Kind::TransportDomain, tir.transport_domain);
-        let uses = vec![self.state.objects.check_use(target, uid)?, self.state.objects.check_use(domain, uid)?];
+        let mut uses = self.check_domain(tir.transport_domain, uid)?;
+        uses.push(self.state.objects.check_use(target, uid)?);
         let queues = match target {
             Id(Kind::Rq, rqn) => vec![Wqn(rqn)],
             id => self.state.objects.find(id, 0)?.uses.iter().map(|Id(_, rqn)| Wqn(*rqn)).collect(),
@@ -299,7 +374,8 @@ impl Execution<'_> {
         let (domain, loopback) = (tir.transport_domain, loopback_of(tir.self_lb));
         let attr = TirAttr { domain, loopback, hash: hash_of(&tir), queues };
         let tirn = self.nic.create_tir(attr)?;
-        self.state.objects.insert(Id(Kind::Tir, tirn.0), Entry { uid, uses, ..Entry::default() });
+        let context = tir.to_bytes().to_vec();
+        self.state.objects.insert(Id(Kind::Tir, tirn.0), Entry { uid, uses, context, ..Entry::default() });
         created(output, tirn.0)
     }
 }

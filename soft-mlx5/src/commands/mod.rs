@@ -11,7 +11,7 @@ mod cq;
 mod domain;
 mod eq;
 mod flow;
-mod frames;
+pub(crate) mod frames;
 mod hca;
 mod host;
 pub(crate) mod limits;

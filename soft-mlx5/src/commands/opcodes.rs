@@ -16,7 +16,7 @@ use mlx5_wire::firmware::srq::{
     ArmSrq, CreateRmp, CreateXrcSrq, CreateXrq, ModifyRmp, QueryRmpReply, QueryXrcSrqReply, QueryXrqReply,
 };
 use mlx5_wire::firmware::transport::{
-    CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, ModifyTir, QueryRqReply, QuerySqReply, RqTable,
+    CreateRq, CreateSq, CreateTir, CreateTis, ModifyTir, ModifyTis, QueryRqReply, QuerySqReply, RqTable,
 };
 use mlx5_wire::firmware::vport::{
     GidsReply, ModifyNicVport, ModifyVportState, QueryHcaVportReply, QueryNicVportReply, QueryRoceAddressReply,
@@ -243,6 +243,9 @@ entries! {
     DESTROY_TIR: Initialized, Numbered => HEAD, |on, command, _| {
         on.destroy(Kind::Tir, command)
     };
+    QUERY_TIR: Initialized, Numbered => CreateTir::SIZE, |on, command, output| {
+        on.query_kept(Kind::Tir, command, output)
+    };
     CREATE_SQ: Initialized, CreateSq => CREATED, Execution::create_sq;
     MODIFY_SQ: Initialized, CreateSq => HEAD, Execution::modify_sq;
     DESTROY_SQ: Initialized, Numbered => HEAD, |on, command, _| {
@@ -263,11 +266,12 @@ entries! {
     QUERY_RMP: Initialized, Numbered => QueryRmpReply::SIZE, Execution::query_rmp;
 
     CREATE_TIS: Initialized, CreateTis => CREATED, Execution::create_tis;
-    MODIFY_TIS: Initialized, ModifyQueue => HEAD, |on, command, _| {
-        on.keep(Kind::Tis, command)
-    };
+    MODIFY_TIS: Initialized, ModifyTis => HEAD, Execution::modify_tis;
     DESTROY_TIS: Initialized, Numbered => HEAD, |on, command, _| {
         on.destroy(Kind::Tis, command)
+    };
+    QUERY_TIS: Initialized, Numbered => CreateTis::SIZE, |on, command, output| {
+        on.query_kept(Kind::Tis, command, output)
     };
     CREATE_RQT: Initialized, RqTable => CREATED, Execution::create_rqt;
     MODIFY_RQT: Initialized, RqTable => HEAD, Execution::modify_rqt;

@@ -295,6 +295,27 @@ pub struct QpAttr {
     pub raw: RawAttr,
 }
 
+impl QpAttr {
+    /// Returns the receive queue of a raw packet queue pair.
+    pub fn receive_side(&self) -> RwqAttr {
+        RwqAttr {
+            pd: self.pd,
+            cq: self.recv_cq,
+            ring: self.rq,
+            dbrec: self.dbrec,
+            user_index: self.user_index,
+            striding: None,
+            offloads: self.raw.offloads,
+        }
+    }
+
+    /// Returns the target that leads to its receive queue.
+    pub fn target(&self, queue: Wqn) -> TirAttr {
+        let RawAttr { domain, loopback, .. } = self.raw;
+        TirAttr { domain, loopback, hash: None, queues: vec![queue] }
+    }
+}
+
 /// A BlueFlame register: page of the UAR and byte offset of the first half within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Register {

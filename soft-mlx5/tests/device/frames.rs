@@ -15,7 +15,7 @@ fn world(link: LinkLayer) -> World {
     World::new(Device::builder().stepped().strict(true).link_layer(link))
 }
 
-fn raw_qp(world: &World, cq: *mut ibv_cq) -> *mut ibv_qp {
+pub fn raw_qp(world: &World, cq: *mut ibv_cq) -> *mut ibv_qp {
     ready(world.qp(IBV_QPT_RAW_PACKET, cq, ptr::null_mut()))
 }
 
@@ -61,7 +61,7 @@ fn try_flow(qp: *mut ibv_qp, flow: &Flow) -> Result<*mut ibv_flow, i32> {
     if made.is_null() { Err(errno()) } else { Ok(made) }
 }
 
-fn wq(world: &World, cq: *mut ibv_cq) -> *mut ibv_wq {
+pub fn wq(world: &World, cq: *mut ibv_cq) -> *mut ibv_wq {
     let mut attr =
         ibv_wq_init_attr { wq_type: IBV_WQT_RQ, max_wr: 4, max_sge: 1, pd: world.pd, cq, ..Default::default() };
     // SAFETY: the context is open, domain and CQ are alive.
@@ -75,7 +75,16 @@ fn set(wq: *mut ibv_wq, state: ibv_wq_state) -> i32 {
     unsafe { ibv_modify_wq(wq, &mut attr) }
 }
 
-fn rss_qp(world: &World, table: *mut ibv_rwq_ind_table, key: &[u8], fields: u32) -> *mut ibv_qp {
+pub fn table(world: &World, wqs: &mut [*mut ibv_wq]) -> *mut ibv_rwq_ind_table {
+    let log_ind_tbl_size = wqs.len().ilog2();
+    let mut attr = ibv_rwq_ind_table_init_attr { log_ind_tbl_size, ind_tbl: wqs.as_mut_ptr(), comp_mask: 0 };
+    // SAFETY: the context is open, and the WQs are alive.
+    let table = unsafe { ibv_create_rwq_ind_table(world.ctx, &mut attr) };
+    assert!(!table.is_null(), "{}", errno());
+    table
+}
+
+pub fn rss_qp(world: &World, table: *mut ibv_rwq_ind_table, key: &[u8], fields: u32) -> *mut ibv_qp {
     let mut key = key.to_vec();
     let mut attr = ibv_qp_init_attr_ex {
         qp_type: IBV_QPT_RAW_PACKET,
@@ -170,11 +179,9 @@ fn what_is_in_use_is_not_destroyed() {
     let cq = world.cq(16);
     let mut wqs = [wq(&world, cq), wq(&world, cq)];
     assert!(wqs.iter().all(|wq| !wq.is_null()), "{}", errno());
-    let mut attr = ibv_rwq_ind_table_init_attr { log_ind_tbl_size: 1, ind_tbl: wqs.as_mut_ptr(), comp_mask: 0 };
     // SAFETY: all objects are alive until their destruction succeeds.
     unsafe {
-        let table = ibv_create_rwq_ind_table(world.ctx, &mut attr);
-        assert!(!table.is_null(), "{}", errno());
+        let table = table(&world, &mut wqs);
         let ipv4 = IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4;
         for (key, fields, expected) in [
             (&KEY[..16], ipv4, libc::EINVAL),
@@ -279,16 +286,13 @@ fn a_work_queue_has_states_and_an_event() {
     assert_eq!(set(queue, IBV_WQS_ERR), 0);
     assert_eq!(set(queue, IBV_WQS_RDY), libc::EINVAL, "it must be reset first");
     assert_eq!((set(queue, IBV_WQS_RESET), set(queue, IBV_WQS_RDY)), (0, 0));
-    let mut first = queue;
-    let mut table = ibv_rwq_ind_table_init_attr { log_ind_tbl_size: 0, ind_tbl: &raw mut first, comp_mask: 0 };
     let own = raw_qp(&world, world.cq(16));
     let mut bytes = frame();
     let mr = world.reg(&mut bytes, 0);
     let stranger = Stranger::new(&world, &mut bytes);
     // SAFETY: all objects are alive. The key of the receive does not exist.
     unsafe {
-        let table = ibv_create_rwq_ind_table(world.ctx, &mut table);
-        let qp = rss_qp(&world, table, &KEY, 0);
+        let qp = rss_qp(&world, table(&world, &mut [queue]), &KEY, 0);
         assert!(!qp.is_null(), "{}", errno());
         try_flow(qp, &to_group(1)).unwrap();
         let mut sge = ibv_sge { addr: 4096, length: 2048, lkey: 0x1234 };

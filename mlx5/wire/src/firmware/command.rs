@@ -167,6 +167,8 @@ opcodes! {
     MODIFY_TIR = 0x901,
     /// Destroys a target of flow rules.
     DESTROY_TIR = 0x902,
+    /// Returns the context of a TIR.
+    QUERY_TIR = 0x903,
     /// Makes a send queue.
     CREATE_SQ = 0x904,
     /// Changes the state of a send queue.
@@ -197,6 +199,8 @@ opcodes! {
     MODIFY_TIS = 0x913,
     /// Destroys a source of frames.
     DESTROY_TIS = 0x914,
+    /// Returns the context of a TIS.
+    QUERY_TIS = 0x915,
     /// Makes a table of receive queues.
     CREATE_RQT = 0x916,
     /// Changes a table of receive queues.

@@ -104,7 +104,7 @@ fields! {
 }
 
 fields! {
-    /// CREATE_TIS. The context stands at 20.
+    /// CREATE_TIS. The context stands at 20, as in the answer of QUERY_TIS.
     pub struct CreateTis: 0xc0 {
         /// Head.
         request: Request = 0x00,
@@ -118,7 +118,21 @@ fields! {
 }
 
 fields! {
-    /// CREATE_TIR. The context stands at 20.
+    /// MODIFY_TIS.
+    pub struct ModifyTis: 0xc0 {
+        /// Head.
+        request: Request = 0x00,
+        /// TIS.
+        tisn: u32 = 0x08[23:0],
+        /// Fields to change: bit 0 the priority.
+        bitmask: u64 = 0x10,
+        /// Priority.
+        priority: u8 = 0x20[19:16],
+    }
+}
+
+fields! {
+    /// CREATE_TIR. The context stands at 20, as in the answer of QUERY_TIR.
     pub struct CreateTir: 0x110 {
         /// Head.
         request: Request = 0x00,

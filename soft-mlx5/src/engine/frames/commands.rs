@@ -1,5 +1,6 @@
 //! Firmware commands for frames.
 
+use super::Receiver;
 use super::wq::Wq;
 use crate::engine::Nic;
 use crate::objects::flow::{Conflict, Rule};
@@ -104,39 +105,28 @@ impl Nic {
         if attr.rq.count == 0 {
             return Ok(());
         }
-        let queue = RwqAttr {
-            pd: attr.pd,
-            cq: attr.recv_cq,
-            ring: attr.rq,
-            dbrec: attr.dbrec,
-            user_index: attr.user_index,
-            striding: None,
-            offloads: attr.raw.offloads,
-        };
-        let wqn = self.insert_wq(queue, Some(qp), spaces)?;
-        let (domain, loopback) = (attr.raw.domain, attr.raw.loopback);
-        let tir = TirAttr { domain, loopback, hash: None, queues: vec![wqn] };
-        let tirn = self.create_tir(tir)?;
-        self.frames.receivers.insert(qp.0, (wqn, tirn));
+        let queue = self.insert_wq(attr.receive_side(), Some(qp), spaces)?;
+        let target = self.create_tir(attr.target(queue))?;
+        self.frames.receivers.insert(qp.0, Receiver { queue, target, followed: WqState::Reset });
         Ok(())
     }
 
     pub(crate) fn destroy_receiver(&mut self, qp: Qpn) {
-        if let Some((wqn, tirn)) = self.frames.receivers.remove(&qp.0) {
-            self.frames.wqs.remove(wqn.0);
-            self.frames.tirs.remove(tirn.0);
+        if let Some(Receiver { queue, target, .. }) = self.frames.receivers.remove(&qp.0) {
+            self.frames.wqs.remove(queue.0);
+            self.frames.tirs.remove(target.0);
         }
     }
 
-    /// Returns the target that leads to the receive side of a queue pair.
-    pub fn tir_of(&self, qp: Qpn) -> Option<Tirn> {
-        self.frames.receivers.get(&qp.0).map(|(_, tirn)| *tirn)
+    /// Returns the queue of the receive side of a queue pair, and the target that leads to it.
+    pub fn receiver_of(&self, qp: Qpn) -> Option<(Wqn, Tirn)> {
+        self.frames.receivers.get(&qp.0).map(|receiver| (receiver.queue, receiver.target))
     }
 
     /// Returns the running index of the next WQE of the receive side of a queue pair.
     pub(crate) fn receive_index(&self, qp: u32) -> Option<u16> {
-        let (wqn, _) = self.frames.receivers.get(&qp)?;
-        self.frames.wqs.get(wqn.0).map(Wq::next)
+        let (queue, _) = self.receiver_of(Qpn(qp))?;
+        self.frames.wqs.get(queue.0).map(Wq::next)
     }
 
     /// Returns `true` if a receive queue completes on this CQ.

@@ -34,10 +34,19 @@ pub struct Frames {
     /// Receive queues.
     pub wqs: Table<Wq>,
     tirs: Table<TirAttr>,
-    // Queue and target of the receive side of each queue pair.
-    receivers: BTreeMap<u32, (Wqn, Tirn)>,
+    // Receive sides of queue pairs.
+    receivers: BTreeMap<u32, Receiver>,
     flows: u32,
     wq_cursor: u32,
+}
+
+/// The receive side of a queue pair.
+#[derive(Debug)]
+struct Receiver {
+    queue: Wqn,
+    target: Tirn,
+    // State of the queue pair that the queue followed last: a command may change the queue alone.
+    followed: WqState,
 }
 
 impl Default for Frames {
@@ -168,11 +177,13 @@ impl Nic {
 
     /// Moves the receive side of a queue pair to the state of the queue pair.
     pub(crate) fn follow_queue_pair(&mut self, qpn: Qpn) {
-        let Some((wqn, _)) = self.frames.receivers.get(&qpn.0).copied() else { return };
         let Some(qp) = self.qps.get(qpn.0) else { return };
         let state = state_of(qp.state);
-        if self.frames.wqs.get(wqn.0).is_some_and(|wq| wq.state != state) {
-            self.set_wq_state(wqn, state);
+        let Some(receiver) = self.frames.receivers.get_mut(&qpn.0) else { return };
+        if receiver.followed != state {
+            receiver.followed = state;
+            let queue = receiver.queue;
+            self.set_wq_state(queue, state);
         }
     }
 

@@ -4,11 +4,13 @@ use super::abi::Abi;
 use super::abi::mlx5::{AllocContext, AllocContextResp};
 use super::abi::uverbs::{GetContextResp, Respond};
 use super::attrs::{Attrs, Carries, Spec};
-use super::errno::{EINVAL, EOPNOTSUPP};
+use super::errno::{EINVAL, ENOMEM, EOPNOTSUPP};
 use super::events::Carries as EventKind;
 use super::udata::{Request, Udata};
 use super::{Call, uar};
 use crate::commands::limits;
+use crate::commands::objects::{Entry, Kind};
+use crate::fabric::LinkLayer;
 use crate::objects::Result;
 use crate::objects::mkey::DUMP_FILL_MKEY;
 
@@ -125,19 +127,24 @@ fn allocate(call: &mut Call, driver: &Udata) -> Result<()> {
     let uid = if devx { call.core.create_user()? } else { 0 };
     let cqe_version = request.max_cqe_version.min(1);
     let objects = call.core.shared_registers && request.lib_caps & LIB_CAP_DYN_UAR != 0;
-    let context = if objects {
-        Context::of_objects(uid, cqe_version)
+    let made = if objects {
+        Ok(Context::of_objects(uid, cqe_version))
     } else {
         let registry = &mut call.core.commands.objects;
         let bfregs = uar::registers(registry, bfregs as usize);
-        match Context::new(registry, uid, cqe_version, bfregs) {
-            Ok(context) => context,
-            Err(error) => {
-                call.core.destroy_user(uid);
-                return Err(error);
+        Context::new(registry, uid, cqe_version, bfregs)
+    };
+    let mut context = made.inspect_err(|_| call.core.destroy_user(uid))?;
+    if call.core.link == LinkLayer::Ethernet {
+        let entry = Entry { uid, ..Entry::default() };
+        match call.core.commands.objects.insert_new(Kind::TransportDomain, entry) {
+            Ok(domain) => context.domain = domain,
+            Err(_) => {
+                call.core.end_context(context);
+                return Err(ENOMEM);
             }
         }
-    };
+    }
     let answer = answer(&context, call.core.real_time);
     call.file().context = Some(context);
     let answered = driver

@@ -151,8 +151,8 @@ impl Call<'_> {
         }
         let qp = self.get::<Qp>(handle).map_err(|_| EINVAL)?;
         let (qpn, service) = (qp.qpn, qp.service);
-        let tir = if service == Service::Raw { self.nic().tir_of(qpn) } else { None };
-        tir.map(Target::Tir).ok_or(EINVAL)
+        let receiver = if service == Service::Raw { self.nic().receiver_of(qpn) } else { None };
+        receiver.map(|(_, tir)| Target::Tir(tir)).ok_or(EINVAL)
     }
 
     pub(super) fn destroy_flow(&mut self, handle: u32) -> Result<Reported> {

@@ -90,15 +90,16 @@ objects!(
 /// Handle table: a new object gets the lowest free handle.
 #[derive(Debug, Default)]
 pub struct Handles {
-    // Objects by handle, each with its entry in the registry of `commands`, if it has one.
-    slots: Vec<Option<(Option<Id>, Object)>>,
+    // Objects by handle, each with its entries in the registry of `commands`: none, one, or the parts of a raw packet
+    // queue pair.
+    slots: Vec<Option<(Vec<Id>, Object)>>,
     free: BinaryHeap<Reverse<u32>>,
 }
 
 impl Handles {
-    /// Stores an object, which the registry knows as `id`.
-    pub fn insert(&mut self, id: Option<Id>, object: impl Into<Object>) -> u32 {
-        let object = Some((id, object.into()));
+    /// Stores an object, which the registry knows as `ids`.
+    pub fn insert(&mut self, ids: Vec<Id>, object: impl Into<Object>) -> u32 {
+        let object = Some((ids, object.into()));
         match self.free.pop() {
             Some(Reverse(handle)) => {
                 self.slots[handle as usize] = object;
@@ -116,9 +117,9 @@ impl Handles {
         slot.map(|(_, object)| object).ok_or(ENOENT)
     }
 
-    /// Returns the place of an object in the registry.
-    pub fn id(&self, handle: u32) -> Option<Id> {
-        self.slots.get(handle as usize)?.as_ref()?.0
+    /// Returns the places of an object in the registry.
+    pub fn ids(&self, handle: u32) -> &[Id] {
+        self.slots.get(handle as usize).and_then(Option::as_ref).map_or(&[], |(ids, _)| ids)
     }
 
     /// Returns the object of this type with this handle.
@@ -137,11 +138,11 @@ impl Handles {
         self.any(handle).map(Object::type_id)
     }
 
-    /// Takes an object out; returns its place in the registry.
-    pub fn remove(&mut self, handle: u32) -> Option<Id> {
-        let (id, _) = self.slots.get_mut(handle as usize)?.take()?;
+    /// Takes an object out; returns its places in the registry, or `None` for a handle without an object.
+    pub fn remove(&mut self, handle: u32) -> Option<Vec<Id>> {
+        let (ids, _) = self.slots.get_mut(handle as usize)?.take()?;
         self.free.push(Reverse(handle));
-        id
+        Some(ids)
     }
 
     /// Returns all objects.
@@ -166,7 +167,7 @@ mod tests {
     #[test]
     fn handles_are_the_lowest_free_and_know_their_type() {
         let mut handles = Handles::default();
-        let insert = |handles: &mut Handles, n| handles.insert(Some(Id(registry::Kind::Pd, n)), Pd { pdn: Pdn(n) });
+        let insert = |handles: &mut Handles, n| handles.insert(vec![Id(registry::Kind::Pd, n)], Pd { pdn: Pdn(n) });
         assert_eq!([0, 1, 2].map(|n| insert(&mut handles, n)), [0, 1, 2]);
         assert!(handles.remove(1).is_some());
         assert!(handles.remove(0).is_some());

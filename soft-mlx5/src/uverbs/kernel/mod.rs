@@ -35,10 +35,12 @@ mod port;
 mod qp;
 mod qp_create;
 mod qp_modify;
+mod qp_parts;
 mod qp_query;
 mod qp_rings;
 mod qp_state;
 mod query_device;
+
 mod rdma_cm;
 mod removal;
 mod report;
@@ -442,8 +444,8 @@ impl Call<'_> {
     }
 
     fn destroy_object(&mut self, handle: u32, type_id: u16) -> Result<Reported> {
-        let id = self.handles().id(handle);
-        if id.is_some_and(|id| self.core.commands.objects.check_unused(id, 0).is_err()) {
+        let ids = self.ids(&[handle]);
+        if ids.iter().any(|id| self.core.commands.objects.check_unused(*id, 0).is_err()) {
             return Err(EBUSY);
         }
         let reported = match type_id {
@@ -485,7 +487,7 @@ impl Call<'_> {
 
     /// Returns the places of objects in the registry.
     fn ids(&mut self, handles: &[u32]) -> Vec<Id> {
-        handles.iter().filter_map(|handle| self.handles().id(*handle)).collect()
+        handles.iter().flat_map(|handle| self.handles().ids(*handle).to_vec()).collect()
     }
 
     /// Keeps an object that the device numbers, and uses the objects with these handles; returns its handle.
@@ -493,19 +495,19 @@ impl Call<'_> {
         let uses = self.ids(uses);
         let uid = self.uid();
         self.core.commands.objects.insert(id, Entry { uid, uses, ..Entry::default() });
-        self.handles().insert(Some(id), object)
+        self.handles().insert(vec![id], object)
     }
 
     /// Does the same for an object that the firmware numbers.
     fn enter_new(&mut self, kind: registry::Kind, uses: &[u32], object: impl Into<Object>) -> Result<u32> {
         let entry = Entry { uid: self.uid(), uses: self.ids(uses), ..Entry::default() };
         let number = self.core.commands.objects.insert_new(kind, entry).map_err(|_| ENOMEM)?;
-        Ok(self.handles().insert(Some(Id(kind, number)), object))
+        Ok(self.handles().insert(vec![Id(kind, number)], object))
     }
 
     /// Takes an object out, with its references.
     fn forget(&mut self, handle: u32) {
-        if let Some(id) = self.handles().remove(handle) {
+        for id in self.handles().remove(handle).unwrap_or_default() {
             self.core.commands.objects.remove(id);
         }
     }

@@ -159,8 +159,7 @@ pub fn write_reregister(call: &mut Call, request: &Request) -> Result<()> {
     let pinned = (!keeps).then(|| pin(memlock, attr.va, attr.length, attr.access)).transpose()?;
     call.nic().modify_mkey(mkey, attr)?;
     let uses = call.ids(&[pd]);
-    let id = call.handles().id(core.mr_handle).ok_or(EINVAL)?;
-    call.core.commands.objects.set_uses(id, uses);
+    call.core.commands.objects.set_uses(Id(Kind::Mkey, mkey.0 >> 8), uses);
     let mr = call.get_mut::<Mr>(core.mr_handle)?;
     (mr.attr, mr.pd) = (attr, pd);
     if !keeps {

@@ -16,7 +16,6 @@ use super::srq::Srq;
 use super::uar::gross;
 use super::udata::{Request, Udata};
 use super::{Call, Number};
-use crate::commands::objects::{Id, Kind};
 use crate::fabric::LinkLayer;
 use crate::objects::{Loopback, QpAttr, RawAttr, Register, Result, RxOffloads, Service};
 
@@ -257,9 +256,12 @@ impl Call<'_> {
         let signal_all = wanted.flags & create_flag::SQ_SIG_ALL != 0;
 
         let attr = self.qp_attr(wanted, service, &uses, &queues, register)?;
+        let used = [uses.pd, uses.send_cq, uses.recv_cq].into_iter().chain(uses.srq);
+        let used = self.ids(&used.collect::<Vec<_>>());
         let created = self.admit(super::QP).and_then(|()| self.nic().create_qp(attr));
-        let qpn = match created {
-            Ok(qpn) => qpn,
+        let entered = created.and_then(|qpn| Ok((qpn, self.enter_parts(qpn, &attr, used)?)));
+        let (qpn, parts) = match entered {
+            Ok(entered) => entered,
             Err(error) => {
                 self.release_register(bfreg);
                 return Err(error);
@@ -285,14 +287,14 @@ impl Call<'_> {
             _pinned: queues.pinned,
             events: AsyncTarget { file: event_file.or(default_file), element, delivered: 0 },
         };
-        let all: Vec<u32> = [uses.pd, uses.send_cq, uses.recv_cq].into_iter().chain(uses.srq).collect();
-        let handle = self.enter(Id(Kind::Qp, qpn.0), &all, made);
+        let numbers = self.answer_parts(&parts);
+        let handle = self.handles().insert(parts, made);
         self.core.routes.add(Number::Qp(qpn), self.file, handle);
         let answered = driver.output.put(&mlx5::CreateQpResp {
             bfreg_index: bfreg.map_or(NO_BFREG, gross),
             // The device agrees to what the program asks for.
             ece_options: queues.driver.ece_options,
-            ..mlx5::CreateQpResp::default()
+            ..numbers
         });
         self.or_destroy(handle, answered)?;
         Ok(handle)
@@ -326,7 +328,7 @@ impl Call<'_> {
             scatter_to_cqe_sq: scatter && (signal_all || any_signaling),
             block_multicast_loopback: wanted.flags & create_flag::BLOCK_MULTICAST_LOOPBACK != 0,
             raw: RawAttr {
-                domain: self.file,
+                domain: self.context()?.domain,
                 loopback: Loopback {
                     unicast: queues.driver.flags & driver_flag::LOOPBACK_UNICAST != 0,
                     multicast: queues.driver.flags & driver_flag::LOOPBACK_MULTICAST != 0,

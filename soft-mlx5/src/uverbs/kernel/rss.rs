@@ -9,8 +9,9 @@ use super::errno::{EINVAL, EOPNOTSUPP};
 use super::pd::Pd;
 use super::udata::{Request, Udata};
 use super::wq::Wq;
+use crate::commands::frames::tir_context;
 use crate::commands::limits;
-use crate::commands::objects::{Id, Kind};
+use crate::commands::objects::{Entry, Id, Kind};
 use crate::objects::rss::{KEY, field};
 use crate::objects::{HashAttr, Loopback, Result, TirAttr, Tirn, Wqn};
 
@@ -57,11 +58,12 @@ pub fn write_create_table(call: &mut Call, request: &Request) -> Result<()> {
     let wqs: Vec<u32> = bytes.chunks_exact(4).map(u32::get).collect();
     wqs.iter().try_for_each(|wq| call.get::<Wq>(*wq).map(drop)).map_err(|_| EINVAL)?;
     let ind_tbl_handle = call.enter_new(Kind::Rqt, &wqs.clone(), IndTable { wqs })?;
+    let Id(_, ind_tbl_num) = call.handles().ids(ind_tbl_handle)[0];
     let answer = ExCreateIndTableResp {
         comp_mask: 0,
         response_length: request.core.output.len.min(ExCreateIndTableResp::SIZE) as u32,
         ind_tbl_handle,
-        ind_tbl_num: ind_tbl_handle,
+        ind_tbl_num,
     };
     let answered = request.core.output.respond(&answer);
     call.or_destroy(ind_tbl_handle, answered)
@@ -99,10 +101,15 @@ impl Call<'_> {
         let (hash, loopback) = hash(driver, wqs.len())?;
         let numbers = wqs.iter().map(|wq| self.get::<Wq>(*wq).map(|wq| wq.wqn));
         let queues = numbers.collect::<Result<Vec<Wqn>>>()?;
-        let domain = self.file;
-        let tir = self.nic().create_tir(TirAttr { domain, loopback, hash, queues })?;
-        let handle = self.enter(Id(Kind::Tir, tir.0), &[wanted.pd, wanted.table], RssQp { tir });
-        let answered = driver.output.put(&mlx5::CreateQpResp::default());
+        let attr = TirAttr { domain: self.context()?.domain, loopback, hash, queues };
+        let [table] = self.handles().ids(wanted.table)[..] else { return Err(EINVAL) };
+        let context = tir_context(&attr, table);
+        let tir = self.nic().create_tir(attr)?;
+        let (id, uid, uses) = (Id(Kind::Tir, tir.0), self.uid(), self.ids(&[wanted.pd, wanted.table]));
+        self.core.commands.objects.insert(id, Entry { uid, uses, context, ..Entry::default() });
+        let handle = self.handles().insert(vec![id], RssQp { tir });
+        let answer = self.answer_parts(&[id]);
+        let answered = driver.output.put(&answer);
         self.or_destroy(handle, answered)?;
         Ok(handle)
     }

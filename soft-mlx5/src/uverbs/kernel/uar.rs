@@ -42,6 +42,8 @@ pub struct Context {
     pub cqe_version: u8,
     /// User of its objects; 0 without DEVX.
     pub uid: u16,
+    /// Transport domain of its frames; 0 on InfiniBand.
+    pub domain: u32,
     static_pages: Vec<u32>,
     dynamic_pages: Vec<Option<u32>>,
     // Pages of UAR objects; each object releases its page itself.
@@ -56,6 +58,7 @@ impl Context {
         let mut context = Self {
             cqe_version,
             uid,
+            domain: 0,
             static_pages: Vec::new(),
             dynamic_pages: vec![None; DYNAMIC_BFREGS / BFREGS_PER_PAGE],
             object_pages: Vec::new(),
@@ -83,6 +86,7 @@ impl Context {
         Self {
             cqe_version,
             uid,
+            domain: 0,
             static_pages: Vec::new(),
             dynamic_pages: Vec::new(),
             object_pages: Vec::new(),
@@ -119,6 +123,7 @@ impl Context {
         for page in self.static_pages.into_iter().chain(dynamic) {
             objects.remove(Id(Kind::Uar, page));
         }
+        objects.remove(Id(Kind::TransportDomain, self.domain));
     }
 
     /// Returns the page whose doorbell arms the CQs of this context.

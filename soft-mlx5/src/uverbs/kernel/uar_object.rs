@@ -52,7 +52,7 @@ pub fn alloc(call: &mut Call, attrs: &Attrs) -> Result<()> {
     let uid = call.uid();
     let page = uar::allocate(&mut call.core.commands.objects, uid)?;
     let number = call.context()?.add_object_page(page);
-    let handle = call.handles().insert(Some(Id(Kind::Uar, page)), UarObject { page, number });
+    let handle = call.handles().insert(vec![Id(Kind::Uar, page)], UarObject { page, number });
     let answered = attrs
         .put(MMAP_OFFSET, &object_offset(number))
         .and_then(|()| attrs.put(MMAP_LENGTH, &PAGE))

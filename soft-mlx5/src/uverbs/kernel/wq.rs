@@ -11,8 +11,9 @@ use super::memlock::Pinned;
 use super::pd::Pd;
 use super::udata::{Request, Udata};
 use super::{Call, Number, user};
+use crate::commands::frames::rq_context;
 use crate::commands::limits;
-use crate::commands::objects::{Id, Kind};
+use crate::commands::objects::{Entry, Id, Kind};
 use crate::fabric::LinkLayer;
 use crate::objects::{Result, RwqAttr, RxOffloads, Striding, WqAttr, WqState, Wqn};
 
@@ -221,7 +222,10 @@ impl Call<'_> {
         let wqn = self.nic().create_wq(attr)?;
         let file = event_file.or(self.file().async_file);
         let made = Wq { wqn, events: AsyncTarget { file, element: wanted.user_handle, delivered: 0 }, _pinned: pinned };
-        let handle = self.enter(Id(Kind::Rq, wqn.0), &[wanted.pd, wanted.cq], made);
+        let (id, uid, uses) = (Id(Kind::Rq, wqn.0), self.uid(), self.ids(&[wanted.pd, wanted.cq]));
+        let context = rq_context(&attr);
+        self.core.commands.objects.insert(id, Entry { uid, uses, context, ..Entry::default() });
+        let handle = self.handles().insert(vec![id], made);
         self.core.routes.add(Number::Wq(wqn), self.file, handle);
         let response_length = driver.output.len.min(mlx5::ResponseLength::SIZE) as u32;
         let answer = mlx5::ResponseLength { response_length, reserved: 0 };

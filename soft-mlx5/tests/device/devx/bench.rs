@@ -66,6 +66,8 @@ libmlx5! {
     fn mlx5dv_devx_obj_modify(a: Object, b: *const u8, c: usize, d: *mut u8, e: usize) -> c_int;
     fn mlx5dv_devx_obj_query(a: Object, b: *const u8, c: usize, d: *mut u8, e: usize) -> c_int;
     fn mlx5dv_devx_obj_query_async(a: Object, b: *const u8, c: usize, d: usize, e: u64, f: *mut EventFile) -> c_int;
+    fn mlx5dv_devx_qp_query(a: *mut ibv_qp, b: *const u8, c: usize, d: *mut u8, e: usize) -> c_int;
+    fn mlx5dv_devx_qp_modify(a: *mut ibv_qp, b: *const u8, c: usize, d: *mut u8, e: usize) -> c_int;
     fn mlx5dv_devx_umem_reg(a: *mut ibv_context, b: *mut c_void, c: usize, d: u32) -> *mut Umem;
     fn mlx5dv_devx_umem_reg_ex(a: *mut ibv_context, b: *mut UmemIn) -> *mut Umem;
     fn mlx5dv_devx_umem_dereg(a: *mut Umem) -> c_int;
@@ -140,7 +142,7 @@ pub fn numbered(opcode: Opcode, number: u32) -> [u8; Numbered::SIZE] {
     Numbered { request: request(opcode), number, ..Numbered::ZERO }.to_bytes()
 }
 
-fn outcome(error: i32, output: &[u8]) -> Result<(), Refused> {
+pub fn outcome(error: i32, output: &[u8]) -> Result<(), Refused> {
     let reply = Reply::from_prefix(output).unwrap();
     if error == 0 { Ok(()) } else { Err((error, reply.status, reply.syndrome)) }
 }

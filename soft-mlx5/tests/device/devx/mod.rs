@@ -2,6 +2,7 @@
 
 mod bench;
 mod events;
+mod frames;
 
 use std::ptr;
 

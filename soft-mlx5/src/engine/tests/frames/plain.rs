@@ -123,7 +123,7 @@ fn the_receive_side_of_a_queue_pair_follows_its_state() {
     let mut pair = Pair::new();
     let made = pair.device.qp_attr(Service::Raw, &pair.cq, &pair.cq);
     let mut qp = pair.device.qp(made);
-    let tir = pair.device.nic.tir_of(qp.number).unwrap();
+    let (_, tir) = pair.device.nic.receiver_of(qp.number).unwrap();
     pair.device.nic.create_flow(&[rule(Target::Tir(tir), Some(5))]).unwrap();
     let buffers = Memory::new(ROOM);
     let key = pair.device.register(&buffers, ALL_ACCESS);

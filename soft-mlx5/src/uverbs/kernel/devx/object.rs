@@ -144,6 +144,8 @@ fn queried(opcode: Opcode) -> Option<Kind> {
         Opcode::QUERY_SQ => Kind::Sq,
         Opcode::QUERY_RQ => Kind::Rq,
         Opcode::QUERY_RMP => Kind::Rmp,
+        Opcode::QUERY_TIR => Kind::Tir,
+        Opcode::QUERY_TIS => Kind::Tis,
         _ => return None,
     })
 }
@@ -171,7 +173,7 @@ pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
         return answer(attrs, OUTPUT, &output);
     }
     let number = Created::from_prefix(&output).ok_or(EINVAL)?.number;
-    let handle = call.handles().insert(None, DevxObject { id: Id(kind, number), destroy });
+    let handle = call.handles().insert(Vec::new(), DevxObject { id: Id(kind, number), destroy });
     let answered = answer(attrs, OUTPUT, &output).and_then(|()| attrs.put_new(HANDLE, handle));
     call.or_destroy(handle, answered)
 }
@@ -228,7 +230,7 @@ impl Call<'_> {
         let made = self.get::<DevxObject>(handle).map(|object| object.id);
         let is_it = match made {
             Ok(made) => made == id,
-            Err(_) => self.handles().id(handle) == Some(id),
+            Err(_) => self.handles().ids(handle).contains(&id),
         };
         if is_it { Ok(()) } else { Err(EINVAL) }
     }

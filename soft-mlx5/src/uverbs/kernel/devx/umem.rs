@@ -80,7 +80,7 @@ pub fn register(call: &mut Call, attrs: &Attrs) -> Result<()> {
         (addr, Memory::Program { _pinned: call.core.memlock.pin(addr, len, writable)? })
     };
     let number = call.core.commands.create_umem_of_process(uid, addr, len).map_err(|_| ENOMEM)?;
-    let handle = call.handles().insert(None, Umem { number, _memory: memory });
+    let handle = call.handles().insert(Vec::new(), Umem { number, _memory: memory });
     let answered = attrs.put(OUT_ID, &number).and_then(|()| attrs.put_new(HANDLE, handle));
     call.or_destroy(handle, answered)
 }
