@@ -199,7 +199,7 @@ impl Server {
             while let Some(reply) = client.replies.pop_front() {
                 match posting.send(reply) {
                     Ok(()) => self.answered += 1,
-                    Err(Refused { payload, reason: NotSent::Full, .. }) => {
+                    Err(Refused { payload, reason: NotSent::Full { .. }, .. }) => {
                         client.replies.push_front(payload);
                         break;
                     }

@@ -376,7 +376,7 @@ fn post_one(
         }
     };
     match reason {
-        NotSentTagged::Queue(NotSent::Full) => Ok(false),
+        NotSentTagged::Queue(NotSent::Full { .. }) => Ok(false),
         reason => Err(reason.into()),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::tags::*;
 use crate::*;
@@ -82,7 +83,7 @@ fn texts() -> Vec<(&'static str, String)> {
         Cause::NotAReceive,
         Cause::DeviceRemoved,
         Cause::Raw(7),
-        NotSent::Full,
+        NotSent::Full { waited: Duration::ZERO },
         NotSent::State(QpState::Init),
         NotSent::InlineTooLong { len: 300, max: 220 },
         NotSent::BufferTooSmall { len: 300, capacity: 220 },
@@ -122,7 +123,7 @@ fn texts() -> Vec<(&'static str, String)> {
         CancelError::Verbs(errno),
         NotSentTagged::NoPeer,
         NotSentTagged::NotReadable,
-        NotSentTagged::Queue(NotSent::Full),
+        NotSentTagged::Queue(NotSent::Full { waited: Duration::from_millis(70) }),
         WrongCqe { cqn: 0x400, index: 9, bytes: [0; 64] },
     ]
 }

@@ -1,11 +1,14 @@
 //! Why a request was not posted.
 
 use std::io;
+use std::time::Duration;
 
 use crate::debug_is_display::debug_is_display;
 use crate::qp_state::QpState;
 
-/// Why a request was not posted. The queue is unchanged.
+/// Why a request was not posted. The queue is unchanged. The page
+/// [Refused calls](https://github.com/doorbell-rs/doorbell/blob/main/docs/refused-calls.md) has what libibverbs returns
+/// for the same mistakes.
 ///
 /// ```
 /// # let mut world = doorbell_doc::World::new();
@@ -17,7 +20,7 @@ use crate::qp_state::QpState;
 ///     match sender.send(queue, b"hello") {
 ///         Ok(()) => break,
 ///         // Completions free slots.
-///         Err(NotSent::Full) => {
+///         Err(NotSent::Full { .. }) => {
 ///             sender.wait(None)?;
 ///             while sender.poll().next().is_some() {}
 ///         }
@@ -32,8 +35,15 @@ pub enum NotSent {
     /// All slots of the queue are outstanding. The answer to a request can arrive before its completion, so a client
     /// that waits for room waits on the sender, not on the receiver: poll, then post, then
     /// [`arm`](crate::Completions::arm).
-    #[error("the send queue is full: poll, then post again")]
-    Full,
+    ///
+    /// A request whose acknowledgement was lost, and all after it, wait for the
+    /// [timeout](crate::QpConfig::timeout) of the queue pair.
+    #[error("the send queue is full{}: poll, then post again", for_how_long(.waited))]
+    Full {
+        /// Time since the first request that was refused while the oldest of the queue was the one that it is now: so
+        /// long it has waited at least. Zero in the error of the first.
+        waited: Duration,
+    },
     /// The queue pair is not ready to send.
     #[error(
         "the queue pair is in state {0}, and must be in RTS to send: connect it; after a failure reset and connect it, with tag matching remove the peer and add it again, with frames create another FrameReceiver"
@@ -111,3 +121,10 @@ pub enum NotSent {
 }
 
 debug_is_display!(NotSent);
+
+fn for_how_long(waited: &Duration) -> String {
+    match waited {
+        &Duration::ZERO => String::new(),
+        waited => format!(", and its oldest request has waited for {waited:.1?}"),
+    }
+}

@@ -189,7 +189,7 @@ impl Server {
             while let Some(reply) = client.replies.pop_front() {
                 match posting.send(reply) {
                     Ok(()) => client.answered += 1,
-                    Err(Refused { payload, reason: NotSent::Full, .. }) => {
+                    Err(Refused { payload, reason: NotSent::Full { .. }, .. }) => {
                         client.replies.push_front(payload);
                         break;
                     }

@@ -59,7 +59,7 @@ impl Sender {
     /// for token in 0..1000 {
     ///     loop {
     ///         match sender.post(queue)?.token(token).write(b"a record", &remote) {
-    ///             Err(NotSent::Full) => sender.wait(None)?,
+    ///             Err(NotSent::Full { .. }) => sender.wait(None)?,
     ///             posted => break posted?,
     ///         };
     ///         while let Some(done) = sender.next() {

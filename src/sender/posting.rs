@@ -334,7 +334,7 @@ impl Posting<'_> {
             true => payload.request(token).unsignaled(),
             false => payload.request(token),
         };
-        let Entry { ring, limits, silent, gathered, .. } = &mut *self.entry;
+        let Entry { ring, silent, .. } = &mut *self.entry;
         let posted = match ring {
             SendRing::Direct(DirectSq { ring, .. }) => {
                 let start = ring.posted();
@@ -347,14 +347,17 @@ impl Posting<'_> {
                 if self.is_unsignaled && payload.inline().is_some() && posted.is_ok() {
                     silent.add(start, ring.posted());
                 }
-                posted.map_err(|error| limits.refusal(error, payload.bytes()))
+                posted.map_err(|error| self.entry.refusal(error, payload.bytes()))
             }
             // SAFETY: [memory], [ready] as above; libibverbs copies inline bytes during the call.
-            SendRing::Verbs(verbs) => unsafe { verbs::post_payload(verbs, operation, &payload, flags, request()) },
+            SendRing::Verbs(verbs) => unsafe {
+                verbs::post_payload(verbs, operation, &payload, flags, request())
+                    .map_err(|reason| self.entry.with_time(reason))
+            },
         };
         match posted {
             Ok(()) => {
-                payload.own(gathered);
+                payload.own(&mut self.entry.gathered);
                 Ok(())
             }
             Err(reason) => refuse(payload, reason),

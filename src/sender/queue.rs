@@ -1,6 +1,7 @@
 //! A send queue of a sender, whatever drives it.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use mlx5_ring::sq::{self, Flags, Immediate, PostError, Record, SendQueue};
 use rdma_core_sys::{self as sys, Mlx5dv};
@@ -22,6 +23,8 @@ pub(super) struct Entry {
     pub(super) limits: Limits,
     pub(super) silent: Silent,
     pub(super) id: SqId,
+    /// When a request was first refused because the queue was full, and where its oldest request was then.
+    pub(super) full: Option<(u32, Instant)>,
 }
 
 impl Entry {
@@ -32,6 +35,25 @@ impl Entry {
         if !self.qp.sends_ended() {
             self.qp.mark_failed();
         }
+    }
+
+    /// Says why the ring refused a request of so many bytes.
+    #[cold]
+    pub(super) fn refusal(&mut self, error: PostError, len: usize) -> NotSent {
+        self.with_time(self.limits.refusal(error, len))
+    }
+
+    /// Adds to an error that says that the queue is full how long that has been so. Only an error costs a look at the
+    /// clock.
+    #[cold]
+    pub(super) fn with_time(&mut self, mut error: NotSent) -> NotSent {
+        if let NotSent::Full { waited } = &mut error {
+            let (now, oldest) = (Instant::now(), self.ring.retired());
+            let known = self.full.filter(|known| known.0 == oldest);
+            let (_, since) = *self.full.insert(known.unwrap_or((oldest, now)));
+            *waited = now - since;
+        }
+        error
     }
 
     /// Returns `true` if the device completes nothing more of what is outstanding.
@@ -55,11 +77,9 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Says why the ring refused a request of so many bytes.
-    #[cold]
-    pub(super) fn refusal(&self, error: PostError, len: usize) -> NotSent {
+    fn refusal(&self, error: PostError, len: usize) -> NotSent {
         match error {
-            PostError::Full => NotSent::Full,
+            PostError::Full => NotSent::Full { waited: Duration::ZERO },
             PostError::TooLong => NotSent::TooManyBuffers { max: self.buffers },
             PostError::InlineTooLong => NotSent::InlineTooLong { len, max: self.inline },
             PostError::SgeTooLong => NotSent::TooLong { len, max: 0x7fff_ffff },
@@ -143,6 +163,14 @@ impl SendRing {
         match self {
             Self::Direct(direct) => direct.ring.is_empty(),
             Self::Verbs(verbs) => verbs.is_empty(),
+        }
+    }
+
+    /// Returns the running count of what is retired.
+    fn retired(&self) -> u32 {
+        match self {
+            Self::Direct(direct) => direct.ring.retired(),
+            Self::Verbs(verbs) => verbs.retired(),
         }
     }
 

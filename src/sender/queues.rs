@@ -97,7 +97,7 @@ impl Sender {
         let limits = Limits { bytes, inline, copied, buffers: config.max_send_sge as usize, transport };
         self.routes.insert(object.qp_num(), id.index);
         let (gathered, silent) = (Gathered::default(), Silent::default());
-        let entry = Entry { ring, qp: object, gathered, limits, silent, id };
+        let entry = Entry { ring, qp: object, gathered, limits, silent, id, full: None };
         match self.queues.get_mut(free) {
             Some(place) => *place = Some(Box::new(entry)),
             None => self.queues.push(Some(Box::new(entry))),

@@ -43,6 +43,7 @@ impl Sender {
             }
             // SAFETY: the queue pair cannot become ready to send before the next line, and the CQ is empty.
             unsafe { entry.ring.reset() }
+            entry.full = None;
             entry.qp.take_back_sends();
         }
         if are_taken_back {

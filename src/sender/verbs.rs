@@ -3,6 +3,7 @@
 use std::io;
 use std::ptr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{Flags, Immediate, Record, Run};
@@ -54,6 +55,11 @@ impl VerbsSq {
         self.head == self.tail
     }
 
+    /// Returns the running number of the oldest request.
+    pub(super) const fn retired(&self) -> u32 {
+        self.tail
+    }
+
     /// Returns the outstanding requests up to the one that completes with `wr_id`; `None` if it is not outstanding.
     pub(super) fn run_to(&self, wr_id: u64) -> Option<Run<WorkRequest>> {
         let number = wr_id as u32;
@@ -99,7 +105,7 @@ impl VerbsSq {
         request: WorkRequest,
     ) -> Result<(), NotSent> {
         if self.head.wrapping_sub(self.tail) == self.limit {
-            return Err(NotSent::Full);
+            return Err(NotSent::Full { waited: Duration::ZERO });
         }
         let mut list = [sys::ibv_sge::default(); SGES];
         let mut count = 0;

@@ -243,7 +243,7 @@ impl TagMatchingSrq {
                     };
                     match result {
                         Ok(work) => posted.push_back(work),
-                        Err(NotSent::Full) => {
+                        Err(NotSent::Full { .. }) => {
                             backlog.push_front(work);
                             break;
                         }

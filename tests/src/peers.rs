@@ -67,7 +67,7 @@ impl Peers {
         message::write(&mut buffer, from as u32, number);
         match self.qps[from].send(buffer, None) {
             Ok(()) => self.sent[from] += 1,
-            Err(error) if matches!(error.reason, NotSent::Full) => return None,
+            Err(error) if matches!(error.reason, NotSent::Full { .. }) => return None,
             Err(error) => panic!("{error}"),
         }
         Some(number)

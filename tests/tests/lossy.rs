@@ -139,7 +139,7 @@ impl Connection {
 fn is_posted(posted: Result<(), impl Into<NotSent>>) -> bool {
     match posted.map_err(Into::into) {
         Ok(()) => true,
-        Err(NotSent::Full) => false,
+        Err(NotSent::Full { .. }) => false,
         Err(error) => panic!("{error}"),
     }
 }

@@ -74,7 +74,7 @@ fn post_when_room(publisher: &mut Publisher, frame: &[u8]) {
     loop {
         match publisher.sender.post(queue).unwrap().send_frame(frame, true) {
             Ok(()) => return,
-            Err(error) => assert!(matches!(error, NotSent::Full), "{error}"),
+            Err(error) => assert!(matches!(error, NotSent::Full { .. }), "{error}"),
         }
         thread::yield_now();
         publisher.reap();

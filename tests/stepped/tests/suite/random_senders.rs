@@ -251,7 +251,7 @@ impl<'a> Model<'a> {
                     connection.accept(Request { token, count, opaque, is_unsignaled: false });
                     self.next_token += 1;
                 }
-                Err(NotSent::Full) => {
+                Err(NotSent::Full { .. }) => {
                     assert!(connection.outstanding.len() + self.unfreed >= connection.capacity);
                     break;
                 }
@@ -280,7 +280,7 @@ impl<'a> Model<'a> {
                     connection.accept(Request { token, count, opaque, is_unsignaled: true });
                     self.next_token += 1;
                 }
-                Err(NotSent::Full) => {
+                Err(NotSent::Full { .. }) => {
                     assert!(connection.outstanding.len() + self.unfreed >= connection.capacity);
                     break;
                 }

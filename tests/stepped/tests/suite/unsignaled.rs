@@ -34,7 +34,7 @@ fn post(w: &mut Sending, qp: usize, token: u32) -> bool {
     let request = w.sender.post(w.queue(qp)).unwrap().token(token.into());
     match request.unsignaled().send(token.to_ne_bytes()) {
         Ok(()) => true,
-        Err(NotSent::Full) => false,
+        Err(NotSent::Full { .. }) => false,
         Err(error) => panic!("{error}"),
     }
 }

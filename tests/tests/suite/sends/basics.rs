@@ -206,7 +206,7 @@ fn the_ring_and_its_counters_wrap() {
             match posting.send(&bytes[..len]) {
                 Ok(()) => posted += 1,
                 Err(error) => {
-                    assert!(matches!(error, NotSent::Full), "{error}");
+                    assert!(matches!(error, NotSent::Full { .. }), "{error}");
                     break;
                 }
             }

@@ -1,9 +1,13 @@
 //! A refused request gives everything back, and changes nothing.
 
+use std::thread;
+use std::time::Duration;
+
 use doorbell::{
     Buffer, BufferPool, CqConfig, DataPath, Error, NotSent, PoolConfig, QpConfig, QpState, QueuePair, Refused,
     RqConfig, Sender, SqId, WcStatus,
 };
+use doorbell_tests::peers::join;
 use doorbell_tests::sending::Sending;
 use doorbell_tests::{assert_matches, device};
 
@@ -18,7 +22,7 @@ fn a_full_queue_gives_the_buffer_back_and_has_room_again_after_completions() {
         let mut refused = Vec::new();
         for buffer in buffers {
             if let Err(error) = posting.send(buffer) {
-                assert_matches!(error.reason, NotSent::Full);
+                assert_matches!(error.reason, NotSent::Full { .. });
                 refused.push(error.payload.to_vec());
             }
         }
@@ -28,6 +32,39 @@ fn a_full_queue_gives_the_buffer_back_and_has_room_again_after_completions() {
         w.succeed(capacity);
     }
     assert_eq!(w.pool.available(), 256);
+}
+
+/// The first refusal begins to count; completions end the count, and so does a reset.
+#[test]
+fn a_full_queue_says_how_long_its_oldest_request_waits() {
+    let mut w = Sending::new(1, 4, 64);
+    let queue = w.queue(0);
+    let waited = |w: &mut Sending| loop {
+        if let Err(error) = w.sender.send(queue, b"") {
+            let NotSent::Full { waited } = error else { panic!("{error}") };
+            assert_eq!(error.to_string().contains(", and its oldest request has waited for "), !waited.is_zero());
+            break waited;
+        }
+    };
+    let capacity = w.sender.capacity(queue) as usize;
+    for is_reset in [true, false, false] {
+        assert_eq!(waited(&mut w), Duration::ZERO);
+        let time = Duration::from_millis(3);
+        thread::sleep(time);
+        let first = waited(&mut w);
+        assert!(first >= time && waited(&mut w) >= first, "{first:?}");
+        w.messages(capacity);
+        if is_reset {
+            w.near_receiver.reset_qp(&mut w.near[0]).unwrap();
+            w.far_receiver.reset_qp(&mut w.far[0]).unwrap();
+            assert_eq!(w.done(capacity).len(), capacity);
+            assert!(w.sender.poll().next().is_none());
+            join(&mut w.near[0], &mut w.far[0]);
+            w.far_receiver.fill(w.far[0].receive_queue().unwrap(), &w.pool).unwrap();
+        } else {
+            w.succeed(capacity);
+        }
+    }
 }
 
 /// Sends borrowed bytes, which end with the function, and a buffer.
@@ -53,9 +90,9 @@ fn a_question_mark_returns_the_error_of_each_payload() {
                 break error;
             }
         };
-        assert_matches!(full, NotSent::Full);
+        assert_matches!(full, NotSent::Full { .. });
         let boxed = both::<Box<dyn std::error::Error>>(&mut w, queue).unwrap_err();
-        assert_matches!(boxed.downcast_ref(), Some(NotSent::Full));
+        assert_matches!(boxed.downcast_ref(), Some(NotSent::Full { .. }));
     }
 }
 
