@@ -16,9 +16,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use doorbell::{
-    BufferPool, CqConfig, Device, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender, SqId, SrqConfig,
-};
+use doorbell::{BufferPool, CqConfig, Device, PoolConfig, QpConfig, QueuePair, Receiver, Sender, SqId, SrqConfig};
 
 const MESSAGES: u64 = 1000;
 const SENDS: u64 = 16;
@@ -30,8 +28,8 @@ struct Station {
     receiver: Receiver,
     sender: Sender,
     queue: SqId,
-    /// Both ends of the connection, and the receiver of the sending end.
-    _ends: (QueuePair, QueuePair, Receiver),
+    /// Both ends of the connection.
+    _ends: (QueuePair, QueuePair),
     sent: u64,
     /// Sends that are over.
     over: u64,
@@ -42,15 +40,15 @@ impl Station {
     fn open(device: &Device) -> Result<Self, Box<dyn Error>> {
         let context = device.open()?;
         let pd = context.alloc_pd()?;
-        let mut receiver = Receiver::new(&pd, &CqConfig::new(64))?;
-        let srq = receiver.create_srq(&SrqConfig::new(63))?;
-        receiver.fill(srq, &BufferPool::new(&pd, &PoolConfig::new(64, 64))?)?;
+        let pool = BufferPool::new(&pd, &PoolConfig::new(64, 64))?;
+        let mut receiver = Receiver::new(&pd, &CqConfig::for_pool(&pool))?;
+        let srq = receiver.create_srq(&SrqConfig::for_pool(&pool))?;
+        receiver.fill(srq, &pool)?;
 
         let mut end = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).build()?;
-        let mut other = Receiver::new(&pd, &CqConfig::new(4096))?;
-        let mut sender = Sender::new(&pd, &CqConfig::new(64))?;
         let config = QpConfig::rc().max_send_wr(SENDS as u32).max_inline(8);
-        let mut from = QueuePair::builder(&config).receive(&mut other, RqConfig::new(1)).send(&mut sender).build()?;
+        let mut sender = Sender::new(&pd, &CqConfig::for_sends(&config, 1))?;
+        let mut from = QueuePair::builder(&config).send(&mut sender).build()?;
         let queue = from.send_queue().ok_or("the queue pair has no send queue")?;
         let (here, there) = (end.address()?, from.address()?);
         end.connect(&there)?;
@@ -60,7 +58,7 @@ impl Station {
             receiver,
             sender,
             queue,
-            _ends: (end, from, other),
+            _ends: (end, from),
             sent: 0,
             over: 0,
             received: 0,

@@ -24,8 +24,8 @@ use doorbell::{
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Receives that are posted, for all connections together.
-const RECEIVES: u32 = 255;
+/// Buffers of the receives, for all connections together.
+const BUFFERS: u32 = 256;
 
 /// Bytes of a message.
 const MESSAGE: u32 = 64;
@@ -118,10 +118,10 @@ impl Server {
 
     fn new(device: &str, path: DataPath) -> Result<Self> {
         let pd = doorbell::open(device)?.alloc_pd()?;
-        let config = CqConfig::new(RECEIVES + 1).path(path);
-        let mut receiver = Receiver::new(&pd, &config)?;
-        let srq = receiver.create_srq(&SrqConfig::new(RECEIVES))?;
-        receiver.fill(srq, &BufferPool::new(&pd, &PoolConfig::new(RECEIVES + 1, MESSAGE))?)?;
+        let pool = BufferPool::new(&pd, &PoolConfig::new(BUFFERS, MESSAGE))?;
+        let mut receiver = Receiver::new(&pd, &CqConfig::for_pool(&pool).path(path))?;
+        let srq = receiver.create_srq(&SrqConfig::for_pool(&pool))?;
+        receiver.fill(srq, &pool)?;
         Ok(Self { pd, receiver, srq, clients: HashMap::new() })
     }
 
@@ -195,8 +195,8 @@ fn client(args: &Args) -> Result<()> {
     let route = Route::resolve(args.address, PATIENCE)?;
     let pd = doorbell::open(route.device_name())?.alloc_pd()?;
     let mut receiver = Receiver::new(&pd, &CqConfig::new(4096).path(args.path))?;
-    let mut sender = Sender::new(&pd, &CqConfig::new(4096).path(args.path))?;
     let config = QpConfig::rc().max_inline(MESSAGE);
+    let mut sender = Sender::new(&pd, &CqConfig::for_sends(&config, 1).path(args.path))?;
     let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build()?;
     let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
     let mut route = Some(route);

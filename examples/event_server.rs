@@ -22,8 +22,8 @@ use doorbell::{BufferPool, Completions, CqConfig, DataPath, PoolConfig, QpConfig
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Receives that are posted, for all connections together.
-const RECEIVES: u32 = 255;
+/// Buffers of the receives, for all connections together.
+const BUFFERS: u32 = 256;
 
 /// Longest time for a report that a client has begun.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -80,10 +80,10 @@ fn run(args: &Args) -> Result<()> {
         None => doorbell::devices()?[0].open()?,
     };
     let pd = context.alloc_pd()?;
-    let config = CqConfig::new(RECEIVES + 1).path(args.path);
-    let mut receiver = Receiver::new(&pd, &config)?;
-    let srq = receiver.create_srq(&SrqConfig::new(RECEIVES))?;
-    receiver.fill(srq, &BufferPool::new(&pd, &PoolConfig::new(RECEIVES + 1, MAX_MESSAGE))?)?;
+    let pool = BufferPool::new(&pd, &PoolConfig::new(BUFFERS, MAX_MESSAGE))?;
+    let mut receiver = Receiver::new(&pd, &CqConfig::for_pool(&pool).path(args.path))?;
+    let srq = receiver.create_srq(&SrqConfig::for_pool(&pool))?;
+    receiver.fill(srq, &pool)?;
     let listener = TcpListener::bind(&args.listen).map_err(|e| format!("{}: {e}", args.listen))?;
     println!("listening on {}, path {}", listener.local_addr()?, receiver.path());
 

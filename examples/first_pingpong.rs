@@ -7,21 +7,19 @@
 
 use std::net::{TcpListener, TcpStream};
 
-use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender};
+use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, Sender, SrqConfig};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = std::env::args().nth(1);
     let device = doorbell::devices()?.into_iter().next().ok_or("there is no RDMA device")?;
     let pd = device.open()?.alloc_pd()?;
-    let pool = BufferPool::new(&pd, &PoolConfig::new(17, 4096))?;
-    let mut receiver = Receiver::new(&pd, &CqConfig::new(16))?;
-    let mut sender = Sender::new(&pd, &CqConfig::new(16))?;
-    let mut qp = QueuePair::builder(&QpConfig::rc().max_send_wr(16))
-        .receive(&mut receiver, RqConfig::new(16))
-        .send(&mut sender)
-        .build()?;
-    let queue = qp.receive_queue().ok_or("no receive queue")?;
-    receiver.fill(queue, &pool)?;
+    let pool = BufferPool::new(&pd, &PoolConfig::new(16, 4096))?;
+    let mut receiver = Receiver::new(&pd, &CqConfig::for_pool(&pool))?;
+    let srq = receiver.create_srq(&SrqConfig::for_pool(&pool))?;
+    receiver.fill(srq, &pool)?;
+    let config = QpConfig::rc();
+    let mut sender = Sender::new(&pd, &CqConfig::for_sends(&config, 1))?;
+    let mut qp = QueuePair::builder(&config).receive(&mut receiver, srq).send(&mut sender).build()?;
     let mut stream = match &server {
         Some(address) => TcpStream::connect(address)?,
         None => TcpListener::bind("0.0.0.0:18515")?.accept()?.0,
@@ -29,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     qp.connect_over(&mut stream)?;
 
     if server.is_some() {
-        sender.send(&qp, pool.take().ok_or("no buffer is left")?)?;
+        sender.send(&qp, b"ball")?;
     }
     let mut turns = 0;
     while turns < 1000 {
@@ -40,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         while let Some(done) = sender.next() {
             if let Some(buffer) = done?.buffer {
-                receiver.post(queue, [buffer])?;
+                receiver.post(srq, [buffer])?;
             }
         }
     }

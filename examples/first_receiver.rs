@@ -15,8 +15,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pd = device.open()?.alloc_pd()?;
     let pool = BufferPool::new(&pd, &PoolConfig::new(256, 4096))?;
 
-    let mut receiver = Receiver::new(&pd, &CqConfig::new(256))?;
-    let srq = receiver.create_srq(&SrqConfig::new(255))?;
+    let mut receiver = Receiver::new(&pd, &CqConfig::for_pool(&pool))?;
+    let srq = receiver.create_srq(&SrqConfig::for_pool(&pool))?;
     println!("{} receives posted, path {}", receiver.fill(srq, &pool)?, receiver.path());
 
     let listener = TcpListener::bind(address)?;

@@ -13,8 +13,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = doorbell::devices()?.into_iter().next().ok_or("there is no RDMA device")?;
     let pd = device.open()?.alloc_pd()?;
     let pool = BufferPool::new(&pd, &PoolConfig::new(16, 4096))?;
-    let mut sender = Sender::new(&pd, &CqConfig::new(16))?;
-    let mut qp = QueuePair::builder(&QpConfig::rc().max_send_wr(16)).send(&mut sender).build()?;
+    let config = QpConfig::rc();
+    let mut sender = Sender::new(&pd, &CqConfig::for_sends(&config, 1))?;
+    let mut qp = QueuePair::builder(&config).send(&mut sender).build()?;
     let mut stream = TcpStream::connect(address)?;
     qp.connect_over(&mut stream)?;
 

@@ -109,12 +109,12 @@ fn group(args: &Args, qp: &QueuePair) -> Result<MulticastGroup> {
 }
 
 fn receive(pd: &ProtectionDomain, args: &Args) -> Result<()> {
-    let config = CqConfig::new(RECEIVES).path(args.path).timestamps(Timestamps::Ticks);
+    let pool = BufferPool::new(pd, &PoolConfig::new(RECEIVES, (GRH_SIZE + PAYLOAD) as u32))?;
+    let config = CqConfig::for_pool(&pool).path(args.path).timestamps(Timestamps::Ticks);
     let mut receiver = Receiver::new(pd, &config)?;
-    let mut qp =
-        QueuePair::builder(&QpConfig::ud(args.qkey)).receive(&mut receiver, RqConfig::new(RECEIVES)).build()?;
+    let own = RqConfig::for_pool(&pool);
+    let mut qp = QueuePair::builder(&QpConfig::ud(args.qkey)).receive(&mut receiver, own).build()?;
     let queue = qp.receive_queue().ok_or("a queue pair without SRQ has a queue of its own")?;
-    let pool = BufferPool::new(pd, &PoolConfig::new(receiver.capacity(queue), (GRH_SIZE + PAYLOAD) as u32))?;
     receiver.fill(queue, &pool)?;
     qp.activate()?;
     let _member = args.interface.as_ref().map(|interface| ordinary_member(args.group, interface)).transpose()?;
@@ -186,10 +186,9 @@ impl Seen {
 }
 
 fn send(pd: &ProtectionDomain, args: &Args, count: u64) -> Result<()> {
-    let mut receiver = Receiver::new(pd, &CqConfig::new(4096).path(args.path))?;
     let config = QpConfig::ud(args.qkey).max_inline(PAYLOAD as u32);
-    let mut sender = Sender::new(pd, &CqConfig::new(4096).path(args.path))?;
-    let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(128)).send(&mut sender).build()?;
+    let mut sender = Sender::new(pd, &CqConfig::for_sends(&config, 1).path(args.path))?;
+    let mut qp = QueuePair::builder(&config).send(&mut sender).build()?;
     let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
     qp.activate()?;
     let to = qp.multicast_handle(&group(args, &qp)?, args.qkey)?;

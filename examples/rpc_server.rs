@@ -65,13 +65,13 @@ fn answer(request: &[u8]) -> [u8; 8] {
 
 /// Sends requests, and checks and counts the replies. The last client dies in the middle.
 fn client(pd: &ProtectionDomain, path: DataPath, id: u32, mut stream: UnixStream) -> Result<u64> {
-    let mut receiver = Receiver::new(pd, &CqConfig::new(64).path(path))?;
-    let mut sender = Sender::new(pd, &CqConfig::new(128).path(path))?;
-    let config = QpConfig::rc().max_send_wr(WINDOW as u32).max_inline(16);
-    let mut qp =
-        QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(WINDOW as u32)).send(&mut sender).build()?;
-    let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
     let pool = BufferPool::new(pd, &PoolConfig::new(WINDOW as u32, 64))?;
+    let mut receiver = Receiver::new(pd, &CqConfig::for_pool(&pool).path(path))?;
+    let config = QpConfig::rc().max_send_wr(WINDOW as u32).max_inline(16);
+    let mut sender = Sender::new(pd, &CqConfig::for_sends(&config, 1).path(path))?;
+    let own = RqConfig::for_pool(&pool);
+    let mut qp = QueuePair::builder(&config).receive(&mut receiver, own).send(&mut sender).build()?;
+    let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
     receiver.fill(qp.receive_queue().ok_or("the queue pair has no receive queue")?, &pool)?;
     qp.connect_over(&mut stream)?;
 

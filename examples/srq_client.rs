@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, value_parser};
 use common::{Digest, MAX_MESSAGE};
-use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender, SqId};
+use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Sender, SqId};
 use fastrand::Rng;
 
 /// Sends that are outstanding at most on each connection.
@@ -78,18 +78,16 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     };
     let pd = context.alloc_pd()?;
     let pool = BufferPool::new(&pd, &PoolConfig::new(SENDS * args.connections, MAX_MESSAGE))?;
-    // The server sends nothing back, so nothing is posted to the receive queues.
-    let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;
-    let mut sender = Sender::new(&pd, &CqConfig::new(SENDS * args.connections))?;
     let mut config = QpConfig::rc().max_send_wr(SENDS);
     if let Some(index) = args.gid_index {
         config = config.gid_index(index);
     }
+    let mut sender = Sender::new(&pd, &CqConfig::for_sends(&config, args.connections))?;
 
     let mut connections = Vec::new();
     for i in 0..u64::from(args.connections) {
         let mut stream = connect(&args.server)?;
-        let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build()?;
+        let mut qp = QueuePair::builder(&config).send(&mut sender).build()?;
         qp.connect_over(&mut stream)?;
         let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
         let share = args.messages / u64::from(args.connections);

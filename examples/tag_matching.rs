@@ -127,7 +127,7 @@ const fn yes_or_no(is: bool) -> &'static str {
 
 fn config(args: &Args) -> TagMatchingConfig {
     let offload = if args.software { Offload::Never } else { Offload::Auto };
-    TagMatchingConfig::new(TAGS).max_wr(128).cq(CqConfig::new(1).path(args.path)).offload(offload)
+    TagMatchingConfig::new(TAGS).max_wr(128).cq(CqConfig::default().path(args.path)).offload(offload)
 }
 
 /// The messages that a receive was posted for.

@@ -33,8 +33,8 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 //! let pool = BufferPool::new(&pd, &PoolConfig::new(512, 4096))?;
-//! let mut receiver = Receiver::new(&pd, &CqConfig::new(4096))?;
-//! let srq = receiver.create_srq(&SrqConfig::new(511))?;
+//! let mut receiver = Receiver::new(&pd, &CqConfig::for_pool(&pool))?;
+//! let srq = receiver.create_srq(&SrqConfig::for_pool(&pool))?;
 //! receiver.fill(srq, &pool)?;
 //! let mut qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).build()?;
 //! qp.connect_over(&mut std::net::TcpStream::connect("server:18515")?)?;

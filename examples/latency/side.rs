@@ -39,8 +39,8 @@ impl Side {
         buffer.set_len(size as usize);
 
         let mut receiver = Receiver::new(&pd, &CqConfig::new(RECEIVES).path(path))?;
-        let mut sender = Sender::new(&pd, &CqConfig::new(256).path(path))?;
         let config = QpConfig::rc().max_send_wr(64).max_inline(INLINE as u32);
+        let mut sender = Sender::new(&pd, &CqConfig::for_sends(&config, 1).path(path))?;
         let qp =
             QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(RECEIVES)).send(&mut sender).build()?;
         let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;

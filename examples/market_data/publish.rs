@@ -116,10 +116,9 @@ impl Source {
 
 pub fn run(args: &Args, host: &str, mut source: Source) -> Result<()> {
     let pd = device::open(args.device.as_deref())?.alloc_pd()?;
-    let config = CqConfig::new(SENDS).path(args.path);
-    let mut sender = Sender::new(&pd, &config)?;
     // It receives nothing: no rule leads to it.
-    let config = FrameConfig::new().plain(4, 64).max_send_wr(SENDS).cq(CqConfig::new(1).path(args.path));
+    let config = FrameConfig::new().plain(4, 64).max_send_wr(SENDS).cq(CqConfig::default().path(args.path));
+    let mut sender = Sender::new(&pd, &CqConfig::for_frame_sends(&config, 1).path(args.path))?;
     let queue_pair = FrameReceiver::with_sender(&pd, &config, &mut sender)?;
     let queue = queue_pair.send_queue().ok_or("made without a send queue")?;
     let pool = BufferPool::new(&pd, &PoolConfig::new(SENDS, *SIZES.end() as u32))?;

@@ -60,7 +60,7 @@ pub fn run(args: &Args, plain: bool, join_on: Option<Ipv4Addr>, svg: Option<&Pat
         // 24 strides hold the longest frame: a buffer of 4,096 strides at least 170 of them.
         FrameConfig::new().striding(32, 4096, 64).spare(4)
     };
-    let config = config.cq(CqConfig::new(1).timestamps(Timestamps::Ticks).path(args.path));
+    let config = config.cq(CqConfig::default().timestamps(Timestamps::Ticks).path(args.path));
     let mut receiver = FrameReceiver::new(&pd, &config)?;
     let tagged = receiver.path() == doorbell::DataPath::Direct;
     let mut rules = Vec::new();

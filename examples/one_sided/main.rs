@@ -87,7 +87,6 @@ fn main() -> Result<()> {
 
 struct Client {
     _qp: QueuePair,
-    _receiver: Receiver,
     sender: Sender,
     queue: SqId,
     pool: BufferPool,
@@ -96,17 +95,15 @@ struct Client {
 
 impl Client {
     fn connect(pd: &ProtectionDomain, path: DataPath, mut stream: UnixStream) -> Result<Self> {
-        // It receives nothing, but a queue pair belongs to a receiver.
-        let mut receiver = Receiver::new(pd, &CqConfig::new(4096).path(path))?;
-        let mut sender = Sender::new(pd, &CqConfig::new(64).path(path))?;
         let config = QpConfig::rc().max_send_wr(4).max_inline(8).mtu(Mtu::Mtu1024);
-        let mut qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build()?;
+        let mut sender = Sender::new(pd, &CqConfig::for_sends(&config, 1).path(path))?;
+        let mut qp = QueuePair::builder(&config).send(&mut sender).build()?;
         let queue = qp.send_queue().ok_or("the queue pair has no send queue")?;
         qp.connect_over(&mut stream)?;
         let mut bytes = [0; RemoteRegion::BYTES];
         stream.read_exact(&mut bytes)?;
         let (pool, table) = (BufferPool::new(pd, &PoolConfig::new(4, SLOT as u32))?, RemoteRegion::from_bytes(&bytes));
-        Ok(Self { _qp: qp, _receiver: receiver, sender, queue, pool, table })
+        Ok(Self { _qp: qp, sender, queue, pool, table })
     }
 
     /// Posts requests with one doorbell, and waits for all; returns the buffer of the last request that has a buffer.

@@ -41,13 +41,15 @@ struct Client {
 
 impl Client {
     fn new(pd: &ProtectionDomain, args: &Args, number: u32) -> Result<Self> {
-        let mut receiver = Receiver::new(pd, &CqConfig::new(WINDOW).path(args.path))?;
+        let pool = BufferPool::new(pd, &PoolConfig::new(WINDOW, MESSAGE as u32))?;
+        let mut receiver = Receiver::new(pd, &CqConfig::for_pool(&pool).path(args.path))?;
         // Twice the window, because the completion of a request may come after its reply.
         let config = QpConfig::rc().max_send_wr(2 * WINDOW).max_inline(MESSAGE as u32);
-        let mut sender = Sender::new(pd, &CqConfig::new(8 * WINDOW).path(args.path))?;
-        let qp = QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(WINDOW)).send(&mut sender).build()?;
+        let mut sender = Sender::new(pd, &CqConfig::for_sends(&config, 1).path(args.path))?;
+        let own = RqConfig::for_pool(&pool);
+        let qp = QueuePair::builder(&config).receive(&mut receiver, own).send(&mut sender).build()?;
         let queue = qp.receive_queue().ok_or("the queue pair has no receive queue")?;
-        receiver.fill(queue, &BufferPool::new(pd, &PoolConfig::new(WINDOW, MESSAGE as u32))?)?;
+        receiver.fill(queue, &pool)?;
         Ok(Self { number, receiver: Async::new(receiver)?, sender: Async::new(sender)?, qp })
     }
 

@@ -107,10 +107,31 @@ impl CqConfig {
     ///
     /// The CQ of a [`Receiver`](crate::Receiver) needs an entry for each receive that can be outstanding on all its
     /// queues together, that of a [`Sender`](crate::Sender) one for each request
-    /// ([`Sender::capacity`](crate::Sender::capacity) of each queue). A CQ for frames or tags is made as large as its
-    /// queues need: there `cqe` is a minimum. An mlx5 device rounds up to a power of two: 501 become 512.
+    /// ([`Sender::capacity`](crate::Sender::capacity) of each queue): [`for_pool`](Self::for_pool) and
+    /// [`for_sends`](Self::for_sends) compute the number. A CQ for frames or tags is made as large as its queues need:
+    /// there `cqe` is a minimum, and [`default`](Self::default) the configuration to start from. An mlx5 device rounds
+    /// up to a power of two: 501 become 512.
     pub const fn new(cqe: u32) -> Self {
         Self { cqe, comp_vector: 0, path: DataPath::Auto, timestamps: Timestamps::Off, compression: None }
+    }
+
+    /// Adds the entries that `other` has. Nothing else of `other` is used.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use doorbell::{CqConfig, QpConfig, Sender};
+    ///
+    /// // Queue pairs of two configurations send through one sender.
+    /// let (clients, exchange) = (QpConfig::rc(), QpConfig::rc().max_send_wr(512).max_inline(200));
+    /// let config = CqConfig::for_sends(&clients, 8).and(&CqConfig::for_sends(&exchange, 1));
+    /// let sender = Sender::new(&pd, &config)?;
+    /// # let _ = sender;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn and(mut self, other: &Self) -> Self {
+        self.cqe = self.cqe.saturating_add(other.cqe);
+        self
     }
 
     /// Sets the path of the CQ and its queues, [`DataPath::Auto`] by default.
@@ -175,5 +196,12 @@ impl CqConfig {
             return refused("on this device, which does not have the format");
         }
         Ok(Some(format))
+    }
+}
+
+impl Default for CqConfig {
+    /// Describes a CQ of frames or tags, which is made as large as its queues need.
+    fn default() -> Self {
+        Self::new(1)
     }
 }

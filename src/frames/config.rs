@@ -22,7 +22,7 @@ const MIN_FRAME: u64 = 60;
 /// use doorbell::{CqConfig, Timestamps};
 ///
 /// // Frames of any length share 4 WQEs of 2,048 strides of 64 bytes.
-/// let cq = CqConfig::new(1).timestamps(Timestamps::Ticks);
+/// let cq = CqConfig::default().timestamps(Timestamps::Ticks);
 /// let config = FrameConfig::new().striding(4, 2048, 64).cq(cq);
 /// # let _ = config;
 /// ```
@@ -132,8 +132,16 @@ impl FrameConfig {
     }
 
     /// Returns this configuration of a queue pair with the size of a send queue.
-    pub(super) fn send_side(&self, config: QpConfig) -> QpConfig {
-        config.max_send_wr(self.max_send_wr.unwrap_or(128)).max_inline(self.max_inline.unwrap_or(0))
+    pub(super) const fn send_side(&self, config: QpConfig) -> QpConfig {
+        let max_wr = match self.max_send_wr {
+            Some(max_wr) => max_wr,
+            None => 128,
+        };
+        let max_inline = match self.max_inline {
+            Some(bytes) => bytes,
+            None => 0,
+        };
+        config.max_send_wr(max_wr).max_inline(max_inline)
     }
 
     /// Refuses the size of a send queue.
@@ -202,6 +210,26 @@ fn check_strides(strides: Strides, caps: &sys::mlx5dv_striding_rq_caps) -> Resul
     let [least, most] = [caps.min_single_stride_log_num_of_bytes, caps.max_single_stride_log_num_of_bytes];
     let what = "bytes of a stride";
     Error::check_power_of_two(what, strides.size, 1 << least, 1 << most.min(16))
+}
+
+impl CqConfig {
+    /// Describes the CQ of a [`Sender`](crate::Sender) for `receivers` frame receivers of this configuration, made
+    /// [with the sender](crate::frames::FrameReceiver::with_sender).
+    ///
+    /// ```no_run
+    /// use doorbell::frames::{FrameConfig, FrameReceiver};
+    /// use doorbell::{CqConfig, Sender};
+    ///
+    /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// let config = FrameConfig::new().max_send_wr(64).max_inline(200);
+    /// let mut sender = Sender::new(&pd, &CqConfig::for_frame_sends(&config, 1))?;
+    /// let receiver = FrameReceiver::with_sender(&pd, &config, &mut sender)?;
+    /// # let _ = receiver;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn for_frame_sends(config: &FrameConfig, receivers: u32) -> Self {
+        Self::for_sends(&config.send_side(QpConfig::raw_packet(false)), receivers)
+    }
 }
 
 impl Default for FrameConfig {

@@ -15,8 +15,9 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 //! let pool = BufferPool::new(&pd, &PoolConfig::new(64, 2048))?;
-//! let mut sender = Sender::new(&pd, &CqConfig::new(512))?;
-//! let receiver = FrameReceiver::with_sender(&pd, &FrameConfig::new().plain(4, 2048), &mut sender)?;
+//! let config = FrameConfig::new().plain(4, 2048);
+//! let mut sender = Sender::new(&pd, &CqConfig::for_frame_sends(&config, 1))?;
+//! let receiver = FrameReceiver::with_sender(&pd, &config, &mut sender)?;
 //! let queue = receiver.send_queue().expect("created with a sender");
 //!
 //! let mut frame = pool.take().expect("a new pool is full");

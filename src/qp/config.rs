@@ -124,7 +124,7 @@ impl QpConfig {
     }
 
     /// Sets how many requests the send queue holds at least, 128 by default. Each queue reserves its capacity in the CQ
-    /// of its sender: [`Sender::entries_for`](crate::Sender::entries_for) returns the size of that CQ, and
+    /// of its sender: [`CqConfig::for_sends`](crate::CqConfig::for_sends) describes a CQ of that size, and
     /// [`Sender::capacity`](crate::Sender::capacity) how many requests can be outstanding. On the direct path the queue
     /// has the basic blocks (WQEBBs) of 64 bytes for so many of the largest requests
     /// ([`max_send_sge`](Self::max_send_sge), [`max_inline`](Self::max_inline)), rounded up to a power of two, and each

@@ -74,8 +74,8 @@ use queue::RecvQueue;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// let pool = BufferPool::new(&pd, &PoolConfig::new(512, 4096))?;
-/// let mut receiver = Receiver::new(&pd, &CqConfig::new(512))?;
-/// let srq = receiver.create_srq(&SrqConfig::new(511))?;
+/// let mut receiver = Receiver::new(&pd, &CqConfig::for_pool(&pool))?;
+/// let srq = receiver.create_srq(&SrqConfig::for_pool(&pool))?;
 /// receiver.fill(srq, &pool)?;
 /// let mut qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, srq).build()?;
 /// qp.connect_over(&mut std::net::TcpStream::connect("server:18515")?)?;
@@ -171,9 +171,9 @@ impl Receiver<Opaque> {
     ///
     /// let memory = OpaqueMemory::dma_buf(&pd, descriptor, 0, 4096, RemoteAccess::empty())?;
     /// let pool = BufferPool::divide(memory, 4, 1024)?;
-    /// let mut receiver = Receiver::opaque(&pd, &CqConfig::new(16))?;
-    /// let srq = receiver.create_srq(&SrqConfig::new(3))?;
-    /// assert!(receiver.fill(srq, &pool)? >= 3);
+    /// let mut receiver = Receiver::opaque(&pd, &CqConfig::for_pool(&pool))?;
+    /// let srq = receiver.create_srq(&SrqConfig::for_pool(&pool))?;
+    /// assert_eq!(receiver.fill(srq, &pool)?, 3);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

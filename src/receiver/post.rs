@@ -124,10 +124,10 @@ impl<M: Memory> Receiver<M> {
     /// # use doorbell::{BufferPool, CqConfig, PoolConfig, Receiver, SrqConfig};
     /// # let _device = doorbell_doc::device();
     /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// let mut receiver = Receiver::new(&pd, &CqConfig::new(1024))?;
-    /// let srq = receiver.create_srq(&SrqConfig::new(511))?;
     /// // One more than can be posted: each slot of the SRQ has a buffer of its own then.
     /// let pool = BufferPool::new(&pd, &PoolConfig::new(512, 4096))?;
+    /// let mut receiver = Receiver::new(&pd, &CqConfig::for_pool(&pool))?;
+    /// let srq = receiver.create_srq(&SrqConfig::for_pool(&pool))?;
     /// assert_eq!(receiver.fill(srq, &pool)?, 511);
     /// assert_eq!(pool.available(), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

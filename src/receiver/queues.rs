@@ -5,9 +5,10 @@ use std::sync::Arc;
 use super::queue::RecvQueue;
 use super::verbs_queue::QueueObject;
 use super::{Only, QueueEntry, Receiver};
+use crate::cq::CqConfig;
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, RqId, SrqId};
-use crate::memory::Memory;
+use crate::memory::{BufferPool, Memory};
 use crate::post_failure::GRH_SIZE;
 use crate::qp::{Qp, QueuePair, ReceiveSide};
 use crate::receive_from::{ReceiveFrom, RqConfig};
@@ -16,6 +17,61 @@ use crate::trace::trace_event;
 
 /// Messages that [`next`](Receiver::next) takes at most before it gives their receives back.
 pub(crate) const MOST_UPKEEP: u32 = 16;
+
+/// The smallest receive queue that the direct path makes, in receives.
+const LEAST_RECEIVES: u32 = 4;
+
+impl CqConfig {
+    /// Describes the CQ of a [`Receiver`] whose queue receives into this pool: an entry for each of its buffers.
+    /// [`SrqConfig::for_pool`] and [`RqConfig::for_pool`] describe the queue. For several pools see
+    /// [`and`](Self::and).
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use doorbell::{BufferPool, CqConfig, PoolConfig, Receiver, SrqConfig};
+    ///
+    /// let pool = BufferPool::new(&pd, &PoolConfig::new(256, 4096))?;
+    /// let mut receiver = Receiver::new(&pd, &CqConfig::for_pool(&pool))?;
+    /// let srq = receiver.create_srq(&SrqConfig::for_pool(&pool))?;
+    /// assert_eq!(receiver.fill(srq, &pool)?, 255);
+    /// assert_eq!(pool.available(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn for_pool<M: Memory>(pool: &BufferPool<M>) -> Self {
+        Self::new(pool.count().max(LEAST_RECEIVES))
+    }
+}
+
+impl SrqConfig {
+    /// Describes an SRQ with a slot for each buffer of this pool. One slot stays unposted, and
+    /// [`fill`](Receiver::fill) puts a buffer there, too: so the SRQ has outstanding receives for all buffers but one.
+    pub fn for_pool<M: Memory>(pool: &BufferPool<M>) -> Self {
+        Self::new(pool.count().saturating_sub(1).max(1))
+    }
+}
+
+impl RqConfig {
+    /// Describes a queue with a receive for each buffer of this pool.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use doorbell::{BufferPool, CqConfig, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig};
+    ///
+    /// let pool = BufferPool::new(&pd, &PoolConfig::new(64, 4096))?;
+    /// let mut receiver = Receiver::new(&pd, &CqConfig::for_pool(&pool))?;
+    /// let qp = QueuePair::builder(&QpConfig::rc())
+    ///     .receive(&mut receiver, RqConfig::for_pool(&pool))
+    ///     .build()?;
+    /// let queue = qp.receive_queue().expect("a queue of its own");
+    /// assert_eq!(receiver.fill(queue, &pool)?, 64);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn for_pool<M: Memory>(pool: &BufferPool<M>) -> Self {
+        Self::new(pool.count())
+    }
+}
 
 impl<M: Memory> Receiver<M> {
     /// Creates a shared receive queue.

@@ -75,8 +75,9 @@ use queue::Entry;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
 /// let pool = BufferPool::new(&pd, &PoolConfig::new(64, 1024))?;
-/// let mut sender = Sender::new(&pd, &CqConfig::new(64))?;
-/// let mut qp = QueuePair::builder(&QpConfig::rc().max_send_wr(64)).send(&mut sender).build()?;
+/// let config = QpConfig::rc().max_send_wr(64);
+/// let mut sender = Sender::new(&pd, &CqConfig::for_sends(&config, 1))?;
+/// let mut qp = QueuePair::builder(&config).send(&mut sender).build()?;
 /// qp.connect_over(&mut std::net::TcpStream::connect("server:18515")?)?;
 ///
 /// let mut message = pool.take().ok_or("a new pool is full")?;

@@ -12,6 +12,7 @@ use super::operation::{Operation, Transport};
 use super::queue::{DirectSq, Entry, Limits, SendRing, Silent};
 use super::request::Gathered;
 use super::verbs::VerbsSq;
+use crate::cq::CqConfig;
 use crate::error::{Error, Result};
 use crate::ids::SqId;
 use crate::pd::ProtectionDomain;
@@ -22,6 +23,29 @@ const HEAD_UNITS: u32 = 4;
 
 /// Generation number of the next queue: see [`SqId`].
 static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
+
+impl CqConfig {
+    /// Describes the CQ of a [`Sender`] for `queue_pairs` queue pairs of this configuration, with an entry for each
+    /// request that can be outstanding. The direct path rounds queues up to basic blocks and powers of two; the verbs
+    /// path may need fewer entries. For frames see [`for_frame_sends`](Self::for_frame_sends).
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use doorbell::{CqConfig, QpConfig, QueuePair, Sender};
+    ///
+    /// let config = QpConfig::rc().max_send_wr(100).max_inline(200);
+    /// let mut sender = Sender::new(&pd, &CqConfig::for_sends(&config, 3))?;
+    /// let mut qps = Vec::new();
+    /// for _ in 0..3 {
+    ///     qps.push(QueuePair::builder(&config).send(&mut sender).build()?);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn for_sends(config: &QpConfig, queue_pairs: u32) -> Self {
+        Self::new(config.send_blocks().saturating_mul(queue_pairs))
+    }
+}
 
 impl Sender {
     /// Returns the CQ and the register for the send queue of a queue pair that is about to be created.
@@ -80,7 +104,7 @@ impl Sender {
         };
         let capacity = u64::from(ring.capacity());
         let setting =
-            "cqe in CqConfig::new (Sender::entries_for), or with tag matching a larger TagMatchingConfig::send_cqe";
+            "cqe (CqConfig::for_sends computes it), or with tag matching a larger TagMatchingConfig::send_cqe";
         self.cq.check_room(self.committed, capacity, setting)?;
         self.committed += capacity;
         let id = SqId { index: free as u32, number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed) };
@@ -127,27 +151,6 @@ impl Sender {
         if self.routes.find(entry.qp.qp_num()) == Some(&(index as u32)) {
             self.routes.remove(entry.qp.qp_num());
         }
-    }
-
-    /// Returns how many entries `queue_pairs` of this configuration need in the CQ of their sender: the number for
-    /// [`CqConfig::new`](crate::CqConfig::new). For queue pairs of several configurations add the numbers. The direct
-    /// path rounds up to basic blocks and powers of two; the verbs path may need fewer.
-    ///
-    /// ```
-    /// # let _device = doorbell_doc::device();
-    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
-    /// use doorbell::{CqConfig, QpConfig, QueuePair, Sender};
-    ///
-    /// let config = QpConfig::rc().max_send_wr(100).max_inline(200);
-    /// let mut sender = Sender::new(&pd, &CqConfig::new(Sender::entries_for(&config, 3)))?;
-    /// let mut qps = Vec::new();
-    /// for _ in 0..3 {
-    ///     qps.push(QueuePair::builder(&config).send(&mut sender).build()?);
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub const fn entries_for(config: &QpConfig, queue_pairs: u32) -> u32 {
-        config.send_blocks().saturating_mul(queue_pairs)
     }
 
     /// Returns how many requests can be outstanding on a queue, each of one basic block of 64 bytes on the direct

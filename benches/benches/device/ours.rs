@@ -34,7 +34,7 @@ impl End {
         let config =
             place.config().max_send_wr(RECEIVES).max_inline(INLINE as u32).remote_write(true).remote_read(true);
         let mut receiver = Receiver::new(pd, &CqConfig::new(RECEIVES).path(DataPath::Direct))?;
-        let sends = CqConfig::new(Sender::entries_for(&config, count)).path(DataPath::Direct);
+        let sends = CqConfig::for_sends(&config, count).path(DataPath::Direct);
         let mut sender = Sender::new(pd, &sends)?;
         let from: ReceiveFrom = match srq_of {
             Some(_) => receiver.create_srq(&SrqConfig::new(RECEIVES - 1))?.into(),

@@ -80,7 +80,7 @@ impl Source {
         let context = doorbell::open(lab.context.name())?;
         let pd = context.alloc_pd()?;
         let mut sender = Sender::new(&pd, &CqConfig::new(256).path(lab.path()))?;
-        let config = FrameConfig::new().plain(4, 2048).spare(0).port(lab.port).cq(CqConfig::new(1).path(lab.path()));
+        let config = FrameConfig::new().plain(4, 2048).spare(0).port(lab.port).cq(CqConfig::default().path(lab.path()));
         let frames = FrameReceiver::with_sender(&pd, &config, &mut sender).map_err(|error| {
             Stop::Cannot(format!("raw packet queue pairs need CAP_NET_RAW (setcap, or run as root): {error}"))
         })?;
@@ -136,7 +136,7 @@ fn arrived(receivers: &mut [FrameReceiver]) -> Result<Option<Seen>, Stop> {
 
 /// Receivers of one rule.
 fn receivers(lab: &Lab, config: FrameConfig, count: u32) -> Result<Vec<FrameReceiver>, Stop> {
-    let config = config.port(lab.port).cq(CqConfig::new(1).path(lab.path()));
+    let config = config.port(lab.port).cq(CqConfig::default().path(lab.path()));
     let made = match count {
         0 => FrameReceiver::new(&lab.pd, &config).map(|one| vec![one]),
         many => FrameReceiver::spread(&lab.pd, &config, many),

@@ -40,7 +40,8 @@ impl Sides {
         // there.
         let ethernet = lab.context.query_port(lab.port)?.link_layer == LinkLayer::Ethernet;
         let side = |offload| {
-            let config = TagMatchingConfig::new(16).max_wr(64).cq(CqConfig::new(1).path(lab.path())).offload(offload);
+            let config =
+                TagMatchingConfig::new(16).max_wr(64).cq(CqConfig::default().path(lab.path())).offload(offload);
             let mut side = match TagMatchingSrq::new(&lab.pd, &config) {
                 Err(error) if ethernet && offload == Offload::Required => {
                     return Err(Stop::Cannot(format!("libmlx5 makes no tag-matching SRQ on this port: {error}")));

@@ -47,10 +47,9 @@ impl Sending {
         connections: u32,
         receives: u32,
     ) -> Self {
-        let cq = |capacity| CqConfig::new(capacity).path(path);
         let pool = |count| BufferPool::new(&pd, &PoolConfig::new(count, 64)).unwrap();
-        let mut sender = Sender::new(&pd, &cq(Sender::entries_for(config, connections))).unwrap();
-        let cq = cq(connections * receives);
+        let mut sender = Sender::new(&pd, &CqConfig::for_sends(config, connections).path(path)).unwrap();
+        let cq = CqConfig::new(connections * receives).path(path);
         let [mut near_receiver, mut far_receiver] = [(); 2].map(|()| Receiver::new(&pd, &cq).unwrap());
         let (mut near, mut far) = (Vec::new(), Vec::new());
         for _ in 0..connections {

@@ -1,6 +1,9 @@
 //! Sizes of queues: both paths round a size in the same way, and all slots can be used.
 
-use doorbell::{Context, CqConfig, DataPath, DeviceEvent, Receiver, Timestamps};
+use doorbell::{
+    BufferPool, Context, CqConfig, DataPath, DeviceEvent, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig,
+    SrqConfig, Timestamps,
+};
 use doorbell_tests::device;
 use doorbell_tests::world::{Shared, Single};
 
@@ -26,6 +29,28 @@ fn queues_of_500_fit_a_cq_of_501_and_fill_it() {
         while let Some(event) = events.try_next().unwrap() {
             assert!(!matches!(event, DeviceEvent::CqError { .. }), "{event:?}");
         }
+    }
+}
+
+/// The sizes of a queue and of its CQ follow from the number of buffers, whatever it is.
+#[test]
+fn a_pool_says_how_large_its_queue_and_the_cq_are() {
+    let pd = device::pd();
+    for count in [1, 2, 3, 4, 5, 7, 8, 9, 255, 256, 257, 500] {
+        let pool = BufferPool::new(&pd, &PoolConfig::new(count, 64)).unwrap();
+        let create = || Receiver::new(&pd, &CqConfig::for_pool(&pool).path(device::path())).unwrap();
+        let mut receiver = create();
+        let srq = receiver.create_srq(&SrqConfig::for_pool(&pool)).unwrap();
+        let posted = receiver.fill(srq, &pool).unwrap() as u32;
+        let on_spare_slot = u32::from(receiver.path() == DataPath::Direct && count.is_power_of_two() && count > 1);
+        assert_eq!((posted, pool.available()), (count - on_spare_slot, 0), "{count} buffers");
+
+        let pool = BufferPool::new(&pd, &PoolConfig::new(count, 64)).unwrap();
+        let mut receiver = create();
+        let own = RqConfig::for_pool(&pool);
+        let qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, own).build().unwrap();
+        assert_eq!(receiver.fill(qp.receive_queue().unwrap(), &pool).unwrap() as u32, count);
+        assert_eq!(pool.available(), 0);
     }
 }
 

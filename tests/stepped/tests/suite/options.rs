@@ -33,6 +33,10 @@ type CheckOfFrames = fn(&ProtectionDomain, DataPath);
 /// Options by name.
 const OPTIONS: &[(&str, Check)] = &[
     ("CqConfig: path", |w| assert_eq!((w.receiver.path(), w.sender.path()), (w.path, w.path))),
+    ("CqConfig: and", |w| {
+        let config = cq(w.path).and(&CqConfig::new(1 << 14));
+        assert!(Receiver::new(&w.pd, &config).unwrap().cq_capacity() > 1 << 14);
+    }),
     ("CqConfig: comp_vector", |w| {
         let many = w.pd.context().num_comp_vectors();
         refused(Receiver::new(&w.pd, &cq(w.path).comp_vector(many)), "comp_vector");
@@ -312,9 +316,14 @@ fn each_other(pd: &ProtectionDomain, path: DataPath, with: fn(Flow) -> Flow, wor
 
 /// The option is one of receivers with a sender.
 fn sends_only(pd: &ProtectionDomain, path: DataPath, with: fn(FrameConfig) -> FrameConfig) {
-    let mut sender = Sender::new(pd, &CqConfig::new(1024).path(path)).unwrap();
-    let made = FrameReceiver::with_sender(pd, &with(plain(path)), &mut sender).unwrap();
-    assert!(sender.capacity(made.send_queue().unwrap()) > 0);
+    let config = with(plain(path));
+    let mut sender = Sender::new(pd, &CqConfig::for_frame_sends(&config, 1).path(path)).unwrap();
+    let made = FrameReceiver::with_sender(pd, &config, &mut sender).unwrap();
+    let capacity = sender.capacity(made.send_queue().unwrap());
+    match path {
+        DataPath::Direct => assert_eq!(capacity, sender.cq_capacity()),
+        _ => assert!(capacity > 0),
+    }
     refused(FrameReceiver::new(pd, &with(plain(path))), "without a sender");
     if path == DataPath::Direct {
         refused(FrameReceiver::spread(pd, &with(plain(path)), 2), "without a sender");

@@ -165,20 +165,33 @@ fn a_cq_of_the_entries_that_were_counted_is_large_enough() {
         for config in
             [config.clone(), config.clone().max_inline(0), config.clone().max_inline(13), config.max_inline(200)]
         {
-            let needed = Sender::entries_for(&config, 3);
-            let mut sender = device::sender(&pd, needed);
-            let mut build =
-                || QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build();
-            let qps = [(); 3].map(|()| build().unwrap());
-            let taken: u32 = qps.iter().map(|qp| sender.capacity(qp)).sum();
-            if sender.path() == DataPath::Direct {
-                assert_eq!(taken, needed, "{config:?}");
-            } else {
-                assert!(taken <= needed, "{config:?}: {taken}, {needed}");
+            // Queues are powers of two on the direct path, as CQs are: two of them fill their CQ.
+            for queue_pairs in [1, 2, 3] {
+                let mut sender = device::sender_with(&pd, &CqConfig::for_sends(&config, queue_pairs));
+                let mut build =
+                    || QueuePair::builder(&config).receive(&mut receiver, RqConfig::new(1)).send(&mut sender).build();
+                let qps: Vec<_> = (0..queue_pairs).map(|_| build().unwrap()).collect();
+                let taken: u32 = qps.iter().map(|qp| sender.capacity(qp)).sum();
+                if sender.path() == DataPath::Direct && queue_pairs < 3 {
+                    assert_eq!(taken.max(2), sender.cq_capacity(), "{config:?}");
+                }
             }
         }
     }
-    assert_eq!(Sender::entries_for(&QpConfig::rc().max_send_wr(u32::MAX).max_inline(u32::MAX), u32::MAX), u32::MAX);
+    let boundless = QpConfig::rc().max_send_wr(u32::MAX).max_inline(u32::MAX);
+    let refused = Sender::new(&pd, &CqConfig::for_sends(&boundless, u32::MAX).path(device::path()));
+    assert_matches!(refused.err(), Some(Error::OutOfRange { .. }));
+}
+
+/// Queue pairs of two configurations share a CQ that was described as the sum of both.
+#[test]
+fn entries_of_two_configurations_add_up() {
+    let pd = device::pd();
+    let (few, many) = (QpConfig::rc().max_send_wr(64), QpConfig::rc().max_send_wr(256));
+    let config = CqConfig::for_sends(&few, 4).and(&CqConfig::for_sends(&many, 1));
+    let mut sender = device::sender_with(&pd, &config);
+    let qps = [&few, &many, &few, &few, &few].map(|one| QueuePair::builder(one).send(&mut sender).build().unwrap());
+    assert!(qps.iter().map(|qp| sender.capacity(qp)).sum::<u32>() >= 4 * 64 + 256);
 }
 
 #[test]
