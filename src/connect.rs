@@ -32,7 +32,7 @@ const KIND: usize = 11;
 const CONNECTION: u8 = 0;
 const DATAGRAMS: u8 = 1;
 
-const CLOSED: &str = "it closed the stream during the exchange";
+pub(crate) const CLOSED: &str = "it closed the stream during the exchange";
 
 const CONNECTED: u8 = 1;
 const FAILED: u8 = 0;
@@ -281,12 +281,12 @@ async fn read_addresses<const N: usize>(stream: &mut impl Stream) -> Result<[QpA
     Ok(addresses)
 }
 
-fn handshake(what: &str) -> Error {
+pub(crate) fn handshake(what: &str) -> Error {
     Error::Handshake(what.to_owned())
 }
 
 /// Converts an error of a stream: two kinds mean that the other end was closed with bytes that were not read.
-fn failed(error: io::Error) -> Error {
+pub(crate) fn failed(error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => handshake(CLOSED),
         _ => error.into(),

@@ -299,7 +299,7 @@ pub enum Error {
     },
 
     /// A stream or a descriptor failed, not the device.
-    #[error("exchange of addresses: {0}")]
+    #[error("the stream to the peer: {0}")]
     Io(#[from] io::Error),
 }
 

@@ -8,7 +8,7 @@ use super::cq_core::NO_CHANNEL;
 use crate::error::Result;
 
 /// Interval for rechecking an empty pool while waiting.
-const LOOK: Duration = Duration::from_millis(5);
+pub(crate) const LOOK: Duration = Duration::from_millis(5);
 
 /// Waiting for completions, the same for [`Receiver`](crate::Receiver), [`Sender`](crate::Sender),
 /// [`FrameReceiver`](crate::frames::FrameReceiver) and [`TagMatchingSrq`](crate::tags::TagMatchingSrq).

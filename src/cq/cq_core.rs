@@ -151,5 +151,5 @@ impl CqCore {
 }
 
 /// A CQ that the program made without a channel.
-pub(super) const NO_CHANNEL: Error =
+pub(crate) const NO_CHANNEL: Error =
     Error::Unsupported { operation: "waiting", when: "on a CQ without a completion channel: create the CQ with one" };

@@ -12,8 +12,8 @@ pub use channel::CompletionChannel;
 pub use completions::Completions;
 pub use config::{Compression, CqConfig, Timestamps};
 
-pub(crate) use completions::Waiting;
-pub(crate) use cq_core::CqCore;
+pub(crate) use completions::{LOOK, Waiting};
+pub(crate) use cq_core::{CqCore, NO_CHANNEL};
 pub(crate) use object::Cq;
 pub(crate) use poller::{DirectCq, Poller};
 pub(crate) use verbs::Wc;

@@ -29,6 +29,25 @@ pub struct PeerId {
     pub(super) generation: u32,
 }
 
+impl PeerId {
+    /// Returns the place of the peer in its queue. Places count up from 0 as peers are added: if a program adds its
+    /// peers in the order of their ranks, the place is the rank. The place of a removed peer is used again.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::Tags::new();
+    /// # let doorbell_doc::Tags { tags, peer, .. } = &mut world;
+    /// # let peer = *peer;
+    /// use doorbell::QpConfig;
+    ///
+    /// assert_eq!(peer.index(), 0);
+    /// assert_eq!(tags.add_peer(&QpConfig::rc())?.index(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn index(self) -> usize {
+        self.index as usize
+    }
+}
+
 /// Identifies a send. The ids of a queue ascend.
 ///
 /// ```

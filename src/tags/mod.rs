@@ -19,11 +19,12 @@
 //! [`connect_over`](TagMatchingSrq::connect_over), [`post`](TagMatchingSrq::post) receives,
 //! [`send`](TagMatchingSrq::send), and [`next`](TagMatchingSrq::next) events.
 //!
-//! To end: poll until each send has returned its [`Sent`](TagEvent::Sent) and [`offered`](TagMatchingSrq::offered) is
-//! 0, agree with the peer over the stream of `connect_over`, and call [`remove_peer`](TagMatchingSrq::remove_peer).
-//! Poll until the peer has agreed: the FIN of a received rendezvous waits while the send queue is full. Dropping the
-//! queue ends all connections and returns all buffers to their pools. If the stream of a peer ends earlier, call
-//! `remove_peer` at once: an offer that a dead peer has not read does not complete.
+//! To wait for a certain receive or send: [`wait_for`](TagMatchingSrq::wait_for),
+//! [`wait_all`](TagMatchingSrq::wait_all), [`is_done`](TagMatchingSrq::is_done).
+//!
+//! To end: both sides call [`end_over`](TagMatchingSrq::end_over), with the stream of `connect_over`. If the stream of
+//! a peer ends earlier, call [`remove_peer`](TagMatchingSrq::remove_peer) at once: an offer that a dead peer has not
+//! read does not complete. Dropping the queue ends all connections and returns all buffers to their pools.
 //!
 //! The page Tag matching of the book describes the protocol and the order of messages.
 
@@ -44,6 +45,7 @@ mod peers;
 mod phase;
 mod post;
 mod receives;
+mod request;
 mod send;
 mod software;
 mod unexpected;
@@ -85,6 +87,7 @@ pub use message::TaggedBuffer;
 pub use offers::Offers;
 pub use peer::PeerAddress;
 pub use post::{PostTagsError, TaggedReceive};
+pub use request::RequestId;
 pub use unexpected::Probe;
 
 /// A shared receive queue whose receives are matched by tag, its completion queue, and the connections to all peers.

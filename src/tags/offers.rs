@@ -108,6 +108,11 @@ impl<T> Offers<T> {
         }
     }
 
+    /// Returns `true` if `which` returns `true` for the data of an offer.
+    pub(super) fn any(&self, which: impl Fn(&T) -> bool) -> bool {
+        self.0.values().any(|offer| which(&offer.data))
+    }
+
     /// Takes back all offers for whose data `which` returns `true`.
     pub(super) fn withdraw_all(&mut self, which: impl Fn(&T) -> bool) -> Vec<(Buffer, T)> {
         let addrs: Vec<u64> = self.0.iter().filter(|(_, offer)| which(&offer.data)).map(|(addr, _)| *addr).collect();

@@ -106,7 +106,7 @@ impl TagMatchingSrq {
         self.peers.get_mut(peer)
     }
 
-    fn known_peer(&mut self, peer: PeerId) -> Result<&mut Peer> {
+    pub(super) fn known_peer(&mut self, peer: PeerId) -> Result<&mut Peer> {
         if peer.owner != self.id {
             return Err(Error::Foreign { what: "the peer", domain: "queue" });
         }

@@ -14,5 +14,6 @@ mod pingpong;
 mod selftest;
 mod selftest_peer;
 mod sender_examples;
+mod tag_ranks;
 mod tick_to_trade;
 mod tokio_server;

@@ -10,4 +10,5 @@ mod peers;
 mod races;
 mod raw;
 mod refusals;
+mod requests;
 mod waiting;
