@@ -119,12 +119,13 @@ pub struct PortAttr {
     pub grh_required: bool,
     /// Lanes, as a code of the InfiniBand specification: 1, 2, 4, 8, 16 for 1, 4, 8, 12, 2 lanes.
     pub active_width: u8,
-    /// Speed of a lane, as a bit of the InfiniBand specification: 32 for EDR, 64 for HDR, 128 for NDR.
-    pub active_speed: u8,
+    /// Speed of a lane, as a bit of the InfiniBand specification: 32 for EDR, 64 for HDR, 128 for NDR, 256 for XDR.
+    /// Versions of rdma-core without `active_speed_ex` report another code for XDR.
+    pub active_speed: u32,
 }
 
 impl PortAttr {
-    pub(crate) fn new(raw: &sys::ibv_port_attr) -> Self {
+    pub(crate) fn new(raw: &sys::ibv_port_attr, active_speed: u32) -> Self {
         let link_layer = match raw.link_layer {
             LINK_LAYER_INFINIBAND => LinkLayer::InfiniBand,
             LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
@@ -140,7 +141,7 @@ impl PortAttr {
             gid_tbl_len: raw.gid_tbl_len.max(0) as u32,
             grh_required: raw.flags & sys::IBV_QPF_GRH_REQUIRED != 0,
             active_width: raw.active_width,
-            active_speed: raw.active_speed,
+            active_speed,
         }
     }
 }
@@ -226,9 +227,10 @@ mod tests {
     #[test]
     fn codes_are_those_of_the_headers() {
         let raw = sys::ibv_port_attr { state: 4, link_layer: 2, active_mtu: 3, gid_tbl_len: -1, ..Default::default() };
-        let port = PortAttr::new(&raw);
+        let port = PortAttr::new(&raw, 256);
         assert_eq!((port.state, port.link_layer), (PortState::Active, LinkLayer::Ethernet));
         assert_eq!((port.active_mtu, port.max_mtu, port.gid_tbl_len), (Some(Mtu::Mtu1024), None, 0));
+        assert_eq!(port.active_speed, 256);
         assert_eq!(PortState::from_raw(1).to_string(), "down");
         assert_eq!(PortState::from_raw(9).to_string(), "state 9");
         let device = DeviceAttr::new(&sys::ibv_device_attr { max_cqe: -1, max_qp_wr: 7, ..Default::default() });

@@ -153,6 +153,44 @@ impl Context {
     }
 }
 
+impl Context {
+    /// Reads the counter of the device now (`ibv_query_rt_values_ex(3)`), to compare it with the timestamps of
+    /// completions in ticks. [`Clock::nanoseconds`] converts it. On an mlx5 device this is a read of a register,
+    /// without a system call.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// let context = doorbell::open("mlx5_0")?;
+    /// let clock = context.clock()?;
+    /// println!("{} ns by the clock of the device", clock.nanoseconds(context.now()?)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if programs cannot read the counter of the device; [`Error::Verbs`].
+    pub fn now(&self) -> Result<Timestamp> {
+        let mut values = sys::ibv_values_ex {
+            comp_mask: sys::IBV_VALUES_MASK_RAW_CLOCK,
+            raw_clock: libc::timespec { tv_sec: 0, tv_nsec: 0 },
+        };
+        // SAFETY: an open context and an initialised structure.
+        let errno = unsafe { sys::ibv_query_rt_values_ex(self.as_raw(), &mut values) };
+        let has_clock = values.comp_mask & sys::IBV_VALUES_MASK_RAW_CLOCK != 0;
+        match errno {
+            // libmlx5 stores all 64 bits of the counter in the nanoseconds.
+            0 if has_clock => {
+                let counter = TimestampClock::Counter(self.attr().node_guid);
+                Ok(Timestamp::new(values.raw_clock.tv_nsec as u64, counter))
+            }
+            0 | libc::EOPNOTSUPP | libc::ENOSYS => Err(Error::Unsupported {
+                operation: "Context::now",
+                when: "on this device, whose counter programs cannot read: take the time of the system",
+            }),
+            _ => Err(Error::returned("ibv_query_rt_values_ex", self.name(), errno)),
+        }
+    }
+}
+
 impl Clock {
     /// Clock of a receiver with timestamps in real time.
     pub(crate) const REAL_TIME: Self = Self { scale: Scale::RealTime, node_guid: 0 };

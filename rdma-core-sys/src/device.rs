@@ -6,7 +6,7 @@ use crate::{
     ibv_values_ex,
 };
 use core::ffi::c_int;
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 
 mod linked {
     use crate::{ibv_context, ibv_port_attr};
@@ -34,6 +34,47 @@ pub unsafe fn ibv_query_port(context: *mut ibv_context, port_num: u8, port_attr:
                 linked::ibv_query_port(context, port_num, port_attr)
             }
         }
+    }
+}
+
+/// The attributes of a port as any version of rdma-core fills them. That of newer versions ends with `active_speed_ex`,
+/// in the word after that of `port_cap_flags2`.
+#[repr(C)]
+union PortAttrOfAnyVersion {
+    attr: ibv_port_attr,
+    words: [u32; 16],
+}
+
+/// Place of `active_speed_ex` in words.
+const ACTIVE_SPEED_EX: usize = offset_of!(ibv_port_attr, port_cap_flags2) / 4 + 1;
+const _: () = assert!(ACTIVE_SPEED_EX == 13 && size_of::<PortAttrOfAnyVersion>() == 64);
+
+/// Reads the attributes of a port, and stores the speed of a lane in `speed` as a code that can have more than 8 bits:
+/// `active_speed_ex`, or `active_speed` where the library or the kernel does not report the longer code. Returns 0 or
+/// an errno.
+///
+/// # Safety
+/// As for [`ibv_query_port`].
+pub unsafe fn query_port_and_speed(
+    context: *mut ibv_context,
+    port_num: u8,
+    port_attr: &mut ibv_port_attr,
+    speed: &mut u32,
+) -> c_int {
+    let mut any = PortAttrOfAnyVersion { words: [0; 16] };
+    // SAFETY: `context` is open. The library clears as many bytes as it is told, and fills those that it knows. The old
+    // entry point fills a prefix. Every field of the union is integers.
+    unsafe {
+        let ret = match entry!(context, query_port) {
+            Some(query_port) => query_port(context, port_num, &mut any.attr, size_of::<PortAttrOfAnyVersion>()),
+            None => linked::ibv_query_port(context, port_num, &mut any.attr),
+        };
+        *port_attr = any.attr;
+        *speed = match any.words[ACTIVE_SPEED_EX] {
+            0 => any.attr.active_speed.into(),
+            code => code,
+        };
+        ret
     }
 }
 
@@ -114,4 +155,41 @@ pub unsafe fn ibv_query_rt_values_ex(context: *mut ibv_context, values: *mut ibv
 #[inline]
 pub const fn ibv_is_qpt_supported(caps: u32, qpt: ibv_qp_type) -> bool {
     caps & (1 << qpt) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{VERBS_ABI_IS_EXTENDED, verbs_context, verbs_get_ctx};
+
+    /// Fills as many bytes as it is told: as libmlx5 of version 44 with 16 as the speed, or with a longer code.
+    unsafe extern "C" fn query_port(_: *mut ibv_context, port: u8, attr: *mut ibv_port_attr, len: usize) -> c_int {
+        // SAFETY: the caller's structure has `len` bytes.
+        unsafe {
+            attr.cast::<u8>().write_bytes(0, len);
+            (*attr).active_speed = 128;
+            if port == 2 {
+                attr.cast::<u32>().add(13).write(256);
+            }
+        }
+        0
+    }
+
+    #[test]
+    fn a_longer_code_of_the_speed_goes_first() {
+        // SAFETY: pointers and integers: zero is a value of each.
+        let mut extended: verbs_context = unsafe { core::mem::zeroed() };
+        extended.sz = size_of::<verbs_context>();
+        extended.query_port = Some(query_port);
+        extended.context.abi_compat = VERBS_ABI_IS_EXTENDED as *mut core::ffi::c_void;
+        let context = &raw mut extended.context;
+        // SAFETY: the context is a part of the extended one.
+        assert_eq!(unsafe { verbs_get_ctx(context) }, &raw mut extended);
+        for (port, expected) in [(1, 128), (2, 256)] {
+            let (mut attr, mut speed) = (ibv_port_attr::default(), 0);
+            // SAFETY: a made-up context whose entry takes any port.
+            assert_eq!(unsafe { query_port_and_speed(context, port, &mut attr, &mut speed) }, 0);
+            assert_eq!((speed, attr.active_speed), (expected, 128));
+        }
+    }
 }

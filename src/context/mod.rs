@@ -191,13 +191,13 @@ impl Context {
     /// # Errors
     /// [`Error::Verbs`] when there is no such port.
     pub fn query_port(&self, port: u8) -> Result<PortAttr> {
-        let mut attr = sys::ibv_port_attr::default();
-        // SAFETY: an open context and a writable structure.
-        let errno = unsafe { sys::ibv_query_port(self.0.context, port, &mut attr) };
+        let (mut attr, mut speed) = (sys::ibv_port_attr::default(), 0);
+        // SAFETY: an open context.
+        let errno = unsafe { sys::query_port_and_speed(self.0.context, port, &mut attr, &mut speed) };
         if errno != 0 {
             return Err(Error::returned("ibv_query_port", self.name(), errno));
         }
-        Ok(PortAttr::new(&attr))
+        Ok(PortAttr::new(&attr, speed))
     }
 
     /// Returns a GID of a port in network byte order (`ibv_query_gid(3)`).

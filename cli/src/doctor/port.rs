@@ -26,7 +26,12 @@ pub fn examine(patient: &mut Patient, context: &Context, number: u8) -> doorbell
         patient.add(Level::Failure, port, format!("{state}, {link}: nothing is sent or received; look at {cause}"));
         return Ok(());
     }
-    patient.add(Level::Ok, &port, format!("active, {link}"));
+    // Unknown codes of width and speed are shown as they are: the tables may be older than the adapter.
+    let speed = match names::link(&attr) {
+        Some((name, gigabits)) => format!("{gigabits} Gb/s ({name})"),
+        None => format!("width {:#x} and speed {:#x}, which are unknown", attr.active_width, attr.active_speed),
+    };
+    patient.add(Level::Ok, &port, format!("active, {link}, {speed}"));
     mtu(patient, &port, ethernet, [attr.active_mtu, attr.max_mtu]);
     if !ethernet && attr.lid == 0 {
         patient.add(Level::Failure, format!("{port} LID"), "0: no subnet manager has configured the port");

@@ -199,13 +199,13 @@ impl Device {
 
 fn port<'a>(context: &Context, number: u8, gids: impl Iterator<Item = &'a doorbell::Gid>) -> doorbell::Result<Port> {
     let attr = context.query_port(number)?;
-    let link = names::lanes(attr.active_width).zip(names::lane_speed(attr.active_speed));
+    let link = names::link(&attr);
     Ok(Port {
         number,
         state: attr.state.to_string(),
         link_layer: attr.link_layer.to_string(),
-        gigabits: link.map(|(lanes, (_, rate))| f64::from(lanes) * rate),
-        speed: link.map(|(lanes, (name, _))| format!("{lanes}x {name}")),
+        gigabits: link.as_ref().map(|(_, rate)| *rate),
+        speed: link.map(|(name, _)| name),
         active_mtu: attr.active_mtu.map(Mtu::bytes),
         max_mtu: attr.max_mtu.map(Mtu::bytes),
         max_message: attr.max_msg_sz,

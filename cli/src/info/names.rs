@@ -1,6 +1,7 @@
 //! Numbers of the headers in words.
 
 use doorbell::GidKind;
+use doorbell::caps::PortAttr;
 
 /// Lanes of a port, by the code of `ibv_port_attr::active_width`.
 pub fn lanes(code: u8) -> Option<u32> {
@@ -14,8 +15,9 @@ pub fn lanes(code: u8) -> Option<u32> {
     })
 }
 
-/// Name and rate in Gb/s of a lane, by the code of `ibv_port_attr::active_speed`, as `ibv_devinfo` has them.
-pub fn lane_speed(code: u8) -> Option<(&'static str, f64)> {
+/// Name and rate in Gb/s of a lane, by the code of `active_speed` or `active_speed_ex` of `ibv_port_attr`, as
+/// `ibv_devinfo` has them.
+pub fn lane_speed(code: u32) -> Option<(&'static str, f64)> {
     Some(match code {
         1 => ("SDR", 2.5),
         2 => ("DDR", 5.0),
@@ -25,8 +27,15 @@ pub fn lane_speed(code: u8) -> Option<(&'static str, f64)> {
         32 => ("EDR", 25.0),
         64 => ("HDR", 50.0),
         128 => ("NDR", 100.0),
+        256 => ("XDR", 200.0),
         _ => return None,
     })
+}
+
+/// Name of the speed of a port, for example `4x EDR`, and its rate in Gb/s.
+pub fn link(port: &PortAttr) -> Option<(String, f64)> {
+    let (lanes, (name, rate)) = lanes(port.active_width).zip(lane_speed(port.active_speed))?;
+    Some((format!("{lanes}x {name}"), f64::from(lanes) * rate))
 }
 
 /// Name of the kind of packets that a GID is for.
@@ -47,6 +56,7 @@ mod tests {
     fn codes_are_those_of_the_headers() {
         assert_eq!((lanes(2), lanes(16), lanes(3)), (Some(4), Some(2), None));
         assert_eq!(lane_speed(64), Some(("HDR", 50.0)));
+        assert_eq!(lane_speed(256), Some(("XDR", 200.0)));
         assert_eq!(lane_speed(3), None);
     }
 }

@@ -6,12 +6,13 @@ use doorbell::{
     BufferPool, CqConfig, DataPath, Error, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig, Sender, Timestamps,
 };
 use doorbell_stepped_tests::{PATHS, Stepped, on_each_path, open};
+use rdma_core_sys as sys;
 use soft_mlx5::{Builder, Device};
 
 /// More than the lower half of a timestamp in real time can say, at odd nanoseconds.
 const PAUSE: Duration = Duration::from_nanos(1_700_000_001);
 
-on_each_path! { real_time ticks a_sender_has_the_clock_of_the_receiver }
+on_each_path! { real_time ticks the_clock_is_that_of_timestamps a_sender_has_the_clock_of_the_receiver }
 
 fn config(path: DataPath) -> CqConfig {
     CqConfig::new(64).path(path)
@@ -46,6 +47,32 @@ fn real_time(path: DataPath) {
     let raw = run(Device::builder().real_time(true), config(path).timestamps(Timestamps::RealTime));
     // Seconds above, nanoseconds below.
     assert_eq!(raw[..2], [1 << 32 | 700_000_001, 3 << 32 | 400_000_002]);
+}
+
+fn the_clock_is_that_of_timestamps(path: DataPath) {
+    let mut s = Stepped::on(Device::builder(), config(path).timestamps(Timestamps::Ticks), 16);
+    s.device.advance(PAUSE);
+    s.send();
+    s.device.settle();
+    let context = s.pd.context().clone();
+    let now = context.now().unwrap();
+    let timestamp = s.receiver.next().unwrap().unwrap().timestamp();
+    assert_eq!(Some(now), timestamp);
+    s.device.advance(PAUSE);
+    s.device.settle();
+    assert_eq!(context.now().unwrap().raw(), now.raw() + PAUSE.as_nanos() as u64);
+    assert_eq!(context.clock().unwrap().nanoseconds(now), Ok(now.raw()));
+}
+
+/// The driver of another device may have no such entry.
+#[test]
+fn a_counter_that_cannot_be_read_is_refused_in_words() {
+    let (_device, pd) = open(Device::builder().stepped());
+    let context = pd.context();
+    // SAFETY: an open context of libibverbs, which no other code uses now.
+    unsafe { (*sys::verbs_get_ctx(context.as_raw())).query_rt_values = None };
+    let refused = context.now().unwrap_err();
+    assert!(matches!(refused, Error::Unsupported { operation: "Context::now", .. }), "{refused}");
 }
 
 /// The driver makes no queue pair on CQs of two clocks.
