@@ -322,6 +322,6 @@ fn larger() {
     ];
     for &(queues, cqes) in larger {
         let space = Space { queues, cqes, max_held: 1, relative: true, faults: false };
-        explore(space, limit.unwrap_or(1_000_000));
+        explore(space, limit.unwrap_or(200_000));
     }
 }
