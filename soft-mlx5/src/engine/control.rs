@@ -107,11 +107,7 @@ impl Nic {
 
     /// Does the same with a buffer in another space.
     pub(crate) fn resize_cq_in(&mut self, cq: Cqn, space: &Space, buf: u64, cqe_count: u32) -> Result<()> {
-        while let Some((cqn, completion)) = self.core.shuffler.release_of_cq(cq) {
-            self.core.write_cqe(cqn, &completion);
-        }
-        self.core.write_late_cqes();
-        self.core.write_blocks();
+        self.core.release_completions_to(cq);
         let cq = self.core.cqs.get_mut(cq.0).ok_or(EINVAL)?;
         cq.resize(space, buf, cqe_count, &mut self.core.strict)
     }

@@ -1,7 +1,8 @@
 //! Management datagrams. No queue pair of a program has the numbers 0 and 1: the driver takes and sends their packets.
 
+use std::collections::VecDeque;
+
 use super::Nic;
-use super::core::Core;
 use crate::fabric::headers::{Bth, Deth, PKEY};
 use crate::fabric::mad::{Arrived, GSI_QKEY, GSI_QPN, Mad, SIZE, SMI_QPN};
 use crate::fabric::opcode::Operation;
@@ -11,28 +12,38 @@ use crate::objects::{AddressVector, Service};
 // Datagrams that wait for the driver; further ones are lost, as from a full receive queue.
 const LIMIT: usize = 1024;
 
-/// Takes a packet for queue pair 0 or 1.
-pub fn receive(core: &mut Core, packet: &Packet) {
-    let keyed = packet.bth.dest_qpn == SMI_QPN || packet.deth.qkey == GSI_QKEY;
-    let whole: Result<&Mad, _> = packet.payload.try_into();
-    let (Ok(mad), Service::Ud, true) = (whole, packet.service, keyed) else { return };
-    if core.management.len() < LIMIT {
-        core.management.push_back(Arrived {
-            qpn: packet.bth.dest_qpn,
-            source_qpn: packet.deth.source_qpn,
-            slid: packet.slid,
-            sl: packet.sl,
-            pkey: packet.bth.pkey,
-            grh: packet.global.then_some(*packet.grh),
-            mad: *mad,
-        });
+/// Datagrams of the driver.
+#[derive(Debug, Default)]
+pub struct Management {
+    arrived: VecDeque<Arrived>,
+    // Sequence number of the next one to send.
+    psn: u32,
+}
+
+impl Management {
+    /// Takes a packet for queue pair 0 or 1.
+    pub fn receive(&mut self, packet: &Packet) {
+        let keyed = packet.bth.dest_qpn == SMI_QPN || packet.deth.qkey == GSI_QKEY;
+        let whole: Result<&Mad, _> = packet.payload.try_into();
+        let (Ok(mad), Service::Ud, true) = (whole, packet.service, keyed) else { return };
+        if self.arrived.len() < LIMIT {
+            self.arrived.push_back(Arrived {
+                qpn: packet.bth.dest_qpn,
+                source_qpn: packet.deth.source_qpn,
+                slid: packet.slid,
+                sl: packet.sl,
+                pkey: packet.bth.pkey,
+                grh: packet.global.then_some(*packet.grh),
+                mad: *mad,
+            });
+        }
     }
 }
 
 impl Nic {
     /// Takes the next management datagram that arrived.
     pub fn next_management(&mut self) -> Option<Arrived> {
-        self.core.management.pop_front()
+        self.management.arrived.pop_front()
     }
 
     /// Sends a management datagram from queue pair `qpn` to the queue pair of the same number; returns `false` if no
@@ -42,8 +53,8 @@ impl Nic {
         let Some(way) = core.route(to) else { return false };
         let mut frame = core.link.frame();
         let opcode = Operation::SendOnly.encode(Service::Ud);
-        let psn = core.management_psn;
-        core.management_psn = psn.wrapping_add(1);
+        let psn = self.management.psn;
+        self.management.psn = psn.wrapping_add(1);
         frame.begin(&way, &Bth { opcode, pkey: PKEY, dest_qpn: qpn, psn, ..Bth::default() });
         let qkey = if qpn == GSI_QPN { GSI_QKEY } else { 0 };
         frame.push(&Deth { qkey, source_qpn: qpn });

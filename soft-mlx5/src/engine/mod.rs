@@ -42,6 +42,8 @@ use self::blue_flame::Copies;
 use self::core::Core;
 use self::faults::Schedule;
 use self::frames::Frames;
+use self::management::Management;
+use self::step::Echoes;
 use crate::base::counters::{Counters, Port};
 use crate::base::faults::Faults;
 use crate::base::guard;
@@ -80,6 +82,7 @@ pub struct Nic {
     frames: Frames,
     uar: Uar,
     groups: Vec<([u8; 16], Qpn)>,
+    management: Management,
     // Queue pairs that stand for queue pairs 0 and 1.
     management_qps: [Option<Qpn>; 2],
     schedule: Schedule,
@@ -91,6 +94,7 @@ pub struct Nic {
     failed: Vec<u32>,
     rings: Vec<Ring>,
     copies: Copies,
+    echoes: Echoes,
     steps: u32,
     // The SRQ and the queue pair whose records were looked at last.
     srq_cursor: u32,
@@ -113,6 +117,7 @@ impl Nic {
             frames: Frames::default(),
             uar: Uar::new()?,
             groups: Vec::new(),
+            management: Management::default(),
             management_qps: [None; 2],
             schedule: Schedule::new(&config.faults),
             tally: config.tally,
@@ -122,6 +127,7 @@ impl Nic {
             failed: Vec::new(),
             rings: Vec::new(),
             copies: Copies::new(config.blue_flame),
+            echoes: Echoes::default(),
             steps: 0,
             srq_cursor: 0,
             qp_cursor: 0,
@@ -186,7 +192,7 @@ impl Nic {
         self.core.link.set_faults(faults);
         self.core.faults.set(faults);
         self.core.defects = Defects::new(faults.defect);
-        self.core.shuffler.set(faults.shuffle_completions);
+        self.core.completions.set_shuffling(faults.shuffle_completions);
         self.schedule.set(&faults);
     }
 
@@ -265,9 +271,8 @@ impl Nic {
         let all = [
             core.timers.next(),
             core.link.next_deadline(),
-            core.shuffler.next_deadline(),
+            core.completions.next_deadline(),
             core.late.next_deadline(),
-            core.torn.iter().map(|(_, until)| *until).min(),
             self.schedule.next_deadline(core.now),
         ];
         all.into_iter().flatten().min()

@@ -1,7 +1,9 @@
 //! One step of the device: doorbells, WQEs, packets, timers.
 
+use std::collections::VecDeque;
+
 use super::core::{Core, Turn};
-use super::{Nic, management, requester, responder, response, tm, transmit};
+use super::{Nic, requester, responder, response, tm, transmit};
 use crate::base::tally::Fault;
 use crate::fabric::echo::Echo;
 use crate::fabric::mad::GSI_QPN;
@@ -19,6 +21,15 @@ const TURNS_PER_STEP: usize = 64;
 const ERROR_SCAN_INTERVAL: u32 = 16;
 // Doorbell records looked at in a step, of SRQs and of queue pairs.
 const RECORD_SCAN: usize = 8;
+
+/// Echoes of other devices.
+#[derive(Debug, Default)]
+pub struct Echoes {
+    // Each with the number of turns after which it goes back.
+    waiting: VecDeque<(u64, Echo)>,
+    // Turns that queue pairs have had.
+    turns: u64,
+}
 
 impl Nic {
     /// Works for a bounded while at time `now_ns`; returns `false` if there was nothing to do.
@@ -164,7 +175,7 @@ impl Nic {
             let Some(number) = self.core.active.pop_front() else { break };
             let Some(qp) = self.qps.get_mut(number) else { continue };
             qp.active = false;
-            self.core.turns += 1;
+            self.echoes.turns += 1;
             match qp.turn(&mut self.core) {
                 Turn::Idle => {}
                 Turn::More => unfinished.push(number),
@@ -206,21 +217,21 @@ impl Nic {
     /// queue pair.
     fn take_echo(&mut self, echo: Echo) {
         if !echo.returned {
-            let due = self.core.turns + self.core.active.len() as u64;
-            self.core.echoes.push_back((due, echo));
+            let due = self.echoes.turns + self.core.active.len() as u64;
+            self.echoes.waiting.push_back((due, echo));
         } else if let Some(qp) = self.qps.get_mut(echo.queue_pair) {
             requester::echo_returned(qp, &mut self.core, echo.token);
         }
     }
 
     fn return_echoes(&mut self) {
-        let (qps, core) = (&self.qps, &mut self.core);
-        for _ in 0..core.echoes.len() {
-            let Some((due, echo)) = core.echoes.pop_front() else { break };
+        let Self { qps, core, echoes: Echoes { waiting, turns }, .. } = self;
+        for _ in 0..waiting.len() {
+            let Some((due, echo)) = waiting.pop_front() else { break };
             // An answer waits as long as the link has no room: a peer that owes one is not silent.
             let owes_answer = qps.get(echo.peer).is_some_and(|qp| qp.responder.owes_answer());
-            if due > core.turns || owes_answer {
-                core.echoes.push_back((due, echo));
+            if due > *turns || owes_answer {
+                waiting.push_back((due, echo));
             } else {
                 core.link.send_echo(&echo.back());
                 core.progress = true;
@@ -233,7 +244,7 @@ impl Nic {
             return deliver(&mut self.qps, &mut self.core, *bound, packet);
         }
         if packet.bth.dest_qpn <= GSI_QPN {
-            return management::receive(&mut self.core, packet);
+            return self.management.receive(packet);
         }
         if packet.bth.dest_qpn != transmit::MULTICAST_QPN {
             return deliver(&mut self.qps, &mut self.core, packet.bth.dest_qpn, packet);
@@ -261,7 +272,7 @@ impl Nic {
 
     /// Fails the queue pairs of CQs that overran.
     fn fail_users_of_failed_cqs(&mut self) {
-        while let Some(cq) = self.core.failed_cqs.pop() {
+        while let Some(cq) = self.core.completions.take_failed() {
             for (_, qp) in self.qps.iter_mut() {
                 let uses = qp.attr.send_cq == cq || qp.attr.recv_cq == cq;
                 let shares = tm::target(qp, &self.core).is_some_and(|(own, _)| own == cq);

@@ -8,7 +8,7 @@ const LONG_NS: u64 = 5_000_000_000;
 
 /// Says why the retries of a queue pair may have been in vain.
 pub fn retries_exceeded(qp: &Qp, core: &mut Core) {
-    if !std::mem::replace(&mut core.hints.retries_exceeded, true) {
+    if !std::mem::replace(&mut core.silent_peers.retries_told, true) {
         let cause = cause(qp, core);
         eprintln!("soft-mlx5: QP {:#x}: transport retry counter exceeded: {cause}", qp.number);
     }
@@ -17,7 +17,7 @@ pub fn retries_exceeded(qp: &Qp, core: &mut Core) {
 /// Says that a peer does not get the processor.
 pub fn peer_behind(qp: &Qp, core: &mut Core, waited_ns: u64) {
     let Some(dlid) = qp.route.as_ref().map(|route| route.dlid) else { return };
-    if waited_ns >= LONG_NS && !std::mem::replace(&mut core.hints.peer_behind, true) {
+    if waited_ns >= LONG_NS && !std::mem::replace(&mut core.silent_peers.behind_told, true) {
         let seconds = waited_ns / 1_000_000_000;
         eprintln!(
             "soft-mlx5: QP {:#x}: the device with LID {dlid} exists and has taken no packet for {seconds} s: its process is stopped, \

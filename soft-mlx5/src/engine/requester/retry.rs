@@ -99,8 +99,8 @@ fn is_peer_behind(qp: &mut Qp, core: &mut Core) -> bool {
         }
     }
     let since = inquiry.map_or(now, |inquiry| inquiry.since);
-    core.last_token = core.last_token.wrapping_add(1);
-    let token = core.last_token;
+    let token = core.silent_peers.last_token.wrapping_add(1);
+    core.silent_peers.last_token = token;
     let again_at = now + (now - since).max(ASK_AGAIN_NS);
     qp.requester.inquiry = Some(Inquiry { token, since, again_at });
     let slid = core.link.lid();
