@@ -1,9 +1,10 @@
 //! Queues and targets of frames: TISs, send queues, receive queues, their tables, TIRs.
 
+use mlx5_wire::firmware::command::Request;
 use mlx5_wire::firmware::fields::Value;
 use mlx5_wire::firmware::transport::{
-    CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, ModifyTir, ModifyTis, QueryRqReply, QuerySqReply, RqContext,
-    RqTable, SqContext, hash_field,
+    CreateRq, CreateSq, CreateTir, CreateTis, ModifyQueue, ModifyTir, ModifyTis, QueryRqReply, QuerySqReply,
+    QueryTisReply, RqContext, RqTable, SqContext, hash_field,
 };
 use mlx5_wire::firmware::wq::{WorkQueue, kind, state};
 
@@ -176,12 +177,18 @@ impl Execution<'_> {
         Ok(())
     }
 
-    /// Returns the context of a TIS or a TIR, which stands where its creation has it.
-    pub(super) fn query_kept(&mut self, kind: Kind, command: &Command, output: &mut [u8]) -> Result {
-        const CONTEXT: usize = 0x20;
-        let entry = self.state.objects.find(Id(kind, command.number()?), command.uid())?;
-        output[CONTEXT..entry.context.len()].copy_from_slice(&entry.context[CONTEXT..]);
-        Ok(())
+    pub(super) fn query_tis(&mut self, command: &Command, output: &mut [u8]) -> Result {
+        let entry = self.state.objects.find(Id(Kind::Tis, command.number()?), command.uid())?;
+        let tis = CreateTis::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)?;
+        let CreateTis { priority, transport_domain, pd, .. } = tis;
+        answer(output, QueryTisReply { priority, transport_domain, pd })
+    }
+
+    /// Returns the context of a TIR, which stands where the creation has it.
+    pub(super) fn query_tir(&mut self, command: &Command, output: &mut [u8]) -> Result {
+        let entry = self.state.objects.find(Id(Kind::Tir, command.number()?), command.uid())?;
+        let tir = CreateTir::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)?;
+        answer(output, CreateTir { request: Request::ZERO, ..tir })
     }
 
     pub(super) fn create_sq(&mut self, command: &Command, output: &mut [u8]) -> Result {

@@ -16,7 +16,7 @@ use mlx5_wire::firmware::srq::{
     ArmSrq, CreateRmp, CreateXrcSrq, CreateXrq, ModifyRmp, QueryRmpReply, QueryXrcSrqReply, QueryXrqReply,
 };
 use mlx5_wire::firmware::transport::{
-    CreateRq, CreateSq, CreateTir, CreateTis, ModifyTir, ModifyTis, QueryRqReply, QuerySqReply, RqTable,
+    CreateRq, CreateSq, CreateTir, CreateTis, ModifyTir, ModifyTis, QueryRqReply, QuerySqReply, QueryTisReply, RqTable,
 };
 use mlx5_wire::firmware::vport::{
     GidsReply, ModifyNicVport, ModifyVportState, QueryHcaVportReply, QueryNicVportReply, QueryRoceAddressReply,
@@ -243,9 +243,7 @@ entries! {
     DESTROY_TIR: Initialized, Numbered => HEAD, |on, command, _| {
         on.destroy(Kind::Tir, command)
     };
-    QUERY_TIR: Initialized, Numbered => CreateTir::SIZE, |on, command, output| {
-        on.query_kept(Kind::Tir, command, output)
-    };
+    QUERY_TIR: Initialized, Numbered => CreateTir::SIZE, Execution::query_tir;
     CREATE_SQ: Initialized, CreateSq => CREATED, Execution::create_sq;
     MODIFY_SQ: Initialized, CreateSq => HEAD, Execution::modify_sq;
     DESTROY_SQ: Initialized, Numbered => HEAD, |on, command, _| {
@@ -270,9 +268,7 @@ entries! {
     DESTROY_TIS: Initialized, Numbered => HEAD, |on, command, _| {
         on.destroy(Kind::Tis, command)
     };
-    QUERY_TIS: Initialized, Numbered => CreateTis::SIZE, |on, command, output| {
-        on.query_kept(Kind::Tis, command, output)
-    };
+    QUERY_TIS: Initialized, Numbered => QueryTisReply::SIZE, Execution::query_tis;
     CREATE_RQT: Initialized, RqTable => CREATED, Execution::create_rqt;
     MODIFY_RQT: Initialized, RqTable => HEAD, Execution::modify_rqt;
     DESTROY_RQT: Initialized, Numbered => HEAD, |on, command, _| {

@@ -104,7 +104,7 @@ fields! {
 }
 
 fields! {
-    /// CREATE_TIS. The context stands at 20, as in the answer of QUERY_TIS.
+    /// CREATE_TIS. The context stands at 20.
     pub struct CreateTis: 0xc0 {
         /// Head.
         request: Request = 0x00,
@@ -114,6 +114,18 @@ fields! {
         transport_domain: u32 = 0x44[23:0],
         /// Protection domain.
         pd: u32 = 0x4c[23:0],
+    }
+}
+
+fields! {
+    /// QUERY_TIS, answer. The context stands at 10.
+    pub struct QueryTisReply: 0xb0 {
+        /// Priority.
+        priority: u8 = 0x10[19:16],
+        /// Transport domain.
+        transport_domain: u32 = 0x34[23:0],
+        /// Protection domain.
+        pd: u32 = 0x3c[23:0],
     }
 }
 

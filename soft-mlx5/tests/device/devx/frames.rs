@@ -3,7 +3,7 @@
 use mlx5_wire::firmware::command::Opcode;
 use mlx5_wire::firmware::fields::Value;
 use mlx5_wire::firmware::transport::{
-    CreateTir, CreateTis, ModifyQueue, ModifyTis, QueryRqReply, QuerySqReply, RqContext,
+    CreateTir, ModifyQueue, ModifyTis, QueryRqReply, QuerySqReply, QueryTisReply, RqContext,
 };
 use mlx5_wire::firmware::wq::state;
 use rdma_core_sys::*;
@@ -44,7 +44,7 @@ fn commands_ask_about_the_parts_of_a_raw_packet_queue_pair() {
     let cq = bench.world.cq(16);
     let (qp, other) = (raw_qp(&bench.world, cq), raw_qp(&bench.world, cq));
     let of = parts(qp);
-    let tis: CreateTis = query(qp, Opcode::QUERY_TIS, of.tisn).unwrap();
+    let tis: QueryTisReply = query(qp, Opcode::QUERY_TIS, of.tisn).unwrap();
     assert_ne!(tis.transport_domain, 0);
     let sq = query::<QuerySqReply>(qp, Opcode::QUERY_SQ, of.sqn).unwrap().context;
     let rq = query::<QueryRqReply>(qp, Opcode::QUERY_RQ, of.rqn).unwrap().context;
@@ -53,8 +53,8 @@ fn commands_ask_about_the_parts_of_a_raw_packet_queue_pair() {
     let tir: CreateTir = query(qp, Opcode::QUERY_TIR, of.tirn).unwrap();
     assert_eq!((tir.inline_rqn, tir.transport_domain), (of.rqn, tis.transport_domain));
 
-    assert_eq!(query::<CreateTis>(qp, Opcode::QUERY_TIS, parts(other).tisn).map(drop), INVALID);
-    assert_eq!(query::<CreateTis>(qp, Opcode::QUERY_TIS, of.rqn).map(drop), INVALID);
+    assert_eq!(query::<QueryTisReply>(qp, Opcode::QUERY_TIS, parts(other).tisn).map(drop), INVALID);
+    assert_eq!(query::<QueryTisReply>(qp, Opcode::QUERY_TIS, of.rqn).map(drop), INVALID);
     assert_eq!(query::<QuerySqReply>(qp, Opcode::QUERY_QP, of.sqn).map(drop), INVALID, "it is no queue pair there");
 }
 
@@ -65,7 +65,7 @@ fn commands_change_the_parts_of_a_raw_packet_queue_pair() {
     let of = parts(qp);
     let tis = ModifyTis { request: request(Opcode::MODIFY_TIS), tisn: of.tisn, bitmask: 1, priority: 3 };
     assert_eq!(modify(qp, &tis.to_bytes()), Ok(()));
-    assert_eq!(query::<CreateTis>(qp, Opcode::QUERY_TIS, of.tisn).unwrap().priority, 3);
+    assert_eq!(query::<QueryTisReply>(qp, Opcode::QUERY_TIS, of.tisn).unwrap().priority, 3);
     let change = |from, to| {
         let head = ModifyQueue { request: request(Opcode::MODIFY_RQ), state: from, number: of.rqn, bitmask: 0 };
         modify(qp, &[&head.to_bytes()[..], &RqContext { state: to, ..RqContext::ZERO }.to_bytes()].concat())
