@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::{is_active, ours, raw, rdma_cm, umad};
 use crate::uverbs::process::{self, Environment};
 use crate::uverbs::real_paths;
-use crate::uverbs::sysfs::{CLASSES, DEVICES};
+use crate::uverbs::sysfs::{DEVICES, LISTS};
 
 const SYS: &str = "/sys";
 
@@ -85,7 +85,7 @@ fn replacement_of(path: *const c_char) -> Option<CString> {
     let environment = process::environment()?;
     let inside = match path.strip_prefix(SYS) {
         Ok(inside) => {
-            let ours = CLASSES.into_iter().chain([DEVICES]).any(|dir| inside.starts_with(dir));
+            let ours = LISTS.into_iter().chain([DEVICES]).any(|dir| inside.starts_with(dir));
             ours.then_some(inside)?
         }
         Err(_) => {

@@ -21,7 +21,11 @@ const REAL: &str = "/sys";
 const EMPTY_GID: &str = "0000:0000:0000:0000:0000:0000:0000:0000\n";
 const EMPTY_PKEY: &str = "0x0000\n";
 /// Classes that list devices, below the root.
-pub const CLASSES: [&str; 3] = ["class/infiniband", "class/infiniband_verbs", "class/infiniband_mad"];
+const CLASSES: [&str; 3] = ["class/infiniband", "class/infiniband_verbs", "class/infiniband_mad"];
+/// Directory that lists PCI functions, below the root.
+const FUNCTIONS: &str = "bus/pci/devices";
+/// Directories that list devices, ours and the real ones.
+pub const LISTS: [&str; 4] = [CLASSES[0], CLASSES[1], CLASSES[2], FUNCTIONS];
 /// Version of the interface that each class of character devices has.
 const VERSIONS: [(&str, &str); 2] = [(CLASSES[1], "6"), (CLASSES[2], "5")];
 
@@ -65,11 +69,11 @@ impl Tree {
     }
 
     fn beside(root: &Path, real: &Path) -> io::Result<Self> {
-        for class in CLASSES {
-            fs::create_dir_all(root.join(class))?;
-            let Ok(entries) = fs::read_dir(real.join(class)) else { continue };
+        for list in LISTS {
+            fs::create_dir_all(root.join(list))?;
+            let Ok(entries) = fs::read_dir(real.join(list)) else { continue };
             for entry in entries.flatten() {
-                let link = root.join(class).join(entry.file_name());
+                let link = root.join(list).join(entry.file_name());
                 if let Err(error) = symlink(entry.path(), link) {
                     if error.kind() != io::ErrorKind::AlreadyExists {
                         return Err(error);
@@ -183,7 +187,8 @@ impl Tree {
             let inside = entry.strip_prefix(&self.root).unwrap_or(&entry);
             symlink(Path::new("../..").join(inside), self.root.join(class).join(name))?;
         }
-        Ok(())
+        let inside = pci.strip_prefix(&self.root).unwrap_or(&pci);
+        symlink(Path::new("../../..").join(inside), self.function(&pci))
     }
 
     /// Returns the GUID that libibverbs reads for a device.
@@ -216,7 +221,14 @@ impl Tree {
         for (class, name) in names.files(LinkLayer::InfiniBand).into_iter().chain([device]) {
             let _ = fs::remove_file(self.root.join(class).join(name));
         }
-        let _ = fs::remove_dir_all(self.pci(names));
+        let pci = self.pci(names);
+        let _ = fs::remove_file(self.function(&pci));
+        let _ = fs::remove_dir_all(pci);
+    }
+
+    /// Returns the entry of a PCI function in the list of all.
+    fn function(&self, pci: &Path) -> PathBuf {
+        self.root.join(FUNCTIONS).join(pci.file_name().unwrap_or_default())
     }
 
     fn pci(&self, names: &Names) -> PathBuf {
@@ -309,6 +321,8 @@ mod tests {
         let real = fs::canonicalize(tree.root().join("class").join(device)).unwrap();
         let pci = real.ancestors().nth(2).unwrap();
         assert_eq!(pci.file_name().unwrap(), "0000:80:00.0");
+        let listed = tree.root().join(FUNCTIONS).join("0000:80:00.0");
+        assert_eq!(fs::canonicalize(&listed).unwrap(), pci);
         assert_eq!(fs::read_to_string(pci.join("vendor")).unwrap(), "0x15b3\n");
         assert_eq!(read(&format!("{device}/device/device")), "0x1019\n");
         assert_eq!(read("infiniband_verbs/uverbs0/device/device"), "0x1019\n");
@@ -328,7 +342,9 @@ mod tests {
             assert_eq!(read(&counter), text);
         }
         tree.remove(&names);
-        assert!(!tree.root().join("class").join(device).exists() && !pci.exists());
+        assert!(
+            !tree.root().join("class").join(device).exists() && !pci.exists() && fs::symlink_metadata(listed).is_err()
+        );
         assert_eq!(tree.free_names(None).unwrap().uverbs, 0);
     }
 }

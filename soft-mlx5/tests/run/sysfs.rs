@@ -35,6 +35,18 @@ fn real_paths_lead_to_the_pci_function() {
     assert_eq!(shell(&format!("cat {}/vendor", lines[0])), "0x15b3\n");
 }
 
+#[test]
+fn the_pci_function_is_listed_beside_the_real_ones() {
+    const LIST: &str = "/sys/bus/pci/devices";
+    let listed = shell(&format!("ls {LIST}"));
+    let mut found: Vec<_> = listed.lines().collect();
+    found.retain(|name| *name != "0000:80:00.0");
+    assert_eq!(found.len() + 1, listed.lines().count(), "{listed}");
+    let real = std::fs::read_dir(LIST).map_or(0, Iterator::count);
+    assert_eq!(found.len(), real, "{listed}");
+    assert_eq!(shell(&format!("cat {LIST}/0000:80:00.0/vendor")), "0x15b3\n");
+}
+
 /// A child of a program that has a device sees that device, and not one of its own.
 #[test]
 fn a_child_sees_the_device_of_its_parent() {
