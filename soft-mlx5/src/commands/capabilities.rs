@@ -1,7 +1,7 @@
 //! The capabilities of the device, which drivers of both sides read: [`kernel`](crate::uverbs::kernel) derives the
 //! limits of verbs from them, [`firmware`](crate::commands) returns them to drivers.
 
-use mlx5_wire::firmware::capabilities::{Atomic, Ethernet, FlowTable, FlowTables, General, Roce};
+use mlx5_wire::firmware::capabilities::{Atomic, DeviceMemory, Ethernet, FlowTable, FlowTables, General, Roce};
 
 use crate::engine::CORE_CLOCK_KHZ;
 use crate::fabric::LinkLayer;
@@ -134,6 +134,10 @@ pub const ETHERNET: Ethernet = Ethernet {
 
 /// Atomics.
 pub const ATOMIC: Atomic = Atomic { req_8b_endianness_mode: 1, operations: 3, size_qp: 8 };
+
+/// Memory of the adapter, which verbs allocate (`ibv_alloc_dm`).
+pub const DEVICE_MEMORY: DeviceMemory =
+    DeviceMemory { memic: true, log_min_size: 6, log_max_alignment: 6, max_size: 1 << 18, operations: 0 };
 
 /// RoCE.
 pub const ROCE: Roce = Roce {

@@ -1,6 +1,6 @@
 //! Completion queues.
 
-use mlx5_wire::firmware::cq::{CqContext, CreateCq, ModifyCq, QueryCqReply, modify};
+use mlx5_wire::firmware::cq::{CqContext, CreateCq, ModifyCq, QueryCqReply, mini_format, modify};
 
 use super::Execution;
 use super::capabilities::GENERAL;
@@ -15,6 +15,19 @@ fn cqe_size(context: &CqContext) -> Result<u32> {
         0 => Ok(64),
         1 => Ok(128),
         _ => Err(Refusal::CQE_SIZE),
+    }
+}
+
+/// Returns the format of the arrays of a CQ whose CQEs are compressed, as the driver numbers the formats.
+fn compression(context: &CqContext) -> Result<Option<u8>> {
+    const OF_CQE_64: u8 = 0;
+    if !context.compression {
+        return Ok(None);
+    }
+    let plain = context.cqe_size == OF_CQE_64 && !context.collapsed && context.compression_layout == 0;
+    match context.mini_cqe_format {
+        format @ (mini_format::HASH | mini_format::CHECKSUM) if plain => Ok(Some(1 << format)),
+        _ => Err(Refusal::CQE_MODE),
     }
 }
 
@@ -35,9 +48,7 @@ impl Execution<'_> {
         let create: CreateCq = command.parse()?;
         let (context, uid) = (create.context, command.uid());
         let (cqe_size, cqe_count) = (cqe_size(&context)?, check_size(&context)?);
-        if context.collapsed || context.compression {
-            return Err(Refusal::CQE_MODE);
-        }
+        let compression = compression(&context)?;
         // No reference: libmlx5 frees the page of a context's CQs before the kernel destroys the CQs that a program
         // left.
         self.state.objects.check_use(Id(Kind::Uar, context.uar_page), uid)?;
@@ -59,7 +70,8 @@ impl Execution<'_> {
             dbrec: found.record,
             cqe_count,
             cqe_size,
-            compression: None,
+            compression,
+            collapsed: context.collapsed,
             real_time: None,
             uar: context.uar_page,
             ignore_overrun: context.overrun_ignore,
@@ -125,22 +137,27 @@ impl Execution<'_> {
         let old = CqContext::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)?;
         let new = modify.context;
         let (cqe_size, cqe_count) = (cqe_size(&old)?, check_size(&new)?);
-        if self.is_umem(modify.umem_valid) {
-            return Err(Refusal::FIELDS);
-        }
         let memory = QueueMemory {
             log_page_size: new.log_page_size,
             page_offset: new.page_offset,
             list: command.after::<ModifyCq>(),
+            umem_valid: modify.umem_valid,
+            umem: (modify.umem_id, modify.umem_offset),
             ..QueueMemory::default()
         };
-        let found = self.locate(&memory, u64::from(cqe_count) * u64::from(cqe_size), uid)?;
-        let resized = self.nic.resize_cq_in(Cqn(modify.cqn), &found.spaces.ring, found.ring, cqe_count);
+        let is_umem = |id: &Id| id.0 == Kind::Umem;
+        let (mut umems, mut uses) = entry.uses.iter().copied().partition::<Vec<_>, _>(is_umem);
+        // The UMEM of the record is the last one, and stays.
+        uses.extend(umems.pop().filter(|_| self.is_umem(old.dbr_umem_valid)));
+        let (space, ring, umem) = self.locate_ring(&memory, u64::from(cqe_count) * u64::from(cqe_size), uid)?;
+        uses.splice(1..1, umem);
+        let resized = self.nic.resize_cq_in(Cqn(modify.cqn), &space, ring, cqe_count);
         resized.map_err(|error| match error {
             Errno(libc::EBUSY) => Refusal::OVERRUN,
             Errno(libc::EINVAL) => Refusal::UNREAD,
             other => other.into(),
         })?;
+        self.state.objects.set_uses(id, uses);
         let entry = self.state.objects.find_mut(id, uid)?;
         let bytes = entry.context.first_chunk_mut().ok_or(Refusal::NO_OBJECT)?;
         let context =

@@ -132,6 +132,8 @@ impl Execution<'_> {
             group::ETHERNET if general.eth_net_offloads => put(image, capabilities::ETHERNET),
             group::ROCE if general.roce => put(image, capabilities::ROCE),
             group::FLOW_TABLE if general.nic_flow_table => put(image, capabilities::FLOW_TABLES),
+            // Drivers of machines find no memory behind the bus.
+            group::DEVICE_MEMORY if self.host.is_process() => put(image, capabilities::DEVICE_MEMORY),
             _ => return Err(Refusal::GROUP),
         }
         // Programs that know fewer capabilities have room for fewer.

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 pub use super::capabilities::{DEFAULT_PKEY, FW_VERSION, GIDS_ETHERNET, GIDS_INFINIBAND, PKEYS, VENDOR_ID};
-use super::capabilities::{GENERAL, GENERAL_ETHERNET, LOG_TAGS};
+use super::capabilities::{DEVICE_MEMORY, GENERAL, GENERAL_ETHERNET, LOG_TAGS};
 
 /// MT4121, ConnectX-5 Ex.
 pub const PART_ID: u32 = 4121;
@@ -51,8 +51,8 @@ pub const MAX_TAG_OPS: u32 = 8192;
 pub const MAX_RENDEZVOUS_HEADER: u32 = 64;
 
 /// Bytes of device memory, and log2 of the blocks of 64 bytes at which a piece may have to start.
-pub const MAX_DM_SIZE: u64 = 1 << 18;
-pub const LOG_MAX_DM_ALIGNMENT: u32 = 6;
+pub const MAX_DM_SIZE: u64 = DEVICE_MEMORY.max_size as u64;
+pub const LOG_MAX_DM_ALIGNMENT: u32 = DEVICE_MEMORY.log_max_alignment as u32;
 
 /// Multicast groups, and QPs in each.
 pub const MAX_MCAST_GROUPS: u32 = 1 << GENERAL.log_max_mcg;

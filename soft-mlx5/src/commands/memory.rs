@@ -81,21 +81,26 @@ impl Execution<'_> {
         valid || self.host.is_process()
     }
 
+    /// Finds the memory of a ring of `len` bytes, and its UMEM.
+    pub(super) fn locate_ring(&self, memory: &QueueMemory, len: u64, uid: u16) -> Result<(Space, u64, Option<Id>)> {
+        if len == 0 {
+            return Ok((Space::Process, 0, None));
+        }
+        if self.is_umem(memory.umem_valid) {
+            let (number, offset) = memory.umem;
+            let (space, ring) = self.umem(number, uid, offset, len)?;
+            return Ok((space, ring, Some(Id(Kind::Umem, number))));
+        }
+        let log_size = LOG_PAGE + u32::from(memory.log_page_size);
+        let unit = 1u64.checked_shl(log_size).ok_or(Refusal::PAGE_SIZE)? / 64;
+        let start = unit * u64::from(memory.page_offset);
+        Ok((Space::Pages(self.page_list(log_size, start, len, memory.list)?), 0, None))
+    }
+
     /// Finds the memory of a queue whose ring has `len` bytes.
     pub(super) fn locate(&self, memory: &QueueMemory, len: u64, uid: u16) -> Result<Located> {
-        let mut uses = Vec::new();
-        let (ring_space, ring) = if len == 0 {
-            (Space::Process, 0)
-        } else if self.is_umem(memory.umem_valid) {
-            let (number, offset) = memory.umem;
-            uses.push(Id(Kind::Umem, number));
-            self.umem(number, uid, offset, len)?
-        } else {
-            let log_size = LOG_PAGE + u32::from(memory.log_page_size);
-            let unit = 1u64.checked_shl(log_size).ok_or(Refusal::PAGE_SIZE)? / 64;
-            let start = unit * u64::from(memory.page_offset);
-            (Space::Pages(self.page_list(log_size, start, len, memory.list)?), 0)
-        };
+        let (ring_space, ring, umem) = self.locate_ring(memory, len, uid)?;
+        let mut uses = Vec::from_iter(umem);
         if memory.record % 8 != 0 {
             return Err(Refusal::RECORD);
         }

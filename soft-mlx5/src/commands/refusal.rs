@@ -60,7 +60,7 @@ refusals! {
     ATTRIBUTES = BadParam, 0x1206, "The device does not support these attributes";
     VECTOR = BadParam, 0x1207, "There is no such interrupt vector";
     CQE_SIZE = BadParam, 0x1208, "CQEs have 64 or 128 bytes";
-    CQE_MODE = BadParam, 0x1209, "The device does not compress or collapse these CQEs";
+    CQE_MODE = BadParam, 0x1209, "The device does not compress these CQEs";
     FIELDS = BadParam, 0x120a, "The command cannot change these fields";
     UNREAD = BadParam, 0x120b, "More CQEs wait than the new buffer holds";
     OVERRUN = BadResourceState, 0x120c, "The CQ has no room for the CQE that ends the old buffer";

@@ -260,7 +260,7 @@ impl Cq {
     fn write(&mut self, completion: &Completion, defects: &Defects) -> Result<(), Unmapped> {
         self.finish_torn()?;
         let log = self.attr.cqe_count.trailing_zeros();
-        let slot = (self.produced & (self.attr.cqe_count - 1)) as usize;
+        let slot = if self.attr.collapsed { 0 } else { (self.produced & (self.attr.cqe_count - 1)) as usize };
         let owner = (self.produced >> log & 1) as u8;
         let size = self.attr.cqe_size as usize;
         let at = slot * size + size - CQE_SIZE;

@@ -108,6 +108,8 @@ pub struct CqAttr {
     pub cqe_size: u32,
     /// `None`, or the mini-CQE format (`MLX5DV_CQE_RES_FORMAT_*`) when created with compression.
     pub compression: Option<u8>,
+    /// Each CQE is written over the one before, at the begin of the buffer.
+    pub collapsed: bool,
     /// Timestamps are in real time: the nanoseconds since 1970 of the device's time 0. `None` for ticks of its
     /// clock.
     pub real_time: Option<u64>,

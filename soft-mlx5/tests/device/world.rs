@@ -110,7 +110,14 @@ impl World {
         // SAFETY: the QP is alive.
         let qpn = unsafe { (*peer).qp_num };
         assert_eq!(modify(qp, &to_init(), rc(IBV_QPS_INIT)), 0);
-        assert_eq!(modify(qp, &self.to_rtr(qpn), rc(IBV_QPS_RTR)), 0);
+        let mut rtr = self.to_rtr(qpn);
+        // Ethernet has no LIDs.
+        if rtr.ah_attr.dlid == 0 {
+            (rtr.ah_attr.is_global, rtr.ah_attr.grh.hop_limit) = (1, 64);
+            // SAFETY: the context is open.
+            assert_eq!(unsafe { ibv_query_gid(self.ctx, 1, 0, &mut rtr.ah_attr.grh.dgid) }, 0);
+        }
+        assert_eq!(modify(qp, &rtr, rc(IBV_QPS_RTR)), 0);
         assert_eq!(modify(qp, &to_rts(), rc(IBV_QPS_RTS)), 0);
     }
 

@@ -17,6 +17,24 @@ pub mod group {
     pub const ROCE: u16 = 4;
     /// [`FlowTables`](super::FlowTables).
     pub const FLOW_TABLE: u16 = 7;
+    /// [`DeviceMemory`](super::DeviceMemory).
+    pub const DEVICE_MEMORY: u16 = 0xf;
+}
+
+fields! {
+    /// Memory of the adapter (`device_mem_cap`).
+    pub struct DeviceMemory: 0x44 {
+        /// There is memory for programs.
+        memic: bool = 0x00[31],
+        /// log2 of the bytes that an allocation has at least.
+        log_min_size: u8 = 0x04[20:16],
+        /// log2 of the strictest alignment, in units of the smallest allocation.
+        log_max_alignment: u8 = 0x04[7:0],
+        /// Bytes.
+        max_size: u32 = 0x14,
+        /// Operations by address, a bit each.
+        operations: u32 = 0x40,
+    }
 }
 
 fields! {

@@ -17,10 +17,12 @@ fields! {
         overrun_ignore: bool = 0x00[17],
         /// CQEs are compressed.
         compression: bool = 0x00[14],
-        /// Mini-CQEs: 0 hash, 1 checksum, 3 stride index.
+        /// [`mini_format`].
         mini_cqe_format: u8 = 0x00[13:12],
         /// Armed or fired.
         state: u8 = 0x00[11:8],
+        /// Place of mini-CQEs: 0 in arrays of eight, 1 as ConnectX-7 has them.
+        compression_layout: u8 = 0x00[6:0],
         /// UMEM of the doorbell record.
         dbr_umem_id: u32 = 0x04,
         /// Place in the first page, in units of page size / 64.
@@ -80,6 +82,16 @@ fields! {
         /// The CQEs lie in a UMEM.
         umem_valid: bool = 0x5c[31],
     }
+}
+
+/// Values of [`CqContext::mini_cqe_format`].
+pub mod mini_format {
+    /// Hash of a frame.
+    pub const HASH: u8 = 0;
+    /// Checksum.
+    pub const CHECKSUM: u8 = 1;
+    /// Checksum and index of a stride.
+    pub const STRIDE_INDEX: u8 = 3;
 }
 
 /// Modifiers of MODIFY_CQ.

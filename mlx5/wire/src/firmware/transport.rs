@@ -216,6 +216,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_context_of_a_tis_stands_at_20_in_a_command_and_at_10_in_an_answer() {
+        let created = CreateTis { priority: 3, transport_domain: 9, pd: 7, ..CreateTis::ZERO }.to_bytes();
+        let answer = QueryTisReply { priority: 3, transport_domain: 9, pd: 7 }.to_bytes();
+        assert_eq!(created[0x20..], answer[0x10..]);
+        assert_eq!((answer[0x11], answer[0x37], answer[0x3f]), (3, 9, 7));
+    }
+
+    #[test]
     fn the_queue_of_a_send_queue_stands_at_50() {
         let queue = WorkQueue { log_size: 7, pd: 3, ..WorkQueue::ZERO };
         let context = SqContext { cqn: 0x400, tisn: 9, queue, ..SqContext::ZERO };

@@ -147,6 +147,7 @@ impl Device {
             cqe_count: count,
             cqe_size: size,
             compression: None,
+            collapsed: false,
             real_time: None,
             uar: CQ_PAGE,
             ignore_overrun: false,

@@ -27,6 +27,7 @@ impl Program {
             cqe_count: count,
             cqe_size: size,
             compression,
+            collapsed: false,
             real_time: None,
             uar: 0,
             ignore_overrun: false,

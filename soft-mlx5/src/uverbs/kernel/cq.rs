@@ -258,6 +258,7 @@ impl Call<'_> {
             cqe_count: slots,
             cqe_size: wanted.cqe_size,
             compression,
+            collapsed: false,
             real_time: (wanted.flags & DRIVER_REAL_TIME != 0).then_some(self.core.epoch),
             uar,
             ignore_overrun: core.flags & FLAG_IGNORE_OVERRUN != 0,

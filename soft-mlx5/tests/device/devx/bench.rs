@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use mlx5_wire::ctrl::{CQ_UPDATE, ControlSegment};
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::firmware::command::{Created, Numbered, Opcode, Reply, Request};
-use mlx5_wire::firmware::cq::{CqContext, CreateCq};
+use mlx5_wire::firmware::cq::{CqContext, CreateCq, ModifyCq, modify};
 use mlx5_wire::firmware::qp::{AddressPath, CreateQp, ModifyQp, QpContext};
 use mlx5_wire::opcode::WqeOpcode;
 use rdma_core_sys::*;
@@ -17,6 +17,7 @@ use crate::world::{World, errno};
 
 pub const PAGE: usize = 4096;
 const LOG_WQES: u8 = 4;
+const RESIZED: u8 = 5;
 const RQ: usize = 16 << LOG_WQES;
 
 /// `struct mlx5dv_devx_umem`.
@@ -120,6 +121,7 @@ pub struct Cq {
     pub umem: *mut Umem,
     pub taken: u32,
     arms: u32,
+    log_size: u8,
 }
 
 /// A queue pair that a command made.
@@ -222,16 +224,43 @@ impl Bench {
 
     /// Makes a CQ of 64 entries. One CQ and one queue pair at a time use the records.
     pub fn cq(&self) -> Cq {
+        self.cq_with(|_| {})
+    }
+
+    /// Makes such a CQ with a context that `change` has changed.
+    pub fn cq_with(&self, change: impl FnOnce(&mut CqContext)) -> Cq {
         self.clear_record(CQ_RECORD);
-        let ring = memory(PAGE);
-        for entry in 0..64 {
-            // SAFETY: the entry is in the page.
+        let (ring, umem) = self.entries(PAGE);
+        // SAFETY: the UMEM is alive.
+        let mut command = self.cq_command(unsafe { (*umem).id });
+        change(&mut command.context);
+        let (object, number) = self.create(&command.to_bytes()).unwrap();
+        Cq { object, number, ring, umem, taken: 0, arms: 0, log_size: 6 }
+    }
+
+    /// Returns entries of a CQ that no CQE was written to.
+    fn entries(&self, len: usize) -> (*mut u8, *mut Umem) {
+        let ring = memory(len);
+        for entry in 0..len / 64 {
+            // SAFETY: the entry is in the memory.
             unsafe { ring.add(entry * 64 + 63).write_volatile(0xf1) };
         }
-        let umem = self.umem(ring, PAGE).unwrap();
+        (ring, self.umem(ring, len).unwrap())
+    }
+
+    /// Moves a CQ to twice as many entries; returns the UMEM of the old ones.
+    pub fn grow(&self, cq: &mut Cq) -> Result<*mut Umem, Refused> {
+        let (ring, umem) = self.entries(PAGE << (cq.log_size - 5));
+        let context = CqContext { log_size: cq.log_size + 1, ..CqContext::ZERO };
+        let mut head = request(Opcode::MODIFY_CQ);
+        head.op_mod = modify::RESIZE;
         // SAFETY: the UMEM is alive.
-        let (object, number) = self.create(&self.cq_command(unsafe { (*umem).id }).to_bytes()).unwrap();
-        Cq { object, number, ring, umem, taken: 0, arms: 0 }
+        let umem_id = unsafe { (*umem).id };
+        let resize = ModifyCq { request: head, cqn: cq.number, context, umem_id, ..ModifyCq::ZERO };
+        modify_object(cq.object, &resize.to_bytes())?;
+        assert_eq!(self.poll(cq), Some((RESIZED, 0)), "the last CQE of the old entries");
+        (cq.ring, cq.log_size) = (ring, cq.log_size + 1);
+        Ok(std::mem::replace(&mut cq.umem, umem))
     }
 
     pub fn qp_command(&self, pd: u32, cqn: u32, umem: u32) -> CreateQp {
@@ -311,10 +340,16 @@ impl Bench {
 
     /// Sends `len` bytes from one address to another, both under a key, and lets the device work.
     pub fn send(&self, qp: &mut Qp, key: u32, from: u64, to: u64, len: u32) {
+        self.post(qp, key, from, to, len, CQ_UPDATE);
+        self.world.device().settle();
+    }
+
+    /// Posts such a message, with flags of the control segment.
+    pub fn post(&self, qp: &mut Qp, key: u32, from: u64, to: u64, len: u32, flags: u8) {
         let index = qp.posted as u16;
         qp.posted += 1;
         let slot = usize::from(index) & ((1 << LOG_WQES) - 1);
-        let control = ControlSegment::new(WqeOpcode::SEND.get(), index, qp.number, 2, CQ_UPDATE);
+        let control = ControlSegment::new(WqeOpcode::SEND.get(), index, qp.number, 2, flags);
         let data = |addr| DataSegment::new(addr, len, key);
         // SAFETY: the WQEs, the records and the register are memory of this test.
         unsafe {
@@ -326,7 +361,6 @@ impl Bench {
             let first = qp.ring.add(RQ + 64 * slot).cast::<u64>().read();
             (*self.uar).reg_addr.cast::<u64>().write_volatile(first);
         }
-        self.world.device().settle();
     }
 
     fn clear_record(&self, offset: usize) {
@@ -358,10 +392,10 @@ impl Bench {
 
     /// Takes the next CQE: its opcode and its queue pair.
     pub fn poll(&self, cq: &mut Cq) -> Option<(u8, u32)> {
-        let slot = cq.taken as usize & 63;
+        let slot = cq.taken as usize & ((1 << cq.log_size) - 1);
         // SAFETY: the entry is in the page.
         let cqe: [u8; 64] = unsafe { cq.ring.add(slot * 64).cast::<[u8; 64]>().read_volatile() };
-        if cqe[63] >> 4 == 0xf || u32::from(cqe[63] & 1) != cq.taken >> 6 & 1 {
+        if cqe[63] >> 4 == 0xf || u32::from(cqe[63] & 1) != cq.taken >> cq.log_size & 1 {
             return None;
         }
         cq.taken += 1;

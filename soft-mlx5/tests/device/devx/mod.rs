@@ -3,12 +3,13 @@
 mod bench;
 mod events;
 mod frames;
+mod random;
 
 use std::ptr;
 
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::firmware::command::{Numbered, Opcode};
-use mlx5_wire::firmware::cq::{CreateCq, ModifyCq};
+use mlx5_wire::firmware::cq::{CqContext, CreateCq, ModifyCq, mini_format};
 use mlx5_wire::firmware::mkey::{CreateMkey, MkeyContext, access_mode};
 use mlx5_wire::firmware::qp::{QpContext, QueryQpReply, state};
 use rdma_core_sys::*;
@@ -192,7 +193,74 @@ fn memory_of_queues_is_a_umem() {
     let resize = ModifyCq { request: request(Opcode::MODIFY_CQ), cqn: cq.number, ..ModifyCq::ZERO };
     let mut resize = resize.to_bytes();
     resize[7] = 1;
-    assert_eq!(modify_object(cq.object, &resize), Err(refused(BAD_PARAM, 0x120a)));
+    assert_eq!(modify_object(cq.object, &resize), Err(refused(BAD_RESOURCE, NO_OBJECT)));
+}
+
+#[test]
+fn a_cq_moves_to_another_umem() {
+    let bench = Bench::new();
+    let mut cq = bench.cq();
+    let mut qp = bench.qp(&cq);
+    bench.connect(&qp);
+    let (addr, key) = page(&bench.world);
+    for _ in 0..3 {
+        let old = bench.grow(&mut cq).unwrap();
+        assert_eq!(deregister(old), 0, "nothing uses the old entries");
+        assert_eq!(deregister(cq.umem), libc::EINVAL, "the CQ has its entries there");
+        assert_eq!(deregister(bench.records_umem), libc::EINVAL, "the CQ has its record there");
+        for _ in 0..3 {
+            bench.send(&mut qp, key, addr, addr + 2048, 5);
+            assert_eq!(bench.poll(&mut cq), Some((RESPONDER, qp.number)));
+            assert_eq!(bench.poll(&mut cq), Some((REQUESTER, qp.number)));
+        }
+    }
+    assert_eq!([destroy(qp.object), destroy(cq.object)], [0; 2]);
+    assert_eq!(deregister(cq.umem), 0);
+}
+
+#[test]
+fn a_collapsed_cq_has_its_last_cqe_only() {
+    let bench = Bench::new();
+    let cq = bench.cq_with(|context| (context.collapsed, context.overrun_ignore) = (true, true));
+    let mut qp = bench.qp(&cq);
+    bench.connect(&qp);
+    let (addr, key) = page(&bench.world);
+    for _ in 0..40 {
+        bench.send(&mut qp, key, addr, addr + 2048, 5);
+        // SAFETY: both bytes are in the entries.
+        let [last, second] = [63, 127].map(|at| unsafe { cq.ring.add(at).read_volatile() });
+        let owner = ((2 * qp.posted - 1) >> 6 & 1) as u8;
+        assert_eq!((last, second), (REQUESTER << 4 | owner, 0xf1), "after {} messages", qp.posted);
+    }
+}
+
+#[test]
+fn a_cq_compresses_in_arrays_only() {
+    const CQE_MODE: u32 = 0x1209;
+    let bench = Bench::new();
+    let refused_cq = |change: fn(&mut CqContext)| {
+        let mut command = bench.cq_command(0);
+        command.context.compression = true;
+        change(&mut command.context);
+        bench.create(&command.to_bytes()).err()
+    };
+    for change in [
+        |context: &mut CqContext| context.cqe_size = 1,
+        |context: &mut CqContext| context.collapsed = true,
+        |context: &mut CqContext| context.compression_layout = 1,
+        |context: &mut CqContext| context.mini_cqe_format = mini_format::STRIDE_INDEX,
+    ] {
+        assert_eq!(refused_cq(change), Some(refused(BAD_PARAM, CQE_MODE)));
+    }
+    let cq = bench.cq_with(|context| (context.compression, context.mini_cqe_format) = (true, mini_format::CHECKSUM));
+    let mut qp = bench.qp(&cq);
+    bench.connect(&qp);
+    let (addr, key) = page(&bench.world);
+    (0..4).for_each(|_| bench.post(&mut qp, key, addr, addr + 2048, 5, 0));
+    bench.world.device().settle();
+    // SAFETY: the byte is in the entries.
+    let title = unsafe { cq.ring.add(63).read_volatile() };
+    assert_eq!(title >> 2 & 3, 3, "the first CQE is the title of a compressed block: {title:#x}");
 }
 
 #[test]
@@ -297,7 +365,7 @@ fn a_closed_context_leaves_nothing() {
 
 #[test]
 fn a_device_without_devx_has_no_users() {
-    let world = World::new(Device::builder().stepped());
+    let world = World::new(Device::builder().stepped().devx(false));
     let mut output = [0; 16];
     let input = Numbered { request: request(Opcode::ALLOC_PD), ..Numbered::ZERO }.to_bytes();
     // SAFETY: the context is open, and both areas have their lengths.
