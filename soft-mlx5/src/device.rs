@@ -128,7 +128,7 @@ impl Builder {
 
     /// Lets programs send firmware commands (`mlx5dv_devx_*`): a context that asks for it gets a user of the firmware.
     pub fn devx(mut self, devx: bool) -> Self {
-        self.config.devx = devx;
+        self.config.without_devx = !devx;
         self
     }
 

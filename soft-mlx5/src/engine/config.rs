@@ -45,8 +45,8 @@ pub struct NicConfig {
     pub small_steps: bool,
     /// Execute WQEs as they stand in a register that queue pairs share: each ring copies its WQE whole.
     pub blue_flame: bool,
-    /// Give programs users of the firmware, so that they may send commands (DEVX).
-    pub devx: bool,
+    /// Give no program a user of the firmware: it cannot send commands (DEVX).
+    pub without_devx: bool,
     /// Let the driver count what it pins against `RLIMIT_MEMLOCK`.
     pub memlock: bool,
     /// Offer timestamps in real time, which a CQ then has when its program asks for them.

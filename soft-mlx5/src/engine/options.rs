@@ -22,7 +22,7 @@ const DEVICE: &[DeviceOption] = options! {
     "shared-registers" None, "Let QPs share UAR registers, as libmlx5 does on current kernels";
     "blue-flame" None, "Share registers, and execute the WQE in the register: for programs that copy whole WQEs";
     "distinct-qp-numbers" None, "Never use a QP number twice";
-    "devx" None, "Let programs send firmware commands (DEVX), as UCX does; some that DPDK sends are missing";
+    "devx" Some("MODE"), "Whether programs may send firmware commands (DEVX): on or off [default: on]";
     "memlock" None, "Count registered memory against RLIMIT_MEMLOCK, as the kernel does";
     "real-time" None, "Offer timestamps in real time";
     "frames" Some("FILE"), "Send the frames of a capture file (pcap) to the port, from its first flow on, at their times";
@@ -65,6 +65,11 @@ impl NicConfig {
             "fabric" => return Err(refused(NOT_A_FABRIC)),
             "timing" if text()? == "adapter" => self.timing = Timing::Adapter,
             "timing" => return Err(refused("must be adapter")),
+            "devx" => match text()? {
+                "on" => self.without_devx = false,
+                "off" => self.without_devx = true,
+                _ => return Err(refused("must be on or off")),
+            },
             "seed" => {
                 self.seed = text()?.parse().map_err(|_| refused("must be a whole number"))?;
             }
@@ -84,7 +89,6 @@ impl NicConfig {
             "blue-flame" => &mut self.blue_flame,
             "distinct-qp-numbers" => &mut self.distinct_qp_numbers,
             "all-users" => &mut self.all_users,
-            "devx" => &mut self.devx,
             "memlock" => &mut self.memlock,
             "real-time" => &mut self.real_time,
             "refuse-raw" => &mut self.refuse_raw,
@@ -104,6 +108,7 @@ impl NicConfig {
                     Fabric::Private | Fabric::Switch(_) => None,
                 },
                 "timing" => (self.timing == Timing::Adapter).then(|| "adapter".into()),
+                "devx" => self.without_devx.then(|| "off".into()),
                 "seed" => Some(self.seed.to_string().into()),
                 "link" if self.link_layer == LinkLayer::Ethernet => Some("roce".into()),
                 "trace" => self.trace.clone().map(PathBuf::into_os_string),
@@ -185,7 +190,7 @@ mod tests {
 
     #[test]
     fn every_option_survives_the_environment() {
-        let values = ["", "roce", "adapter", "7", "0.5", "7:9", "qp:3", "/tmp/a,b=c%20\u{e9}"];
+        let values = ["", "roce", "adapter", "off", "7", "0.5", "7:9", "qp:3", "/tmp/a,b=c%20\u{e9}"];
         let mut config = NicConfig::default();
         let plain = config.options().len();
         let mut count = 0;

@@ -37,7 +37,7 @@ FOREIGN = ("efa", "irdma")
 
 # There is no module `srq` in rdma-core 44.
 MODULES = """addr atomic cq cq_events cqex device flow fork mr parent_domain pd qp qpex relaxed_ordering
-    rss_traffic shared_pd tag_matching mlx5_cq mlx5_raw_wqe mlx5_timestamp mlx5_uar mlx5_query_port
+    rss_traffic shared_pd tag_matching mlx5_cq mlx5_raw_wqe mlx5_timestamp mlx5_devx mlx5_uar mlx5_query_port
     mlx5_huge_page mlx5_dm_ops rdmacm""".split()
 
 # Its forked children use the context of their parent, for which they have no device: docs/programs.md.
@@ -51,7 +51,7 @@ LEFT_OUT_UNDER = ("tests.test_mr.MWTest.test_mw_type", "tests.test_mr.MWTest.tes
 ONLY_INFINIBAND = {"tag_matching"}
 
 # Who imports a device or wants an uncached UAR page needs UAR objects, which the device offers in this mode.
-SHARED_REGISTERS = ["tests.test_mlx5_uar.", "tests.test_shared_pd.", "tests.test_device.SharedDM"]
+SHARED_REGISTERS = ["tests.test_mlx5_devx.", "tests.test_mlx5_uar.", "tests.test_shared_pd.", "tests.test_device.SharedDM"]
 
 Test = collections.namedtuple("Test", "link module name")
 Result = collections.namedtuple("Result", "test outcome reason log")

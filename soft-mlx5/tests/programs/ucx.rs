@@ -84,7 +84,7 @@ fn tags_matched_by_the_adapter_over_devx() {
 fn over_devx(link: &str, settings: &[&str], test: &str, size: &str) -> [String; 2] {
     let program = ["ucx_perftest", "-t", test, "-s", size, "-n", "300", "-w", "10"];
     let settings = [&["env", "UCX_TLS=rc_x,self", "UCX_LOG_LEVEL=debug"], settings].concat();
-    let outputs = pair(&["--devx", "--strict", "--link", link], &[&settings[..], &program].concat());
+    let outputs = pair(&["--strict", "--link", link], &[&settings[..], &program].concat());
     assert!(outputs[1].contains("Final:"), "{link} {test}: {}", outputs[1]);
     outputs
 }

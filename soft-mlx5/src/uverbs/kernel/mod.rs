@@ -40,7 +40,6 @@ mod qp_query;
 mod qp_rings;
 mod qp_state;
 mod query_device;
-
 mod rdma_cm;
 mod removal;
 mod report;
@@ -164,7 +163,7 @@ impl Core {
             link: config.link_layer,
             netdev: config.netdev.clone(),
             shared_registers: config.shared_registers || config.blue_flame,
-            devx: config.devx,
+            devx: !config.without_devx,
             real_time: config.real_time,
             refuse_raw: config.refuse_raw,
             epoch: config.epoch,
