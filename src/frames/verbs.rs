@@ -71,7 +71,7 @@ impl VerbsFrames {
     /// Completes the receive of `wr_id`, which is held from now on; `None` when the device does not fill that one.
     pub(super) fn complete(&mut self, wr_id: u64, len: usize) -> Option<Frame> {
         let wqe = self.completed;
-        if wr_id != u64::from(wqe) || wqe == self.posted {
+        if !is_next(wr_id, wqe, self.posted) {
             return None;
         }
         self.completed = wqe.wrapping_add(1);
@@ -111,5 +111,24 @@ impl VerbsFrames {
     pub(super) fn posted(&self, each: impl FnMut(FrameBuffer)) {
         let count = self.posted.wrapping_sub(self.completed);
         (0..count).map(|i| self.buffer(self.completed.wrapping_add(i))).for_each(each);
+    }
+}
+
+/// Returns `true` if `wr_id` is that of the oldest receive that the device has, of those from running index `completed`
+/// to `posted`.
+const fn is_next(wr_id: u64, completed: u32, posted: u32) -> bool {
+    wr_id == completed as u64 && completed != posted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_next;
+
+    #[test]
+    fn only_the_oldest_receive_of_the_device_completes() {
+        assert!(is_next(7, 7, 9) && is_next(u32::MAX.into(), u32::MAX, 0));
+        for (wr_id, completed, posted) in [(8, 7, 9), (6, 7, 9), (7 | 1 << 32, 7, 9), (9, 9, 9)] {
+            assert!(!is_next(wr_id, completed, posted), "{wr_id:#x}, {completed} to {posted}");
+        }
     }
 }

@@ -132,3 +132,61 @@ impl fmt::Debug for Connection {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::ffi::c_int;
+
+    use sys::RdmaCm;
+
+    use super::*;
+
+    thread_local! {
+        /// The `errno` of `rdma_disconnect`.
+        static ERRNO: Cell<c_int> = const { Cell::new(0) };
+        static CALLS: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+    }
+
+    unsafe extern "C" fn disconnect(_: *mut sys::rdma_cm_id) -> c_int {
+        // SAFETY: the `errno` of this thread.
+        unsafe { *libc::__errno_location() = ERRNO.get() };
+        -1
+    }
+
+    unsafe extern "C" fn destroy_id(_: *mut sys::rdma_cm_id) -> c_int {
+        CALLS.with_borrow_mut(|calls| calls.push("rdma_destroy_id"));
+        0
+    }
+
+    unsafe extern "C" fn destroy_event_channel(_: *mut sys::rdma_event_channel) {
+        CALLS.with_borrow_mut(|calls| calls.push("rdma_destroy_event_channel"));
+    }
+
+    fn connection() -> Connection {
+        let library: *const RdmaCm = RdmaCm::get().expect("librdmacm");
+        // SAFETY: functions, which are copied.
+        let mut functions = unsafe { library.read() };
+        functions.disconnect = disconnect;
+        functions.destroy_id = destroy_id;
+        functions.destroy_event_channel = destroy_event_channel;
+        Connection::new(Id::of_functions(Box::leak(Box::new(functions))), Vec::new())
+    }
+
+    /// The kernel refuses to disconnect what the peer has disconnected.
+    #[test]
+    fn a_connection_that_is_over_is_disconnected() {
+        let connection = connection();
+        ERRNO.set(libc::EINVAL);
+        connection.send_disconnect().unwrap();
+        ERRNO.set(libc::EIO);
+        let failed = connection.send_disconnect().unwrap_err();
+        assert!(failed.to_string().contains("rdma_disconnect"), "{failed}");
+    }
+
+    #[test]
+    fn the_identifier_is_destroyed_before_its_channel() {
+        drop(connection());
+        assert_eq!(CALLS.take(), ["rdma_destroy_id", "rdma_destroy_event_channel"]);
+    }
+}

@@ -192,6 +192,15 @@ impl Id {
     }
 }
 
+#[cfg(test)]
+impl Id {
+    /// An identifier of these functions, without a channel.
+    pub(super) fn of_functions(cm: &'static RdmaCm) -> Self {
+        let id = ptr::NonNull::dangling().as_ptr();
+        Self { cm, id, channel: ptr::null_mut(), owner: Owner::this_process(), subject: "the peer".into() }
+    }
+}
+
 impl AsFd for Id {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is alive, and its descriptor open with it.

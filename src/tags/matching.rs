@@ -58,11 +58,10 @@ impl TagMatchingSrq {
     /// receive waits for would never arrive.
     fn report_low_buffers(&mut self) {
         let (posted, unexpected) = (self.engine.posted(), self.unexpected.len());
-        let low = self.is_short_of_buffers() && unexpected >= posted as usize;
-        if low && !self.low_reported {
+        let is_short = self.is_short_of_buffers();
+        if became_low(&mut self.low_reported, is_short, posted, unexpected) {
             self.events.push_back(TagEvent::BuffersLow { posted, unexpected });
         }
-        self.low_reported = low;
     }
 
     /// Posts the operations that have come up.
@@ -364,10 +363,32 @@ impl TagMatchingSrq {
     }
 }
 
+/// Returns `true` if buffers have become few because unexpected messages hold them; `was_low` says that they are few.
+const fn became_low(was_low: &mut bool, is_short: bool, posted: u32, unexpected: usize) -> bool {
+    let low = is_short && unexpected >= posted as usize;
+    let before = std::mem::replace(was_low, low);
+    low && !before
+}
+
 /// The message that ends a rendezvous.
 fn fin(offer: &TagHeader) -> [u8; RENDEZVOUS] {
     match *offer {
         TagHeader::Rendezvous { tag, context, memory } => rendezvous(&TagHeader::Fin { tag, context, memory }, memory),
         _ => [0; RENDEZVOUS],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::became_low;
+
+    #[test]
+    fn few_buffers_are_reported_once_until_there_are_more() {
+        let mut was_low = false;
+        let mut report = |is_short, posted, unexpected| became_low(&mut was_low, is_short, posted, unexpected);
+        assert!(!report(false, 20, 40), "enough are left");
+        assert!(!report(true, 20, 19), "others hold them");
+        assert!(report(true, 20, 20) && !report(true, 10, 30));
+        assert!(!report(true, 25, 24) && report(true, 24, 24));
     }
 }

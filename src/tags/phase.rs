@@ -92,6 +92,7 @@ mod tests {
         assert!(!phase.is_due(), "one at a time");
         // Another message was faster than the synchronisation.
         phase.handle();
+        assert!(!phase.is_due(), "the one before is not executed");
         phase.synchronized();
         phase.executed(1, None);
         assert!(phase.is_due());

@@ -176,3 +176,42 @@ impl Receives {
         self.slots.iter_mut().filter_map(|slot| slot.receive.take())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(receives: &mut Receives, tag: u64, mask: u64) -> Key {
+        let (handle, state) = (ListHandle::None, State::Posted);
+        let receive = Receive { tag, mask, state, handle, header: (0, 0), late: false, buffer: None, empty: true };
+        receives.add(receive).key
+    }
+
+    /// Whichever receive ends: the oldest of the others that matches is found, and a place in the list has a new name.
+    #[test]
+    fn the_oldest_that_matches_is_found_whichever_ends() {
+        for ends in 0..4 {
+            let mut receives = Receives::new(0);
+            let mut keys = [(7, u64::MAX), (8, u64::MAX), (0, 0), (7, u64::MAX)].map(|(t, m)| add(&mut receives, t, m));
+            assert_eq!([7, 8, 9].map(|tag| receives.oldest(tag)), [0, 1, 2].map(|at| Some(keys[at])));
+            // Matched first, or at once.
+            if ends % 2 == 0 {
+                receives.set_state(keys[ends], State::Matched);
+            }
+            assert!(receives.take(keys[ends]).is_some() && receives.take(keys[ends]).is_none());
+            let next = add(&mut receives, 7, u64::MAX);
+            assert_eq!((next.index, receives.len()), (keys[ends].index, 4));
+            assert_ne!(next, keys[ends]);
+            assert!(receives.get_mut(keys[ends]).is_none());
+            keys[ends..].rotate_left(1);
+            keys[3] = next;
+            let order: Vec<_> = std::iter::from_fn(|| {
+                let oldest = receives.oldest(7)?;
+                receives.take(oldest).map(|_| oldest)
+            })
+            .collect();
+            let expected: Vec<_> = keys.into_iter().filter(|key| key.index != 1 || *key == next).collect();
+            assert_eq!(order, expected, "{ends}");
+        }
+    }
+}

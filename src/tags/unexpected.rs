@@ -92,3 +92,41 @@ impl Unexpected {
         self.0.retain(|message| message.peer != peer || matches!(message.content, Content::Eager(_)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(index: u32) -> PeerId {
+        PeerId { owner: 0, index, generation: 0 }
+    }
+
+    /// An offer; its context is its number.
+    fn offer(from: u32, tag: u64, number: u64) -> Message {
+        let memory = OfferedMemory { addr: 0x1000, rkey: 9, len: 64 };
+        Message { peer: peer(from), tag, context: number as u32, content: Content::Rendezvous(memory), number }
+    }
+
+    /// A message whose receive was matched by another comes back, and stands before those that have arrived since.
+    #[test]
+    fn messages_are_taken_in_the_order_of_arrival() {
+        let mut unexpected = Unexpected::default();
+        for (tag, number) in [(7, 3), (8, 5), (7, 1), (7, 4)] {
+            unexpected.push(offer(0, tag, number));
+        }
+        assert_eq!(unexpected.probe(7, u64::MAX).map(|probe| (probe.context, probe.len)), Some((1, 64)));
+        let taken: Vec<_> = std::iter::from_fn(|| unexpected.take(7, u64::MAX)).map(|message| message.number).collect();
+        assert_eq!(taken, [1, 3, 4]);
+        assert_eq!(unexpected.take(0, 1).map(|message| message.number), Some(5));
+        assert_eq!(unexpected.len(), 0);
+    }
+
+    #[test]
+    fn offers_of_other_peers_stay() {
+        let mut unexpected = Unexpected::default();
+        (1..4).for_each(|number| unexpected.push(offer(number as u32 % 2, 7, number)));
+        unexpected.forget_offers(peer(1));
+        let left: Vec<_> = std::iter::from_fn(|| unexpected.take(0, 0)).map(|message| message.number).collect();
+        assert_eq!(left, [2]);
+    }
+}

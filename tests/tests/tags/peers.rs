@@ -127,6 +127,20 @@ fn offers_of_a_peer_that_was_removed_are_forgotten() {
     }
 }
 
+/// The side that offers removes one of its peers: what the other was offered can still be read.
+#[test]
+fn offers_to_another_peer_stay() {
+    for way in ways() {
+        let (mut near, mut far) = pair(way, &Shape { peers: 2, ..SHAPE });
+        (0..2).for_each(|peer| far.offer(peer, 7, 0, &[1; 100]));
+        near.wait_unexpected(2);
+        let gone = far.peers[0];
+        far.tags.remove_peer(gone).unwrap();
+        assert_matches!(far.event(), TagEvent::Sent(sent) if sent.peer == gone && !sent.status.is_success());
+        assert_eq!((far.tags.next().is_none(), far.tags.offered()), (true, 1));
+    }
+}
+
 /// READs wait for room in the send queue when their peer is removed. Each receive gets its event.
 #[test]
 fn reads_that_wait_end_with_their_peer() {

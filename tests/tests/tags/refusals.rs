@@ -4,7 +4,7 @@ use doorbell::tags::{
     CancelError, NotSentTagged, Offers, Offload, ReceiveFailure, TagEvent, TagFailure, TagHeader, TagMatchingConfig,
     TagMatchingSrq, TaggedBuffer,
 };
-use doorbell::{BufferPool, Error, PoolConfig, QpConfig};
+use doorbell::{BufferPool, Error, NotSent, PoolConfig, QpConfig};
 use doorbell_tests::{
     assert_matches, device,
     tags::{ALL, SHAPE, Shape, cq, pair, ways},
@@ -79,6 +79,28 @@ fn sends_that_cannot_be_give_the_buffer_back() {
         assert_eq!(far.tags.offered(), 0);
         let small = BufferPool::new(far.tags.pd(), &PoolConfig::new(1, 15)).unwrap();
         assert!(TaggedBuffer::new(small.take().unwrap()).is_err());
+    }
+}
+
+/// A rendezvous that finds the send queue full leaves no offer behind.
+#[test]
+fn an_offer_that_is_not_sent_gives_the_buffer_back() {
+    for way in ways() {
+        let (_near, mut far) = pair(way, &Shape { sends: 1, ..SHAPE });
+        let (free, mut ids) = (far.readable.available(), Vec::new());
+        let refused = loop {
+            let mut buffer = far.readable.take().unwrap();
+            buffer.extend_from_slice(b"offered");
+            match far.tags.send_rendezvous(far.peers[0], 1, 0, buffer) {
+                Ok(id) => ids.push(id),
+                Err(refused) => break refused,
+            }
+        };
+        assert!(ids.len() == far.tags.offered() && ids.is_sorted_by(|one, next| one < next), "{ids:?}");
+        assert_matches!(refused.reason, NotSentTagged::Queue(NotSent::Full { .. }));
+        assert_eq!(*refused.payload, *b"offered");
+        drop(refused);
+        assert_eq!(far.tags.offered() + far.readable.available(), free);
     }
 }
 
@@ -214,6 +236,11 @@ fn a_queue_that_cannot_be_is_refused_in_words() {
     assert_matches!(tags.connect(peer, &itself), Err(Error::Unsupported { .. }));
     let other = BufferPool::new(&device::pd(), &PoolConfig::new(64, 64)).unwrap();
     assert_matches!(tags.keep_filled(&other), Err(Error::Foreign { .. }));
+    let buffers = |count| BufferPool::new(&pd, &PoolConfig::new(count, 64)).unwrap();
+    assert_eq!(tags.keep_filled(&buffers(32)).unwrap(), 32);
+    assert_matches!(tags.connect(peer, &itself), Err(Error::Unsupported { .. }));
+    assert_eq!(tags.keep_filled(&buffers(1)).unwrap(), 33);
+    tags.connect(peer, &itself).unwrap();
 }
 
 /// The sends of all peers complete on one CQ, which must have room for them.

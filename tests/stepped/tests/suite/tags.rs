@@ -3,8 +3,8 @@
 use doorbell::tags::{
     Offload, PeerId, ReceiveId, TagEvent, TagMatchingConfig, TagMatchingSrq, TaggedBuffer, TaggedReceive,
 };
-use doorbell::{BufferPool, DataPath, Error, PoolConfig};
-use doorbell_stepped_tests::{cq, on_each_path, open, tag_lists};
+use doorbell::{BufferPool, Completions, DataPath, Error, PoolConfig};
+use doorbell_stepped_tests::{cq, is_readable, on_each_path, open, tag_lists};
 use soft_mlx5::{Builder, Device, LinkLayer};
 
 on_each_path! {
@@ -13,6 +13,7 @@ on_each_path! {
     a_message_and_an_append_meet
     a_receive_that_waits_alone_is_left_to_the_device
     a_batch_rings_once
+    one_call_takes_the_events_of_both_queues
     on_roce_the_library_matches
 }
 
@@ -206,6 +207,19 @@ fn list_doorbells(trace: &str) -> Vec<&str> {
     let rung = trace.lines().filter(|line| line.contains(" doorbell uar="));
     let list = rung.filter(|line| line.contains("opcode=TAG_MATCHING"));
     list.filter_map(|line| line.split_once("wqe_index=")?.1.split(' ').next()).collect()
+}
+
+/// The channel has an event of the CQ of receives and one of that of sends.
+fn one_call_takes_the_events_of_both_queues(path: DataPath) {
+    let mut world = TagLists::new(path);
+    assert!(!world.far.arm().unwrap());
+    world.far.post(9, ALL, world.pool.take().unwrap()).unwrap();
+    world.send(1);
+    world.device.settle();
+    assert!(is_readable(world.far.channel().unwrap()));
+    assert!(matches!(world.far.next(), Some(TagEvent::Sent(_))));
+    assert!(world.far.next().is_none() && !world.far.arm().unwrap());
+    assert!(!is_readable(world.far.channel().unwrap()), "an event was left");
 }
 
 /// Receives of one call are handed over with one doorbell.

@@ -85,6 +85,7 @@ impl Explorer {
     /// Posts the sequence to a queue that has just become empty at the start.
     fn replay(&mut self, posted: &[Posted]) {
         self.rig.start_at(self.start, self.silent);
+        assert!(self.rig.queue.is_covered(), "an empty queue, after {} silent blocks", self.silent);
         for (data, wqe) in (0..).zip(posted) {
             let flags = if wqe.asks { Flags::SIGNALED } else { Flags::NONE };
             self.rig.send(wqe.blocks, flags, data).expect("room");
