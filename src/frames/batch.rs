@@ -1,5 +1,7 @@
 //! Receiving frames: a batch of completions whose frames are lent in place.
 
+use std::hint::unreachable_unchecked;
+
 use mlx5_ring::completion::{Cqe, SEND};
 use mlx5_ring::frames::{Completion, Frame as Place};
 use rdma_core_sys as sys;
@@ -7,7 +9,7 @@ use rdma_core_sys as sys;
 use super::FrameReceiver;
 use super::frame::Frame;
 use super::queue::{DirectFrames, Queue};
-use crate::cq::Poller;
+use crate::cq::{DirectCq, Poller};
 use crate::receiver::{Cause, Failure};
 use crate::status::WcStatus;
 
@@ -36,21 +38,24 @@ impl FrameReceiver {
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the receiver")]
     #[inline(always)]
     pub fn next(&mut self) -> Option<Result<Frame<'_>, Failure>> {
-        let Self { cq, queue, upkeep_after, is_shared, .. } = &mut *self;
-        if let Poller::Direct(direct) = &mut cq.poller {
-            let unpublished = direct.cq.unpublished();
-            if unpublished < *upkeep_after {
+        let Self { cq, queue, is_shared, .. } = &mut *self;
+        if let Queue::Direct(DirectFrames { ring, .. }) = queue {
+            let Poller::Direct(DirectCq { cq, .. }) = &mut cq.poller else {
+                // SAFETY: [paths].
+                unsafe { unreachable_unchecked() }
+            };
+            if !cq.is_at_stop() {
                 // SAFETY: the frame that shows the CQE borrows the receiver, which publishes the consumer index in a
                 // later call.
-                let next = direct.cq.peek_only(SEND).map(|cqe| unsafe { cqe.detach() });
-                if let (Some(cqe), Queue::Direct(DirectFrames { ring, .. })) = (next, queue) {
+                if let Some(cqe) = cq.peek_only(SEND).map(|cqe| unsafe { cqe.detach() }) {
                     if let Some(frame) = ring.frame(cqe) {
-                        direct.cq.advance();
+                        // SAFETY: it was asked above.
+                        unsafe { cq.advance_before_stop() }
                         return Some(Ok(self.lend(frame, Some(cqe), 0)));
                     }
-                } else if direct.cq.is_empty() {
+                } else if cq.is_empty() {
                     // With every buffer whole, nothing is held that was published.
-                    if unpublished > 0 || *is_shared {
+                    if cq.unpublished() > 0 || *is_shared {
                         self.upkeep();
                     }
                     return None;
@@ -149,6 +154,9 @@ impl FrameReceiver {
     #[inline(never)]
     fn upkeep(&mut self) {
         self.cq.poller.publish();
+        if let Poller::Direct(direct) = &mut self.cq.poller {
+            direct.cq.stop_after(self.upkeep_after);
+        }
         if self.failed {
             return;
         }

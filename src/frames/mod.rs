@@ -113,6 +113,7 @@ use wq::{HashQp, Wq};
 /// # }
 /// ```
 pub struct FrameReceiver {
+    /// `[paths]`: the CQ is driven directly if the queue is.
     cq: CqCore,
     queue: Queue,
     buffers: Buffers,

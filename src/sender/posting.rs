@@ -367,8 +367,12 @@ impl Posting<'_> {
     #[inline(always)]
     fn check<P: Payload>(&self, operation: Operation<'_>, payload: &P) -> Result<(), NotSent> {
         let limits = &self.entry.limits;
-        let is_send = matches!(operation, Operation::Send(_) | Operation::Write(..));
-        if is_send && payload.inline().is_some() && payload.bytes() < limits.copied {
+        let copied = match operation {
+            Operation::Send(_) | Operation::Write(..) => limits.copied,
+            Operation::Frame { .. } if payload.bytes() > INLINE_L2_HEADER => limits.copied_frame,
+            _ => 0,
+        };
+        if payload.inline().is_some() && payload.bytes() < copied {
             return Ok(());
         }
         if !operation.is_of(limits.transport) {

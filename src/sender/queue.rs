@@ -71,6 +71,8 @@ pub(super) struct Limits {
     pub(super) inline: usize,
     /// A SEND or WRITE of fewer bytes, which are copied, is within all limits.
     pub(super) copied: usize,
+    /// A frame of fewer bytes, which are copied, is within all limits but the shortest.
+    pub(super) copied_frame: usize,
     /// Most buffers.
     pub(super) buffers: usize,
     pub(super) transport: Transport,

@@ -118,7 +118,8 @@ impl Sender {
         let inline = bytes.min(cap.max_inline_data as usize);
         let has_sends = Operation::Send(Immediate::None).is_of(transport);
         let copied = if has_sends { inline + 1 } else { 0 };
-        let limits = Limits { bytes, inline, copied, buffers: config.max_send_sge as usize, transport };
+        let copied_frame = if transport == Transport::Frames { inline + 1 } else { 0 };
+        let limits = Limits { bytes, inline, copied, copied_frame, buffers: config.max_send_sge as usize, transport };
         self.routes.insert(object.qp_num(), id.index);
         let (gathered, silent) = (Gathered::default(), Silent::default());
         let entry = Entry { ring, qp: object, gathered, limits, silent, id, full: None };

@@ -2,13 +2,13 @@
 
 use std::hint::black_box;
 use std::mem::ManuallyDrop;
-use std::ptr;
+use std::{ptr, slice};
 
 use doorbell::frames::{Flow, FlowRule, FrameConfig, FrameReceiver};
 use doorbell::{CqConfig, DataPath, ProtectionDomain, Sender, SqId};
 use rdma_core_sys::*;
 
-use super::{Costs, Single, measure};
+use super::{Costs, ROUNDS, Single, deliver, measure, median};
 use crate::frames::{fresh_mac, raw_qp, steer};
 use crate::qp_states;
 use crate::step;
@@ -18,6 +18,40 @@ use crate::world::{BUFFER, Kind, Locks, Memory, Shape, World, made};
 const RECEIVES: u32 = 256;
 /// Requests that can be outstanding.
 const SENDS: u32 = 64;
+
+/// Where a frame has a price, which the order repeats.
+const PRICE: usize = 42;
+
+/// An end that answers a frame with a frame.
+trait Trader: Single {
+    /// Takes a frame, and sends one with the same price.
+    fn answer(&mut self);
+}
+
+/// Returns the instructions from the poll that finds the CQE of a frame to the register of the answer.
+#[inline(always)]
+fn tick_to_order(world: &World, trader: &mut impl Trader) -> f64 {
+    let mut counts = Vec::new();
+    for _ in 0..ROUNDS {
+        trader.poll_nothing();
+        trader.send();
+        deliver(world);
+        trader.sent();
+        let answer = step::count(|| trader.answer());
+        assert!(answer.to_register > 0, "the register was not written");
+        counts.push(answer.to_register);
+        deliver(world);
+        trader.receive();
+        trader.sent();
+    }
+    median(counts)
+}
+
+/// Measures an end: [`Costs`], and from tick to order.
+#[inline(always)]
+fn measure_all(world: &World, trader: &mut impl Trader) -> (Costs, f64) {
+    (measure(world, trader), tick_to_order(world, trader))
+}
 
 /// A frame of `LEN` bytes for this address.
 fn frame<const LEN: usize>(mac: [u8; 6]) -> [u8; LEN] {
@@ -91,7 +125,16 @@ impl<const LEN: usize> Single for Safe<LEN> {
     }
 }
 
-pub(super) fn safe<const LEN: usize>(world: &World) -> Costs {
+impl<const LEN: usize> Trader for Safe<LEN> {
+    #[inline(always)]
+    fn answer(&mut self) {
+        let frame = self.receiver.next().expect("a frame").expect("no failure");
+        self.bytes[PRICE..][..8].copy_from_slice(&frame[PRICE..][..8]);
+        self.send();
+    }
+}
+
+pub(super) fn safe<const LEN: usize>(world: &World) -> (Costs, f64) {
     let cq = |entries| CqConfig::new(entries).path(DataPath::Direct);
     let receiver = FrameConfig::new().plain(RECEIVES, BUFFER).cq(cq(1));
     let receiver = FrameReceiver::new(&world.pd, &receiver).expect("a receiver");
@@ -104,7 +147,7 @@ pub(super) fn safe<const LEN: usize>(world: &World) -> Costs {
     let queue = sends.send_queue().expect("made with a sender");
     // SAFETY: a live queue pair, which lives until it is measured.
     unsafe { watch(world, sends.as_raw().expect("a raw packet queue pair")) };
-    measure(world, &mut Safe::<LEN> { receiver, _rule: rule, sender, queue, bytes: frame(mac), _sends: sends })
+    measure_all(world, &mut Safe::<LEN> { receiver, _rule: rule, sender, queue, bytes: frame(mac), _sends: sends })
 }
 
 /// Stock libmlx5 without locks: `ibv_poll_cq`, `ibv_post_recv`, and `ibv_wr_send` of an inline frame.
@@ -191,7 +234,19 @@ impl<const LEN: usize> Single for Libmlx5<LEN> {
     }
 }
 
-pub(super) fn libmlx5<const LEN: usize>(world: &World) -> Costs {
+impl<const LEN: usize> Trader for Libmlx5<LEN> {
+    #[inline(always)]
+    fn answer(&mut self) {
+        let (wr_id, len) = poll(self.cq).expect("a frame");
+        // SAFETY: so many bytes of a buffer, whose number is its address, are the frame's.
+        let frame = unsafe { slice::from_raw_parts(wr_id as *const u8, len as usize) };
+        self.bytes[PRICE..][..8].copy_from_slice(&frame[PRICE..][..8]);
+        self.send();
+        self.post(wr_id);
+    }
+}
+
+pub(super) fn libmlx5<const LEN: usize>(world: &World) -> (Costs, f64) {
     let cq = world.cq(RECEIVES, 64, Locks::Off);
     let memory = world.memory(RECEIVES);
     let shape = Shape::new(Kind::Frames { striding: false }, RECEIVES);
@@ -229,5 +284,5 @@ pub(super) fn libmlx5<const LEN: usize>(world: &World) -> Costs {
     let mut made = Libmlx5::<LEN> { cq, receives, memory, send_cq, sends, bytes, _pd: pd };
     let start = made.memory.start;
     (0..RECEIVES).for_each(|index| made.post(start + u64::from(index) * u64::from(BUFFER)));
-    measure(world, &mut made)
+    measure_all(world, &mut made)
 }

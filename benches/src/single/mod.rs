@@ -196,23 +196,29 @@ fn messages(world: &World, filter: &str) -> Vec<Row> {
 
 /// All rows of a frame of 64 bytes, and of one of 128 bytes what its length changes.
 fn frames(world: &World, filter: &str) -> Vec<Row> {
-    let label = |row: usize, bytes: usize| format!("one frame of {bytes} bytes: {}", ROWS[row]);
+    let label = |row: &str, bytes: usize| format!("one frame of {bytes} bytes: {row}");
+    let tick_to_order = label("tick to order", 64);
     let of_128 = |row: usize| ROWS[row].starts_with("critical") && ROWS[row].ends_with("send");
     let all: Vec<_> = (0..ROWS.len())
         .map(|row| (row, 64))
         .chain((0..ROWS.len()).filter(|&row| of_128(row)).map(|row| (row, 128)))
-        .filter(|&(row, bytes)| label(row, bytes).contains(filter))
+        .filter(|&(row, bytes)| label(ROWS[row], bytes).contains(filter))
         .collect();
-    if all.is_empty() {
+    if all.is_empty() && !tick_to_order.contains(filter) {
         return Vec::new();
     }
     let [short, long] = [
         [frames::safe::<64>(world), frames::libmlx5::<64>(world)],
         [frames::safe::<128>(world), frames::libmlx5::<128>(world)],
     ];
-    let cost = |at, bytes| {
-        let [ours, theirs] = if bytes == 64 { short } else { long };
-        row(label(at, bytes), ours[at], theirs[at], "ibv_poll_cq, ibv_wr_*")
+    let cost = |op, [ours, theirs]: [f64; 2]| row(op, ours, theirs, "ibv_poll_cq, ibv_wr_*");
+    let costs = |(at, bytes)| {
+        let ends = if bytes == 64 { &short } else { &long };
+        cost(label(ROWS[at], bytes), ends.each_ref().map(|(costs, _)| costs[at]))
     };
-    all.into_iter().map(|(at, bytes)| cost(at, bytes)).collect()
+    let mut rows: Vec<_> = all.into_iter().map(costs).collect();
+    if tick_to_order.contains(filter) {
+        rows.push(cost(tick_to_order, short.map(|(_, count)| count)));
+    }
+    rows
 }

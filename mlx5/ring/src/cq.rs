@@ -52,12 +52,10 @@ impl Layout {
 /// A completion queue polled from Rust.
 #[derive(Debug)]
 pub struct CompletionQueue {
-    /// The first CQE proper (for 128-byte CQEs: the second half of the first entry).
-    cqes: NonNull<u8>,
     pub(crate) stride: usize,
     count: u32,
     dbrec: DoorbellRecord,
-    /// The last CQE of the buffer.
+    /// The last CQE proper of the buffer (for 128-byte CQEs: the second half of the last entry).
     last: NonNull<u8>,
     /// The next CQE, and the owner bit that it has when it is software's: what follows from the consumer index.
     next: NonNull<u8>,
@@ -66,6 +64,8 @@ pub struct CompletionQueue {
     consumer_index: u32,
     /// The consumer index that the device knows.
     pub(crate) published: u32,
+    /// `[stop]`: a CQE of the buffer. Those before it are taken without a look at the end of the buffer.
+    stop: NonNull<u8>,
     pub(crate) compression: Option<MiniCqeFormat>,
 }
 
@@ -86,7 +86,6 @@ impl CompletionQueue {
         // SAFETY: the offset is inside the first entry.
         let cqes = unsafe { layout.buf.add(layout.cqe_size as usize - Cqe64::SIZE) };
         Ok(Self {
-            cqes,
             stride: layout.cqe_size as usize,
             count: layout.cqe_cnt,
             // SAFETY: the caller keeps the record mapped, and no other code polls the CQ.
@@ -97,6 +96,7 @@ impl CompletionQueue {
             owner: 0,
             consumer_index: 0,
             published: 0,
+            stop: cqes,
             compression: None,
         })
     }
@@ -137,9 +137,9 @@ impl CompletionQueue {
 
     #[inline(always)]
     pub(crate) fn cqe(&self, index: u32) -> NonNull<u8> {
-        let offset = (index & (self.count - 1)) as usize * self.stride;
+        let before_last = (!index & (self.count - 1)) as usize * self.stride;
         // SAFETY: the index is masked to the buffer.
-        unsafe { self.cqes.add(offset) }
+        unsafe { self.last.sub(before_last) }
     }
 
     /// Takes the next CQE, if it has arrived. It stays readable until the consumer index is
@@ -149,10 +149,9 @@ impl CompletionQueue {
     pub fn next(&mut self) -> Option<Cqe<'_>> {
         // SAFETY: it is software's until the consumer index is published, which needs `&mut self`.
         let mut cqe = unsafe { self.peek()?.detach() };
-        let index = self.consumer_index;
-        if cqe.kind() == CqeKind::Compressed && self.expand(index) {
+        if cqe.kind() == CqeKind::Compressed && self.expand(self.consumer_index) {
             // SAFETY: as above.
-            cqe = unsafe { self.software_cqe(index).detach() };
+            cqe = unsafe { Cqe::read(self.next, self.owner, self.stride).detach() };
         }
         self.advance();
         Some(cqe)
@@ -196,6 +195,32 @@ impl CompletionQueue {
         Some(unsafe { Cqe::new(self.next, last_word, kind(op_own), self.stride) })
     }
 
+    /// Returns `true` if the next CQE is not one of those that [`stop_after`](Self::stop_after) counted.
+    #[inline(always)]
+    pub fn is_at_stop(&self) -> bool {
+        self.next >= self.stop
+    }
+
+    /// Has [`is_at_stop`](Self::is_at_stop) return `true` after `count` more CQEs, or earlier at the end of the buffer.
+    /// A caller that takes one CQE at a time makes one comparison before it, where [`advance`](Self::advance) and a
+    /// count of unpublished CQEs make two.
+    #[inline(always)]
+    pub fn stop_after(&mut self, count: u32) {
+        let stop = self.next.as_ptr().wrapping_add(count as usize * self.stride);
+        self.stop = NonNull::new(stop.min(self.last.as_ptr())).unwrap_or(self.last);
+    }
+
+    /// As [`advance`](Self::advance), where [`is_at_stop`](Self::is_at_stop) returned `false`.
+    ///
+    /// # Safety
+    /// It did, and no CQE was taken since.
+    #[inline(always)]
+    pub unsafe fn advance_before_stop(&mut self) {
+        self.consumer_index = self.consumer_index.wrapping_add(1);
+        // SAFETY: [stop]: the next CQE is before another one of the buffer.
+        self.next = unsafe { self.next.add(self.stride) };
+    }
+
     /// Takes the CQE that [`peek`](Self::peek) or [`peek_only`](Self::peek_only) returned, which is no title of a
     /// compressed block.
     #[inline(always)]
@@ -219,6 +244,7 @@ impl CompletionQueue {
         self.consumer_index = index;
         self.next = self.cqe(index);
         self.owner = self.owner(index);
+        self.stop = self.next;
     }
 
     /// Gives all CQEs that were taken back to the device: stores the consumer index if that changes it.

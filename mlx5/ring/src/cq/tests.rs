@@ -55,8 +55,14 @@ fn ownership_over_many_laps() {
     let mut random = Random::new(seed());
     for (count, size) in (0..5).flat_map(|i| [(1 << i, 64), (1 << i, 128)]) {
         let (mut cq, mut device, _arena) = pair(count, size);
-        let mut taken = 0;
+        let (mut taken, mut stop) = (0, 0);
         while taken < 40 * count {
+            if random.once_in(2) {
+                let ahead = random.below(count + 2);
+                cq.stop_after(ahead);
+                // The last CQE of a lap is never before the stop.
+                stop = (taken + ahead).min(taken - taken % count + count - 1);
+            }
             for _ in 0..random.below(device.room() + 1) {
                 let ops = [ResponderSend, Requester, ResponderError, Unknown(11)];
                 device.write(&CqeSpec::new(random.pick(&ops), device.producer_index as u16));
@@ -66,9 +72,20 @@ fn ownership_over_many_laps() {
             let budget = random.below(count + 2);
             let mut completions = Completions(&mut cq);
             for _ in 0..budget.min(arrived) {
-                let cqe = completions.next().expect("a CQE has arrived");
-                assert_eq!(u32::from(cqe.wqe_counter()), taken & 0xffff);
+                assert_eq!(completions.0.is_at_stop(), taken >= stop);
+                let counter = if completions.0.is_at_stop() || random.once_in(2) {
+                    completions.next().map(|cqe| cqe.wqe_counter())
+                } else {
+                    let counter = completions.0.peek().map(|cqe| cqe.wqe_counter());
+                    // SAFETY: it is not at its stop.
+                    unsafe { completions.0.advance_before_stop() }
+                    counter
+                };
+                assert_eq!(counter.map(u32::from), Some(taken & 0xffff));
                 taken += 1;
+                if taken % count == 0 {
+                    stop = taken;
+                }
             }
             if budget > arrived {
                 assert!(completions.next().is_none(), "a CQE that the device owns");

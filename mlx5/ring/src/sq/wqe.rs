@@ -144,7 +144,7 @@ impl Writer {
         let end = InlineHeader::SIZE + len;
         // SAFETY: `next` is not after the end of the same ring. The caller's WQE has units left: free blocks.
         unsafe {
-            if !is_in_block && end > self.end.offset_from(self.next) as usize {
+            if !is_in_block && self.next.addr().get() + end > self.end.addr().get() {
                 *self = self.inline_around_end(pieces, len);
                 return;
             }
