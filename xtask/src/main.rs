@@ -11,6 +11,7 @@
 //! cargo xtask vm-files                      builds what goes into the virtual machines of `rxe` and `vm`, and lists it
 //! ```
 
+mod api;
 mod artifacts;
 mod conformance;
 mod isolate;

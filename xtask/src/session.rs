@@ -102,6 +102,21 @@ pub fn installed(program: &str) -> bool {
     std::env::split_paths(&paths).any(|path| path.join(program).is_file())
 }
 
+/// Returns the oldest supported toolchain by the name that rustup gives it.
+pub fn oldest_toolchain(session: &Session) -> Result<String> {
+    let manifest = session.root.join("Cargo.toml");
+    let text = std::fs::read_to_string(&manifest).map_err(|e| format!("Cargo.toml: {e}"))?;
+    let version = text.lines().find_map(|line| line.strip_prefix("rust-version = \""));
+    let version = version.and_then(|rest| rest.strip_suffix('"'));
+    version.map(|version| format!("{version}.0")).ok_or("Cargo.toml has no rust-version".into())
+}
+
+/// Whether this version of Rust is installed.
+pub fn there_is(toolchain: &str) -> bool {
+    let there = Command::new("cargo").args([&format!("+{toolchain}"), "--version"]).output();
+    there.is_ok_and(|output| output.status.success())
+}
+
 /// Runs a command that is one test in itself. Exit code 3 says that it cannot run here.
 pub fn whole(command: &mut Command) -> Result<Totals> {
     let mut child = limits::spawn(command)?;

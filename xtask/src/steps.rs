@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use crate::isolate::{self, Totals};
 use crate::needs::Needs;
-use crate::session::{Session, built, counted, installed, skip, whole};
+use crate::session::{Session, built, counted, installed, oldest_toolchain, skip, there_is, whole};
 use crate::suite::{EVERYTHING, on_device, options, tests};
-use crate::{Result, artifacts, conformance, limits, memory, mutants, packages, soak};
+use crate::{Result, api, artifacts, conformance, limits, memory, mutants, packages, soak};
 
 /// When a step runs.
 #[derive(Clone, Copy, PartialEq)]
@@ -54,6 +54,7 @@ const STEPS: &[Step] = &[
     step("features", Tier::Proof, features),
     step("unchecked", Tier::Proof, unchecked),
     step("oldest", Tier::Proof, oldest),
+    step("api", Tier::Proof, api::run),
     step("aarch64", Tier::Proof, aarch64),
     step("programs", Tier::Proof, programs),
     step("python", Tier::Proof, |s| python(s, "")),
@@ -283,22 +284,12 @@ fn unchecked(session: &Session) -> Result<Totals> {
     isolate::run(&binaries, &options)
 }
 
-/// Returns the oldest supported toolchain by the name that rustup gives it.
-pub fn oldest_toolchain(session: &Session) -> Result<String> {
-    let manifest = session.root.join("Cargo.toml");
-    let text = std::fs::read_to_string(&manifest).map_err(|e| format!("Cargo.toml: {e}"))?;
-    let version = text.lines().find_map(|line| line.strip_prefix("rust-version = \""));
-    let version = version.and_then(|rest| rest.strip_suffix('"'));
-    version.map(|version| format!("{version}.0")).ok_or("Cargo.toml has no rust-version".into())
-}
-
 fn oldest(session: &Session) -> Result<Totals> {
-    let toolchain = format!("+{}", oldest_toolchain(session)?);
-    let there = Command::new("cargo").args([&toolchain, "--version"]).output();
-    if !there.is_ok_and(|output| output.status.success()) {
-        return Ok(skip(&format!("Rust {} is not installed", &toolchain[1..])));
+    let toolchain = oldest_toolchain(session)?;
+    if !there_is(&toolchain) {
+        return Ok(skip(&format!("Rust {toolchain} is not installed")));
     }
-    built(&mut session.cargo(&format!("{toolchain} check --workspace --all-targets --quiet --locked")))
+    built(&mut session.cargo(&format!("+{toolchain} check --workspace --all-targets --quiet --locked")))
 }
 
 fn aarch64(session: &Session) -> Result<Totals> {

@@ -2,7 +2,6 @@
 //!
 //! Needs: nothing
 
-mod api;
 mod compile_fail;
 mod docs;
 mod layers;
