@@ -6,6 +6,7 @@ mod compression;
 mod destroy;
 mod events;
 mod frames;
+mod frames_checksums;
 mod frames_conformance;
 mod frames_endings;
 mod frames_malformed;
