@@ -16,4 +16,5 @@ mod selftest_peer;
 mod sender_examples;
 mod tag_ranks;
 mod tick_to_trade;
+mod tokio_cm_client;
 mod tokio_server;
