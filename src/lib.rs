@@ -157,6 +157,7 @@ mod shown {
     #[cfg(all(feature = "rdmacm", feature = "tokio"))]
     pages! {
         Connecting = "../docs/connecting.md",
+        FourPrograms = "../docs/four-programs.md",
     }
 
     pages! {

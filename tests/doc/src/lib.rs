@@ -1,6 +1,9 @@
 //! The environment of the examples in doorbell's documentation, in lines that readers do not see: a software device
 //! in the same process, named like an adapter, and a peer that sends what they receive.
 
+mod c_program;
+mod exchange;
+
 use std::fs::File;
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -10,6 +13,9 @@ use doorbell::{
     QpConfig, QueuePair, Receiver, RemoteAccess, RemoteRegion, RqConfig, Sender, SqId, SrqConfig, SrqId,
 };
 use soft_mlx5::Device;
+
+pub use c_program::CProgram;
+pub use exchange::Exchange;
 
 /// The device of the process, `mlx5_0`, until it is dropped.
 pub fn device() -> Device {
