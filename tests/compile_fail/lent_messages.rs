@@ -18,6 +18,12 @@ pub fn two_at_once(receiver: &mut Receiver) {
     drop((first, second));
 }
 
+pub fn a_message_kept_over_the_next(receiver: &mut Receiver) -> usize {
+    let message = receiver.next().unwrap().unwrap();
+    drop(receiver.next()); //~ E0499
+    message.len()
+}
+
 pub fn bytes_that_outlive_the_batch(receiver: &mut Receiver) -> &[u8] {
     let mut batch = receiver.poll();
     let message = batch.next().unwrap().unwrap();
