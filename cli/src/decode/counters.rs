@@ -303,7 +303,8 @@ mod tests {
             assert_eq!(read(text), [("out_of_buffer".to_owned(), "483".to_owned())], "{text}");
             assert!(read(&text.replace("483", "0").replace("4.83e+02", "0")).is_empty(), "{text}");
         }
-        assert_eq!(read("SymbolErrorCounter:..............5"), [("symbol_error".to_owned(), "5".to_owned())]);
+        assert_eq!(read("SymbolErrorCounter:..............1"), [("symbol_error".to_owned(), "1".to_owned())]);
+        assert!(read(&format!("{}_out_of_buffer 483", "a".repeat(128))).is_empty(), "no counter has so long a name");
         assert_eq!(read("[LinkDownedCounter == 2]"), [("link_downed".to_owned(), "2".to_owned())]);
         assert_eq!(read("app_wc_rem_access_err_total{peer=\"a\"} 3"), [("counter".to_owned(), "3".to_owned())]);
         assert!(read("app_wc_rem_access_err_total 0\nIBV_WC_REM_ACCESS_ERR = 10,").is_empty());

@@ -406,6 +406,9 @@ mod tests {
         assert_eq!(block.notes.len(), 1);
         assert_eq!(blocks(&lines(b"00000000: 01 02\n00000000: 03 04"), |_| false).len(), 2);
         assert_eq!(only("00000030: 00 01 02 03").base, Some(0x30));
+        for torn in ["00000000: 01 02 03 04\n00000003: 05 06", "00000000 00000000\n0000 0000 0000 0000"] {
+            assert_eq!(blocks(&lines(torn.as_bytes()), |_| false).len(), 2, "{torn}");
+        }
     }
 
     #[test]

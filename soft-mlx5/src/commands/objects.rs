@@ -318,6 +318,18 @@ mod tests {
     }
 
     #[test]
+    fn a_page_of_a_process_rests_before_it_is_given_again() {
+        let mut objects = Objects::of_process();
+        let first = objects.insert_new(Kind::Uar, Entry::default()).unwrap();
+        let mut number = first;
+        for freed in 1..=UAR_OF_PROCESS.resting + 1 {
+            assert!(objects.remove(Id(Kind::Uar, number)).is_some());
+            number = objects.insert_new(Kind::Uar, Entry::default()).unwrap();
+            assert_eq!(number == first, freed > UAR_OF_PROCESS.resting, "after {freed}");
+        }
+    }
+
+    #[test]
     fn an_object_in_use_stays() {
         let mut objects = Objects::default();
         let (pd, qp) = (Id(Kind::Pd, 1), Id(Kind::Qp, 2));

@@ -207,6 +207,31 @@ fn more_reads_than_agreed_are_refused() {
 }
 
 #[test]
+fn reads_with_a_payload_and_reads_of_more_than_a_message_are_refused() {
+    for (length, payload) in [((1 << 31) + 1, 0), (1, 1)] {
+        let mut s = setup();
+        let reth = Reth { va: s.memory.addr(), rkey: s.key, length };
+        s.inject(Operation::ReadRequest, PSN, |frame| {
+            frame.push(&reth);
+            frame.payload_mut(payload).fill(1);
+        });
+        s.expect_refusal(PSN, NakCode::InvalidRequest);
+    }
+}
+
+/// The answers of the last atomics are kept, as many as a peer may have outstanding.
+#[test]
+fn an_old_atomic_is_not_answered_again() {
+    let mut s = setup();
+    let eth = AtomicEth { va: s.memory.addr(), rkey: s.key, swap_add: 1, compare: 0 };
+    for i in (0..20).chain([0, 19]) {
+        s.inject(Operation::FetchAdd, PSN + i, |frame| frame.push(&eth));
+    }
+    assert_eq!(s.answers().len(), 21);
+    assert_eq!(s.memory.get(0, 8), 20_u64.to_le_bytes());
+}
+
+#[test]
 fn a_read_repeated_longer_than_it_was_is_not_answered() {
     let mut s = setup();
     for (length, answers) in [(10, 1), (10, 1), (700, 0)] {

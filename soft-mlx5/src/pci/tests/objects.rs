@@ -1,12 +1,12 @@
 //! Owners, references, and contexts that cannot be.
 
 use mlx5_wire::firmware::command::{Multicast, Opcode, Request};
-use mlx5_wire::firmware::cq::CreateCq;
+use mlx5_wire::firmware::cq::{CqContext, CreateCq, ModifyCq};
 use mlx5_wire::firmware::eq::{QueueData, event};
 use mlx5_wire::firmware::mkey::{CreateMkey, CreateUmem, MkeyContext, access_mode};
 use mlx5_wire::firmware::qp::{CreateQp, QpContext, optional, rq_type, service};
 use mlx5_wire::firmware::srq::{
-    ArmSrq, CreateRmp, CreateXrcSrq, CreateXrq, QueryXrqReply, RmpContext, XrcSrqContext, XrqContext,
+    ArmSrq, CreateRmp, CreateXrcSrq, CreateXrq, ModifyRmp, QueryXrqReply, RmpContext, XrcSrqContext, XrqContext,
 };
 use mlx5_wire::firmware::wq::{WorkQueue, kind};
 
@@ -320,6 +320,33 @@ fn shared_receive_queues_that_are_refused() {
     ] {
         assert_eq!(refused(queue, false, &pages), Some(refusal), "{queue:?}");
     }
+    let (rmpn, ..) = driver.rmp(pd, 4, 0);
+    let mut change = |bitmask| {
+        let modify = ModifyRmp { request: Request::new(Opcode::MODIFY_RMP), rmpn, bitmask, ..ModifyRmp::ZERO };
+        driver.execute(&modify.to_bytes(), 16).err()
+    };
+    assert_eq!([change(1), change(2)], [None, Some(Refusal::FIELDS)]);
+}
+
+#[test]
+fn completion_queues_that_are_refused() {
+    let World { mut driver, uar, eq, cq, .. } = world(0);
+    let (good, own) = driver.cq_command(6, eq.number, uar);
+    for (context, refusal) in [
+        (CqContext { collapsed: true, compression: true, ..good.context }, Refusal::CQE_MODE),
+        (CqContext { cqe_size: 2, ..good.context }, Refusal::CQE_SIZE),
+        (CqContext { log_size: 23, ..good.context }, Refusal::QUEUE_SIZE),
+        (CqContext { eqn: 0, ..good.context }, Refusal::NO_OBJECT),
+    ] {
+        let create = CreateCq { context, ..good };
+        assert_eq!(driver.create(&with_pages(&create.to_bytes(), &own.pages)), Err(refusal), "{context:?}");
+    }
+    let mut moderate = |field_select| {
+        let request = Request::new(Opcode::MODIFY_CQ);
+        let modify = ModifyCq { request, cqn: cq.number, field_select, ..ModifyCq::ZERO };
+        driver.execute(&modify.to_bytes(), 16).err()
+    };
+    assert_eq!([moderate(3), moderate(4)], [None, Some(Refusal::FIELDS)]);
 }
 
 #[test]

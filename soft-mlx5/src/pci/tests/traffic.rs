@@ -88,8 +88,10 @@ fn a_message_crosses_pages_on_both_sides() {
     // The buffers begin in the middle of a page and of a word.
     let (from, to) = (driver.host.take(3), driver.host.take(3));
     let (start, len) = (0x7f00_0000_0123, 2 * PAGE + 100);
-    let source = driver.mkey(pd, start, len, &from);
-    let target = driver.mkey(pd, start, len, &to);
+    // The lower bits of an entry say what the device may do with the page.
+    let entries = |pages: &[u64]| pages.iter().map(|page| page | 3).collect::<Vec<_>>();
+    let source = driver.mkey(pd, start, len, &entries(&from));
+    let target = driver.mkey(pd, start, len, &entries(&to));
     let message: Vec<u8> = (0..len).map(|at| (at * 7 % 251) as u8).collect();
     driver.write_pages(&from, 0x123, &message);
     for round in 0..3 * (1u64 << LOG_SQ) {
@@ -316,4 +318,30 @@ fn the_queue_pair_of_the_driver_gives_keys_to_domains() {
         assert!(matches!(Cqe64::from_bytes(&cqe).opcode(), CqeOpcode::Requester | CqeOpcode::ResponderSend));
     }
     assert_eq!(driver.read_pages(&to, 0xff0, 0x20), [0x5a; 0x20]);
+}
+
+#[test]
+fn a_queue_that_overran_says_so() {
+    let World { mut driver, uar, pd, eq, .. } = world(EVENTS);
+    let cq = driver.cq(1, eq.number, uar);
+    let mut a = driver.qp(pd, uar, &cq, service::RC, None);
+    driver.connect(&a, a.number);
+    let mut status = |driver: &mut Driver| {
+        driver.nop(&mut a, uar);
+        driver.settle();
+        let answer = driver.execute(&numbered(Opcode::QUERY_CQ, cq.number), 0x110).unwrap();
+        QueryCqReply::from_prefix(&answer).unwrap().context.status
+    };
+    assert_eq!([(); 3].map(|()| status(&mut driver)), [0, 0, 9]);
+}
+
+#[test]
+fn a_queue_pair_keeps_its_partition() {
+    let World { mut driver, uar, pd, cq, .. } = world(EVENTS);
+    let qp = driver.qp(pd, uar, &cq, service::RC, None).number;
+    let path = AddressPath { port: 1, pkey_index: 5, ..AddressPath::ZERO };
+    driver.modify(Opcode::RST2INIT_QP, qp, 0, QpContext { path, ..QpContext::ZERO }).unwrap();
+    assert_eq!(driver.state_of(qp).path.pkey_index, 5);
+    driver.modify(Opcode::INIT2RTR_QP, qp, 0, QpContext { mtu: 3, ..QpContext::ZERO }).unwrap();
+    assert_eq!(driver.state_of(qp).path.pkey_index, 5);
 }
