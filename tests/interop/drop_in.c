@@ -549,10 +549,13 @@ static void created_after_refusal(void)
 	end(p);
 }
 
-/* Posts inline data that is too long and cannot be read: it is refused unread. */
+/* Posts inline data that is too long and cannot be read: it is refused unread. A queue pair in RESET refuses receives. */
 static void inline_refused(void)
 {
 	struct pair *p = make(2);
+	struct ibv_qp *fresh = create(p->pd, p->cq, NULL, 1);
+	check(post_recv(fresh, 1, p->memory[1], SIZE, p->mr), "a receive in RESET, which is refused");
+	destroy(fresh);
 	struct ibv_sge sge = { .length = 100000 };
 	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE };
 	struct ibv_send_wr *bad = NULL;
@@ -619,6 +622,16 @@ static void batch(void)
 	}
 	for (; over < 100; over++)
 		wait_for(p->cq);
+	/* A batch with a request that has too many SGEs is not posted. */
+	struct ibv_sge two[2] = { { .addr = (uintptr_t)p->memory[0], .length = 1, .lkey = p->mr->lkey } };
+	two[1] = two[0];
+	ibv_wr_start(ex);
+	ibv_wr_send(ex);
+	ibv_wr_set_sge_list(ex, 2, two);
+	check(ibv_wr_complete(ex) == ENOMEM, "ibv_wr_complete");
+	check(!post_recv(qp, 1, p->memory[1], SIZE, p->mr), "ibv_post_recv");
+	send_by_builder(p, ex, 2);
+	check(wait_for(p->cq).wr_id + wait_for(p->cq).wr_id == 3, "the completions");
 	check(!ibv_destroy_qp(qp), "ibv_destroy_qp");
 	end(p);
 }
@@ -759,6 +772,8 @@ static void before(void)
 			check(wait_for(cqs[i]).wr_id + wait_for(cqs[i]).wr_id == 3, "the completions");
 			check(i || !ibv_req_notify_cq(signaled, 0), "ibv_req_notify_cq");
 		}
+		struct ibv_poll_cq_attr unknown = { .comp_mask = 1 };
+		check(i || ibv_start_poll(cq, &unknown) == EINVAL, "an unknown attribute, which is refused");
 		if (!i)
 			ibv_ack_cq_events(signaled, 5);
 		destroy(&ex->qp_base);
