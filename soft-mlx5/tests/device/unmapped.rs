@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::world::{PATIENCE, World, next_async, poll, post_recv, post_send, query};
 use rdma_core_sys::*;
 
-fn protect(addr: u64, rights: i32) {
+pub fn protect(addr: u64, rights: i32) {
     // SAFETY: the pages of a queue, whose other users expect the change or wait.
     let done = unsafe { libc::mprotect((addr & !4095) as *mut libc::c_void, 4096, rights) };
     assert_eq!(done, 0);

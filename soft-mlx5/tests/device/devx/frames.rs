@@ -16,7 +16,12 @@ const INVALID: Result<(), Refused> = Err((libc::EINVAL, 0, 0));
 
 /// Returns target, TIS, receive queue and send queue of a raw packet queue pair.
 fn parts(qp: *mut ibv_qp) -> mlx5dv_qp {
-    let mut found = mlx5dv_qp { comp_mask: MLX5DV_QP_MASK_RAW_QP_HANDLES.into(), ..Default::default() };
+    mlx5dv_of(qp, MLX5DV_QP_MASK_RAW_QP_HANDLES.into())
+}
+
+/// Returns what libmlx5 knows of a queue pair.
+pub fn mlx5dv_of(qp: *mut ibv_qp, comp_mask: u64) -> mlx5dv_qp {
+    let mut found = mlx5dv_qp { comp_mask, ..Default::default() };
     let mut object = mlx5dv_obj::default();
     (object.qp.in_, object.qp.out) = (qp, &mut found);
     // SAFETY: the queue pair is alive, and the result is writable.

@@ -9,13 +9,16 @@ use std::ptr;
 
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::firmware::command::{Numbered, Opcode};
-use mlx5_wire::firmware::cq::{CqContext, CreateCq, ModifyCq, mini_format};
+use mlx5_wire::firmware::cq::{CqContext, CreateCq, ModifyCq, QueryCqReply, mini_format};
 use mlx5_wire::firmware::mkey::{CreateMkey, MkeyContext, access_mode};
 use mlx5_wire::firmware::qp::{QpContext, QueryQpReply, state};
 use rdma_core_sys::*;
+use soft_mlx5::objects::strict::Rule;
 use soft_mlx5::{Device, LinkLayer};
 
 use self::bench::*;
+use self::frames::mlx5dv_of;
+use crate::unmapped::protect;
 use crate::world::{World, errno, open};
 
 const RESPONDER: u8 = 2;
@@ -261,6 +264,39 @@ fn a_cq_compresses_in_arrays_only() {
     // SAFETY: the byte is in the entries.
     let title = unsafe { cq.ring.add(63).read_volatile() };
     assert_eq!(title >> 2 & 3, 3, "the first CQE is the title of a compressed block: {title:#x}");
+}
+
+#[test]
+fn a_ring_at_the_page_of_another_queue_pair_is_a_violation() {
+    let mut bench = Bench::with(Device::builder().stepped());
+    let mut cq = bench.cq();
+    let mut qp = bench.qp(&cq);
+    bench.connect(&qp);
+    let (addr, key) = page(&bench.world);
+    let other = bench.world.qp(IBV_QPT_RC, bench.world.cq(16), ptr::null_mut());
+    let register = mlx5dv_of(other, 0).bf.reg;
+    // SAFETY: the register is alive.
+    let own = unsafe { *bench.uar };
+    bench.uar = Box::leak(Box::new(mlx5dv_devx_uar { reg_addr: register, ..own }));
+    bench.send(&mut qp, key, addr, addr + 2048, 5);
+    assert_eq!(bench.world.device().violations(Rule::DoorbellQpn), 1);
+    assert_eq!(bench.poll(&mut cq), None, "an adapter ignores the ring");
+}
+
+#[test]
+fn a_umem_that_is_unmapped_under_a_cq_fails_the_cq() {
+    const OVERRUN: u8 = 9;
+    let bench = Bench::with(Device::builder().stepped());
+    let cq = bench.cq();
+    let mut qp = bench.qp(&cq);
+    bench.connect(&qp);
+    let (addr, key) = page(&bench.world);
+    protect(cq.ring as u64, libc::PROT_NONE);
+    bench.send(&mut qp, key, addr, addr + 2048, 5);
+    protect(cq.ring as u64, libc::PROT_READ | libc::PROT_WRITE);
+    assert_eq!(bench.world.device().violations(Rule::QueueMemory), 1);
+    let reply = query_object(cq.object, &numbered(Opcode::QUERY_CQ, cq.number), QueryCqReply::SIZE).unwrap();
+    assert_eq!(QueryCqReply::from_prefix(&reply).unwrap().context.status, OVERRUN);
 }
 
 #[test]
