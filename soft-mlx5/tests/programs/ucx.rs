@@ -42,10 +42,11 @@ fn remote_memory() {
 }
 
 #[test]
-fn tags_matched_by_the_adapter() {
-    let settings = ["UCX_TLS=rc_x,self", "UCX_RC_MLX5_TM_ENABLE=y", "UCX_LOG_LEVEL=debug"];
+fn tags_matched_by_the_adapter_over_verbs() {
+    let settings = ["env", "UCX_TLS=rc_x,self", "UCX_RC_MLX5_TM_ENABLE=y", "UCX_LOG_LEVEL=debug"];
     for size in ["64", "4000", "100000"] {
-        let outputs = perftest("ib", &settings, "tag_lat", size);
+        let program = ["ucx_perftest", "-t", "tag_lat", "-s", size, "-n", "300", "-w", "10"];
+        let outputs = pair(&["--strict", "--devx", "off"], &[&settings[..], &program].concat());
         for output in &outputs {
             assert!(output.contains("Tag Matching enabled"), "{size}: {output}");
         }
