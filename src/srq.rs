@@ -23,10 +23,10 @@ use crate::pd::ProtectionDomain;
 /// # Receives that wait
 /// An adapter fetches receives ahead, and is fastest if they follow each other in memory. With several queue pairs they
 /// complete in another order. On the direct path, doorbell therefore posts them again in the order of memory: the
-/// receive of a message that was handled waits while an older one is with the device. As many wait as a quarter of
-/// those that the device has, at most. So at least four fifths of the receives that were posted are with the device or
-/// belong to messages that were not polled yet. None waits after 4,096 polls in a row that found nothing, nor after
-/// [`arm`](crate::Completions::arm).
+/// receive of a message that was handled waits while an older one is with the device, or for one batch if the buffer of
+/// an older one was taken out. As many wait as a quarter of those that the device has, at most. So at least four fifths
+/// of the receives that were posted are with the device or belong to messages that were not polled yet. None waits
+/// after 4,096 polls in a row that found nothing, nor after [`arm`](crate::Completions::arm).
 ///
 /// A peer that sends as many messages as receives were posted may therefore find none: it sends again later (RNR), or a
 /// datagram is lost. If peers have credits, grant four fifths of the capacity, or set the

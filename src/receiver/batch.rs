@@ -3,6 +3,7 @@
 use std::hint::unreachable_unchecked;
 
 use mlx5_ring::completion::{Cqe, CqeKind, SEND};
+use mlx5_ring::ordered::OrderedReceiveQueue;
 use mlx5_ring::receive::{Completion, ReceiveRing};
 use rdma_core_sys as sys;
 
@@ -60,10 +61,9 @@ impl<M: Memory> Receiver<M> {
                         }
                     }
                     None => {
-                        if unpublished > 0 || !unrung.is_empty() {
-                            self.upkeep();
-                        } else if *idle_left > 0 {
-                            self.wait_less();
+                        // One comparison.
+                        if unpublished as usize | unrung.len() | *idle_left as usize != 0 {
+                            self.idle();
                         }
                         return None;
                     }
@@ -74,6 +74,16 @@ impl<M: Memory> Receiver<M> {
         match self.next_after_upkeep()? {
             Ok((lent, cqe)) => Some(Ok(Message { lent, cqe, receiver: self })),
             Err(failure) => Some(Err(failure)),
+        }
+    }
+
+    /// Does the work that is due when a poll has found nothing.
+    #[inline(never)]
+    fn idle(&mut self) {
+        if self.cq.poller.has_unpublished() || !self.unrung.is_empty() {
+            self.upkeep();
+        } else {
+            self.wait_less();
         }
     }
 
@@ -214,7 +224,7 @@ impl<M: Memory> Receiver<M> {
             (Only::Ordered, RecvQueue::Ordered(srq)) => {
                 srq.ring.give_back();
                 srq.ring.ring_doorbell();
-                srq.ring.may_be_waiting()
+                srq.ring.is_waiting()
             }
             (Only::Rq, RecvQueue::Rq(rq)) => {
                 rq.ring.give_back();
@@ -417,8 +427,13 @@ impl<M: Memory> Receiver<M> {
     /// Gives the slot of a message that is lent back without its buffer, which is the caller's.
     #[inline(always)]
     pub(super) fn release(&mut self, queue: u32, slot: u32) {
-        // SAFETY: [lent]: the message that shows it has borrowed the receiver since it was lent.
-        unsafe { self.queues[queue as usize].queue.release_lent(slot) };
+        // SAFETY: [lent]: the message that shows it has borrowed the receiver since it was lent. [only].
+        unsafe {
+            match self.only {
+                Only::Ordered => only_ordered(&mut self.queues).release_lent(slot),
+                _ => self.queues[queue as usize].queue.release_lent(slot),
+            }
+        }
     }
 }
 
@@ -462,6 +477,21 @@ impl QueueEntry {
 #[inline(always)]
 pub(super) fn queue_of(queues: &[QueueEntry], qps: &QpTable, cqe: Cqe<'_>) -> Option<u32> {
     if queues.len() == 1 { Some(0) } else { qps.queue_of(cqe.qpn()) }
+}
+
+/// Returns the ring of the only queue, which is an SRQ whose receives wait for older ones.
+///
+/// # Safety
+/// [only], and it is [`Only::Ordered`].
+#[inline(always)]
+pub(super) unsafe fn only_ordered(queues: &mut [QueueEntry]) -> &mut OrderedReceiveQueue<SlotContext> {
+    // SAFETY: the caller's.
+    unsafe {
+        match &mut queues.get_unchecked_mut(0).queue {
+            RecvQueue::Ordered(srq) => &mut srq.ring,
+            _ => unreachable_unchecked(),
+        }
+    }
 }
 
 /// Completes the receive of a SEND that is in one buffer, and lends it. Returns `None`, and changes nothing, when it is

@@ -1,12 +1,14 @@
 //! Posting receives.
 
 use std::mem::{self, ManuallyDrop};
+use std::ptr;
 
 use mlx5_ring::receive::{PostError as RingError, ReceiveRing};
 
 use super::post_error::PostError;
-use super::queue::RecvQueue;
+use super::queue::{DirectRq, DirectSrq, RecvQueue};
 use super::slot_context::SlotContext;
+use super::verbs_queue::VerbsQueue;
 use super::{QueueEntry, Receiver};
 use crate::ids::QueueId;
 use crate::memory::{Buffer, BufferPool, Memory, Pool};
@@ -178,31 +180,10 @@ impl<M: Memory> Receiver<M> {
         let QueueEntry { queue, datagrams, unrung: rings_later, .. } = entry;
         let mut last = None;
         let (posted, result) = match queue {
-            RecvQueue::Ordered(srq) => post_all(pd, *datagrams, buffers, &mut last, |buffer| {
-                let (context, sge) = (SlotContext::of(buffer), buffer.receive_sge());
-                // SAFETY: a buffer of the domain, which is owned by the queue from now on.
-                match unsafe { srq.ring.post_segment(context, buffer.receive_segment()) } {
-                    // SAFETY: as above.
-                    Err(RingError::Full) if srq.keeps_spare => unsafe { srq.ring.load(context, &[sge]) },
-                    posted => posted.map(drop),
-                }
-            }),
-            RecvQueue::Srq(srq) => post_all(pd, *datagrams, buffers, &mut last, |buffer| {
-                let (context, sge) = (SlotContext::of(buffer), buffer.receive_sge());
-                // SAFETY: as above.
-                match unsafe { srq.ring.post_segment(context, buffer.receive_segment()) } {
-                    // SAFETY: as above.
-                    Err(RingError::Full) if srq.keeps_spare => unsafe { srq.ring.load(context, &[sge]) },
-                    posted => posted.map(drop),
-                }
-            }),
-            RecvQueue::Rq(rq) => post_all(pd, *datagrams, buffers, &mut last, |buffer| {
-                // SAFETY: as above.
-                unsafe { rq.ring.post_segment(SlotContext::of(buffer), buffer.receive_segment()) }.map(drop)
-            }),
-            RecvQueue::Verbs(verbs) => {
-                post_all(pd, *datagrams, buffers, &mut last, |buffer| verbs.post(SlotContext::of(buffer)))
-            }
+            RecvQueue::Ordered(srq) => post_all(pd, *datagrams, buffers, &mut last, srq),
+            RecvQueue::Srq(srq) => post_all(pd, *datagrams, buffers, &mut last, srq),
+            RecvQueue::Rq(rq) => post_all(pd, *datagrams, buffers, &mut last, rq),
+            RecvQueue::Verbs(verbs) => post_all(pd, *datagrams, buffers, &mut last, verbs),
             RecvQueue::Closed => (0, Err(PostFailure::NoQueue)),
         };
         // SAFETY: [slot-owns], of a receive that was not posted.
@@ -223,17 +204,16 @@ impl<M: Memory> Receiver<M> {
 
     /// Puts a buffer into the slot of an SRQ that stays unposted. From any other queue it goes back to its pool.
     fn keep_spare(&mut self, queue: QueueId, buffer: Buffer<M>) {
-        let (context, sge) = (SlotContext::of(&buffer), buffer.receive_sge());
-        // SAFETY: a buffer of the domain, owned by the queue from now on.
+        // SAFETY: a buffer of the domain, which is the queue's from now on.
         let loaded = unsafe {
             match &mut self.queues[queue.index as usize].queue {
                 RecvQueue::Ordered(srq) => {
                     srq.keeps_spare = true;
-                    srq.ring.load(context, &[sge])
+                    srq.load(&buffer)
                 }
                 RecvQueue::Srq(srq) => {
                     srq.keeps_spare = true;
-                    srq.ring.load(context, &[sge])
+                    srq.load(&buffer)
                 }
                 _ => return,
             }
@@ -257,25 +237,103 @@ pub(super) fn check(pd: &ProtectionDomain, datagrams: bool, pool: &Pool) -> Resu
     Ok(())
 }
 
+/// A queue to which buffers are posted one by one.
+trait TakesBuffers {
+    /// Posts a receive into one buffer.
+    ///
+    /// # Safety
+    /// The buffer is of the domain, and the queue's from now on unless there is no room.
+    unsafe fn post<M: Memory>(&mut self, buffer: &Buffer<M>) -> Result<(), RingError>;
+
+    /// Puts a receive into the slot that stays unposted, if that is to have a buffer and has none.
+    ///
+    /// # Safety
+    /// As [`post`](Self::post).
+    unsafe fn load<M: Memory>(&mut self, _buffer: &Buffer<M>) -> Result<(), RingError> {
+        Err(RingError::Full)
+    }
+}
+
+impl<Q: ReceiveRing<Data = SlotContext>> TakesBuffers for DirectSrq<Q> {
+    #[inline(always)]
+    unsafe fn post<M: Memory>(&mut self, buffer: &Buffer<M>) -> Result<(), RingError> {
+        // SAFETY: the caller's buffer is of the domain, and the queue's.
+        unsafe { self.ring.post_segment(SlotContext::of(buffer), buffer.receive_segment()) }.map(drop)
+    }
+
+    unsafe fn load<M: Memory>(&mut self, buffer: &Buffer<M>) -> Result<(), RingError> {
+        if !self.keeps_spare {
+            return Err(RingError::Full);
+        }
+        // SAFETY: as above.
+        unsafe { self.ring.load(SlotContext::of(buffer), &[buffer.receive_sge()]) }
+    }
+}
+
+impl TakesBuffers for DirectRq {
+    #[inline(always)]
+    unsafe fn post<M: Memory>(&mut self, buffer: &Buffer<M>) -> Result<(), RingError> {
+        // SAFETY: the caller's buffer is of the domain, and the queue's.
+        unsafe { self.ring.post_segment(SlotContext::of(buffer), buffer.receive_segment()) }.map(drop)
+    }
+}
+
+impl TakesBuffers for VerbsQueue {
+    unsafe fn post<M: Memory>(&mut self, buffer: &Buffer<M>) -> Result<(), RingError> {
+        Self::post(self, SlotContext::of(buffer))
+    }
+}
+
 /// Posts buffers until one cannot be posted, which it puts into `last`. The queue owns those that were posted.
-#[inline(never)]
 fn post_all<M: Memory>(
     pd: &ProtectionDomain,
     datagrams: bool,
     buffers: &mut impl Iterator<Item = Buffer<M>>,
     last: &mut Option<Buffer<M>>,
-    mut post: impl FnMut(&Buffer<M>) -> Result<(), RingError>,
+    queue: &mut impl TakesBuffers,
 ) -> (usize, Result<(), PostFailure>) {
-    let mut posted = 0;
-    for buffer in buffers {
-        let buffer = ManuallyDrop::new(buffer);
-        let checked = check(pd, datagrams, buffer.pool());
-        let result = checked.and_then(|()| post(&buffer).map_err(|_| PostFailure::Full));
-        if result.is_err() {
-            *last = Some(ManuallyDrop::into_inner(buffer));
-            return (posted, result);
+    let (mut posted, mut next) = (0, buffers.next());
+    while let Some(first) = next {
+        let pool: *const Pool = first.pool();
+        if let Err(reason) = check(pd, datagrams, first.pool()) {
+            *last = Some(first);
+            return (posted, Err(reason));
         }
-        posted += 1;
+        let (count, stopped) = post_pool(first, buffers, queue);
+        posted += count;
+        next = stopped;
+        // There was no room for it.
+        if let Some(buffer) = next.take_if(|buffer| ptr::eq(buffer.pool(), pool)) {
+            // SAFETY: a buffer of the domain, which is the queue's from now on.
+            if unsafe { queue.load(&buffer) }.is_err() {
+                *last = Some(buffer);
+                return (posted, Err(PostFailure::Full));
+            }
+            mem::forget(buffer);
+            posted += 1;
+            next = buffers.next();
+        }
     }
     (posted, Ok(()))
+}
+
+/// Posts a buffer that was checked, and those of the same pool that follow. Returns their number, and the first buffer
+/// that was not posted: there is no room for it, or it is of another pool.
+#[inline(never)]
+fn post_pool<M: Memory>(
+    first: Buffer<M>,
+    buffers: &mut impl Iterator<Item = Buffer<M>>,
+    queue: &mut impl TakesBuffers,
+) -> (usize, Option<Buffer<M>>) {
+    let (mut posted, mut buffer) = (0, ManuallyDrop::new(first));
+    let pool: *const Pool = buffer.pool();
+    // SAFETY: a buffer of the domain, which is the queue's from now on.
+    while ptr::eq(buffer.pool(), pool) && unsafe { queue.post(&buffer) }.is_ok() {
+        posted += 1;
+        match buffers.next() {
+            Some(next) => buffer = ManuallyDrop::new(next),
+            None => return (posted, None),
+        }
+    }
+    (posted, Some(ManuallyDrop::into_inner(buffer)))
 }

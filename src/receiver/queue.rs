@@ -277,7 +277,7 @@ impl RecvQueue {
         posted.map_err(|_| PostFailure::Full)
     }
 
-    /// Hands everything that was posted and given back to the device. Returns `true` if receives may wait for an older
+    /// Hands everything that was posted and given back to the device. Returns `true` if receives wait for an older
     /// one. Buffers that a failed queue pair does not take go back to their pools, as they do when it is destroyed.
     #[inline(always)]
     pub(super) fn end_batch(&mut self) -> bool {
@@ -290,13 +290,7 @@ impl RecvQueue {
             verbs => verbs.end_batch(),
             ()
         );
-        self.may_be_waiting()
-    }
-
-    /// Returns `false` if no receive waits for an older one.
-    #[inline(always)]
-    pub(super) const fn may_be_waiting(&self) -> bool {
-        matches!(self, Self::Ordered(srq) if srq.ring.may_be_waiting())
+        matches!(self, Self::Ordered(srq) if srq.ring.is_waiting())
     }
 
     /// Returns the number of receives that wait for an older one to come back before they go to the device.

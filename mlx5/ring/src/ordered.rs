@@ -31,8 +31,9 @@ use crate::srq::{Layout, LayoutError};
 /// - `[counts]`: `free`, `held` and `ready` are the numbers of slots that are free, held, and loaded but for the tail.
 ///   All other slots but a loaded tail are posted.
 /// - `[free-marked]`: every free slot is marked.
-/// - `[rung]`: after a doorbell no more slots are ready than may [wait](Self::with_patience), `next` is not loaded, and
-///   the tail is not loaded beside a free slot unless that counts as one that waits.
+/// - `[rung]`: after a doorbell no more slots are ready than may [wait](Self::with_patience), `next` is not loaded
+///   unless a slot became free before, and the tail is not loaded beside a free slot unless that counts as one that
+///   waits.
 #[derive(Debug)]
 pub struct OrderedReceiveQueue<T: Copy> {
     wqes: Wqes<T>,
@@ -43,6 +44,11 @@ pub struct OrderedReceiveQueue<T: Copy> {
     ready: u32,
     free: u32,
     held: u32,
+    /// A free slot is looked for from here on.
+    fill_from: u32,
+    /// 2: a slot has become free since slots were given back. 1: when slots were given back last, those that are ready
+    /// stayed where they are, because such a slot may be filled soon.
+    grace: u8,
     /// Most slots that wait for an older one.
     patience: u32,
     jumps: u32,
@@ -73,11 +79,22 @@ impl<T: Copy> OrderedReceiveQueue<T> {
             let slots = Slots::new(slots, count);
             Wqes::new(segments, layout.stride, layout.max_sge(), layout.dbrec, slots)
         };
-        let mut queue = Self { wqes, tail: 0, next: 1, ready: 0, free: count, held: 0, patience: u32::MAX, jumps: 0 };
+        let mut queue = Self {
+            wqes,
+            tail: 0,
+            next: 1,
+            ready: 0,
+            free: count,
+            held: 0,
+            fill_from: 0,
+            grace: 0,
+            patience: u32::MAX,
+            jumps: 0,
+        };
         for slot in 0..count {
             queue.store_link(slot, (slot + 1) % count);
             // SAFETY: below the count.
-            unsafe { queue.wqes.slots.mark_free(slot) };
+            unsafe { queue.wqes.slots.free(slot) };
         }
         Ok(queue)
     }
@@ -101,14 +118,13 @@ impl<T: Copy> OrderedReceiveQueue<T> {
         self.free == 0
     }
 
-    /// Returns `false` if every receive that was given back is with the device since the last doorbell.
+    /// Returns `true` if receives were given back, and the last doorbell left them [waiting](Self::waiting).
     #[inline(always)]
-    pub const fn may_be_waiting(&self) -> bool {
-        self.ready | self.free != 0
+    pub fn is_waiting(&self) -> bool {
+        self.ready > 0 || self.free > 0 && self.state(self.tail) == SlotState::Loaded
     }
 
     /// Returns the number of receives that were given back, and that the last doorbell left waiting for an older one.
-    #[inline(always)]
     pub fn waiting(&self) -> u32 {
         // The tail waits, too, if another slot could be the last.
         self.ready + u32::from(self.free > 0 && self.state(self.tail) == SlotState::Loaded)
@@ -117,26 +133,6 @@ impl<T: Copy> OrderedReceiveQueue<T> {
     /// Returns how many WQEs were posted whose link leads to another slot than the next in memory, modulo 2^32.
     pub const fn jumps(&self) -> u32 {
         self.jumps
-    }
-
-    /// Puts a receive into the only free slot. With a buffer in every slot no WQE is written for slots that are given
-    /// back, but a link, where it changes.
-    ///
-    /// # Errors
-    /// [`PostError::Full`] when no slot is free, or more than one: post instead. [`PostError::TooManySges`].
-    ///
-    /// # Safety
-    /// The [contract of posting](ReceiveRing#contract-of-posting).
-    pub unsafe fn load(&mut self, data: T, sges: &[Sge]) -> Result<(), PostError> {
-        if self.free != 1 {
-            return Err(PostError::Full);
-        }
-        if sges.len() > self.max_sge() as usize {
-            return Err(PostError::TooManySges);
-        }
-        // SAFETY: a free slot; the number of SGEs was checked, and the caller keeps the contract of posting.
-        unsafe { self.fill(data, |segments, room| sge::scatter(segments, room, sges)) };
-        Ok(())
     }
 
     /// Takes every receive back: the SRQ was destroyed, or no code posts to it any more. Calls `each` with the value of
@@ -149,7 +145,7 @@ impl<T: Copy> OrderedReceiveQueue<T> {
     pub fn stop_waiting(&mut self) {
         self.append_all();
         if self.free > 0 && self.state(self.tail) == SlotState::Loaded {
-            let free = self.free_slot();
+            let free = self.free_slot(self.after(self.tail));
             self.append(free);
         }
     }
@@ -200,10 +196,22 @@ impl<T: Copy> OrderedReceiveQueue<T> {
         self.wqes.posted = self.wqes.posted.wrapping_add(1);
     }
 
-    /// Returns the next free slot after the tail, of which there is one.
+    /// Returns the next free slot from this one on. There is one.
+    #[inline(always)]
+    fn free_slot(&mut self, from: u32) -> u32 {
+        let mut slot = from;
+        for _ in 0..LOOK {
+            if self.state(slot) == SlotState::Free {
+                return slot;
+            }
+            slot = self.after(slot);
+        }
+        self.far_free_slot(slot)
+    }
+
+    #[cold]
     #[inline(never)]
-    fn free_slot(&mut self) -> u32 {
-        let from = self.after(self.tail);
+    fn far_free_slot(&mut self, from: u32) -> u32 {
         // SAFETY: [slot-index].
         let free = unsafe { self.wqes.slots.next_free(from) };
         free.expect("[free-marked]")
@@ -215,7 +223,7 @@ impl<T: Copy> OrderedReceiveQueue<T> {
         // SAFETY: two slots, neither of which is the device's; the first has a receive.
         unsafe {
             self.wqes.copy(slot, self.tail, SlotState::Loaded);
-            self.wqes.slots.mark_free(slot);
+            self.wqes.slots.free(slot);
         }
     }
 
@@ -223,10 +231,10 @@ impl<T: Copy> OrderedReceiveQueue<T> {
     ///
     /// # Safety
     /// As [`post_with`](ReceiveRing::post_with).
-    #[cold]
+    #[inline(always)]
     unsafe fn fill(&mut self, data: T, write: impl FnOnce(NonNull<DataSegment>, u32)) -> u32 {
         let is_tail = self.state(self.tail) == SlotState::Free;
-        let slot = if is_tail { self.tail } else { self.free_slot() };
+        let slot = if is_tail { self.tail } else { self.free_slot(self.fill_from) };
         // SAFETY: [slot-index]; the slot is not the device's.
         unsafe {
             let segments = self.wqes.segments(slot);
@@ -235,8 +243,9 @@ impl<T: Copy> OrderedReceiveQueue<T> {
             self.wqes.slots.get_mut(slot).set(data, SlotState::Loaded);
         }
         self.free -= 1;
+        let neighbour = self.after(slot);
+        self.fill_from = neighbour;
         if is_tail {
-            let neighbour = self.after(slot);
             if self.state(neighbour) == SlotState::Free {
                 self.append(neighbour);
             }
@@ -271,8 +280,10 @@ impl<T: Copy> OrderedReceiveQueue<T> {
             return;
         }
         let neighbour = self.after(self.tail);
-        if self.state(neighbour) == SlotState::Free || !self.may_wait(self.waiting()) {
-            let free = self.free_slot();
+        if self.state(neighbour) == SlotState::Free {
+            self.append(neighbour);
+        } else if !self.may_wait(self.waiting()) {
+            let free = self.free_slot(neighbour);
             self.append(free);
         }
     }
@@ -288,6 +299,15 @@ impl<T: Copy> OrderedReceiveQueue<T> {
 
     #[inline(never)]
     fn append_ready(&mut self) {
+        self.fill_from = self.tail;
+        self.grace /= 2;
+        if self.grace == 1 && self.free > 0 {
+            // Else buffers would move to the free slots, though the program may post others there next.
+            self.post_tail();
+            if self.may_wait(self.waiting()) {
+                return;
+            }
+        }
         while self.ready > 0 {
             self.seek();
             if self.state(self.next) == SlotState::Loaded {
@@ -421,6 +441,19 @@ impl<T: Copy> ReceiveRing for OrderedReceiveQueue<T> {
         Ok(unsafe { self.fill(data, write) })
     }
 
+    // Into the only free slot.
+    unsafe fn load(&mut self, data: T, sges: &[Sge]) -> Result<(), PostError> {
+        if self.free != 1 {
+            return Err(PostError::Full);
+        }
+        if sges.len() > self.max_sge() as usize {
+            return Err(PostError::TooManySges);
+        }
+        // SAFETY: a free slot; the number of SGEs was checked, and the caller keeps the contract of posting.
+        unsafe { self.fill(data, |segments, room| sge::scatter(segments, room, sges)) };
+        Ok(())
+    }
+
     #[inline(always)]
     fn posted_slot(&self, wqe_counter: u16) -> Option<u32> {
         let slot = u32::from(wqe_counter);
@@ -441,11 +474,11 @@ impl<T: Copy> ReceiveRing for OrderedReceiveQueue<T> {
 
     #[inline(always)]
     unsafe fn release_lent(&mut self, slot: u32) {
+        self.grace = 2;
         self.ready -= 1;
         self.free += 1;
-        self.set_state(slot, SlotState::Free);
         // SAFETY: a slot that is lent exists.
-        unsafe { self.wqes.slots.mark_free(slot) };
+        unsafe { self.wqes.slots.free(slot) };
     }
 
     #[inline(always)]
@@ -472,9 +505,9 @@ impl<T: Copy> ReceiveRing for OrderedReceiveQueue<T> {
 
     #[inline(always)]
     unsafe fn release(&mut self, slot: u32) {
-        self.set_state(slot, SlotState::Free);
         // SAFETY: a slot that is held exists.
-        unsafe { self.wqes.slots.mark_free(slot) };
+        unsafe { self.wqes.slots.free(slot) };
+        self.grace = 2;
         self.held -= 1;
         self.free += 1;
     }

@@ -118,6 +118,17 @@ pub trait ReceiveRing {
         unsafe { self.post_with(data, |segments, room| sge::write_one(segments, room, segment)) }
     }
 
+    /// Puts a receive into the slot of an SRQ that stays unposted. It is posted when another slot follows. With a
+    /// buffer in every slot, giving slots back writes no WQE but a link, where it changes.
+    ///
+    /// # Errors
+    /// [`PostError::Full`] if there is a receive, if another slot is free, too (post instead), and on a receive queue.
+    /// [`PostError::TooManySges`].
+    ///
+    /// # Safety
+    /// The [contract of posting](ReceiveRing#contract-of-posting).
+    unsafe fn load(&mut self, data: Self::Data, sges: &[Sge]) -> Result<(), PostError>;
+
     /// Returns the slot of the WQE that completes with `wqe_counter`; `None` when the device does not have such a WQE.
     fn posted_slot(&self, wqe_counter: u16) -> Option<u32>;
 

@@ -11,6 +11,7 @@ use mlx5_wire::data::DataSegment;
 
 use crate::prefetch;
 use crate::receive::{PostError, ReceiveRing, Wqes};
+use crate::sge::Sge;
 use crate::slots::{Slot, SlotState, Slots};
 
 /// Where a receive queue is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_qp`.
@@ -232,6 +233,10 @@ impl<T: Copy> ReceiveRing for ReceiveQueue<T> {
         self.wqes.posted = index.wrapping_add(1);
         self.used += 1;
         Ok(index)
+    }
+
+    unsafe fn load(&mut self, _: T, _: &[Sge]) -> Result<(), PostError> {
+        Err(PostError::Full)
     }
 
     #[inline(always)]

@@ -235,18 +235,22 @@ impl<T: Copy> Slots<T> {
         leads_on - 1 - ((SlotState::Loaded as u32) << 16)
     }
 
-    /// Takes note that `slot` is free, for [`next_free`](Self::next_free).
+    /// Frees `slot`, which [`next_free`](Self::next_free) finds then.
     ///
     /// # Safety
     /// `slot` is below [`count`](Self::count).
     #[inline(always)]
-    pub(crate) unsafe fn mark_free(&mut self, slot: u32) {
-        // SAFETY: the number of a group is not above that of its slots.
-        unsafe { self.get_mut(slot / GROUP).has_free = 1 };
+    pub(crate) unsafe fn free(&mut self, slot: u32) {
+        // SAFETY: the number of a group is not above that of its slots, which are below the count.
+        unsafe {
+            let [mut group, mut slot] = [slot / GROUP, slot].map(|slot| self.slots.add(slot as usize));
+            slot.as_mut().state = SlotState::Free;
+            group.as_mut().has_free = 1;
+        }
     }
 
     /// Returns the first free slot from `from` on, and from slot 0 on after the last one. Each of them was
-    /// [marked](Self::mark_free) since it became free.
+    /// [freed](Self::free).
     ///
     /// # Safety
     /// `from` is below [`count`](Self::count).

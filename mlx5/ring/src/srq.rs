@@ -136,31 +136,6 @@ impl<T: Copy> SharedReceiveQueue<T> {
         unsafe { self.wqes.slots.get(self.head).state == SlotState::Loaded }
     }
 
-    /// Puts a receive into the last free slot, from where [`recycle`](ReceiveRing::recycle) and
-    /// [`release`](ReceiveRing::release) post it: with a buffer in every slot, recycling in order writes no WQE.
-    ///
-    /// # Errors
-    /// [`PostError::Full`] when one waits there already, or while another slot is free: post instead.
-    /// [`PostError::TooManySges`].
-    ///
-    /// # Safety
-    /// The [contract of posting](ReceiveRing#contract-of-posting).
-    pub unsafe fn load(&mut self, data: T, sges: &[Sge]) -> Result<(), PostError> {
-        if self.has_room() || self.is_loaded() {
-            return Err(PostError::Full);
-        }
-        if sges.len() > self.max_sge() as usize {
-            return Err(PostError::TooManySges);
-        }
-        let slot = self.head;
-        // SAFETY: [slot-index]; the slot is not the device's; the number of SGEs was checked.
-        unsafe {
-            sge::scatter(self.wqes.segments(slot), self.wqes.max_sge, sges);
-            self.wqes.slots.get_mut(slot).set(data, SlotState::Loaded);
-        }
-        Ok(())
-    }
-
     /// Takes every receive back: the SRQ was destroyed, or no code posts to it any more. Calls `each` with the value of
     /// those that were posted or waited; held ones are their holders'.
     pub fn drain(&mut self, each: impl FnMut(T)) {
@@ -255,6 +230,23 @@ impl<T: Copy> ReceiveRing for SharedReceiveQueue<T> {
             self.wqes.slots.get_mut(slot).set(data, SlotState::Posted);
         }
         Ok(slot)
+    }
+
+    // Into the last free slot, from where `recycle` and `release` post it.
+    unsafe fn load(&mut self, data: T, sges: &[Sge]) -> Result<(), PostError> {
+        if self.has_room() || self.is_loaded() {
+            return Err(PostError::Full);
+        }
+        if sges.len() > self.max_sge() as usize {
+            return Err(PostError::TooManySges);
+        }
+        let slot = self.head;
+        // SAFETY: [slot-index]; the slot is not the device's; the number of SGEs was checked.
+        unsafe {
+            sge::scatter(self.wqes.segments(slot), self.wqes.max_sge, sges);
+            self.wqes.slots.get_mut(slot).set(data, SlotState::Loaded);
+        }
+        Ok(())
     }
 
     #[inline(always)]
