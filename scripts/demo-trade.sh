@@ -2,6 +2,7 @@
 # Tick to trade: an exchange sends prices, a trader answers some with an order, and measures the time between the two.
 #
 #   DEMO_PATH=verbs scripts/demo-trade.sh    through libibverbs instead of directly
+#   DEMO_LOSS=0.01 scripts/demo-trade.sh     on a link that loses one packet in a hundred
 #
 # Orders are UDP datagrams first, then messages of a connection (RC). Runs on soft-mlx5, which takes its time for each
 # packet: the figures say nothing about an adapter. The last line is the verdict.
@@ -18,7 +19,7 @@ target=$(target_directory)/release
 
 # trade OPTIONS...: one session; prints what the trader measured, then the verdict of the exchange.
 trade() {
-    local under=("$target/soft-mlx5" run --strict --link roce --fabric "demo-trade-$$-$#" --)
+    local under=("$target/soft-mlx5" run --strict --link roce --loss "${DEMO_LOSS:-0}" --fabric "demo-trade-$$-$#" --)
     local port out=$target/demo-trade.out trader code=0
     port=$(free_port)
     timeout "$limit" "${under[@]}" "$target/examples/tick_to_trade" --path "$path" --port "$port" \

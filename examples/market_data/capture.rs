@@ -16,6 +16,8 @@ const CHUNK: usize = 1 << 16;
 pub struct Capture {
     reader: Box<dyn PcapReaderIterator>,
     name: String,
+    /// Number that each feed has next.
+    next: [u64; 2],
 }
 
 impl Capture {
@@ -23,7 +25,7 @@ impl Capture {
         let name = path.display().to_string();
         let file = File::open(path).map_err(|error| format!("{name}: {error}"))?;
         let reader = create_reader(CHUNK, file).map_err(|error| format!("{name}: {error:?}"))?;
-        Ok(Self { reader, name })
+        Ok(Self { reader, name, next: [0; 2] })
     }
 
     /// Calls `each` with the next update: its feed, its number and the frame. Returns `false` at the end of the file.
@@ -37,7 +39,10 @@ impl Capture {
                         _ => &[],
                     };
                     let update = feed_of(frame).zip(feed::read(frame));
+                    // A publisher repeats the last update of a feed.
+                    let update = update.filter(|&(feed, number)| number + 1 != self.next[feed]);
                     if let Some((feed, number)) = update {
+                        self.next[feed] = number + 1;
                         each(feed, number, frame);
                     }
                     let found = update.is_some();

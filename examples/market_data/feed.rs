@@ -17,7 +17,7 @@ const SEQUENCE: usize = 8;
 /// Bytes of a frame.
 pub const SIZES: std::ops::RangeInclusive<usize> = 64..=1500;
 
-/// Frames that the publisher is ahead of the subscriber at most.
+/// Updates, of both feeds together, that the publisher is ahead of the subscriber at most.
 pub const WINDOW: u64 = 2048;
 /// Frames that the subscriber takes between two reports.
 pub const REPORT: u64 = 256;

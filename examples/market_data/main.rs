@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The updates are UDP multicast in Ethernet frames. Beside them the two talk over TCP: the subscriber says how far it
-//! is, so that the publisher does not overrun it, and the publisher says at the end which frames it left out on
-//! purpose.
+//! is, so that the publisher does not overrun it, and the publisher says at the end how many frames it sent, and which
+//! it left out on purpose. Every other gap is a frame that was lost on the way.
 
 mod capture;
 #[path = "../common/device.rs"]
@@ -23,7 +23,6 @@ mod stream;
 mod subscribe;
 
 use std::error::Error;
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -51,17 +50,7 @@ struct Args {
 #[derive(Subcommand)]
 enum Role {
     /// Receive both feeds, and say what was missing
-    Subscribe {
-        /// One buffer for each frame instead of buffers of strides
-        #[arg(long)]
-        plain: bool,
-        /// Join the groups on the network interface with this address, for the switch to know
-        #[arg(long)]
-        join_on: Option<Ipv4Addr>,
-        /// Write a plot of the time from the adapter to the program
-        #[arg(long, value_name = "FILE")]
-        svg: Option<PathBuf>,
-    },
+    Subscribe(subscribe::Options),
     /// Send both feeds
     Publish {
         /// Host of the subscriber
@@ -84,7 +73,7 @@ enum Role {
 fn main() -> ExitCode {
     let args = Args::parse();
     let done = match &args.role {
-        Role::Subscribe { plain, join_on, svg } => subscribe::run(&args, *plain, *join_on, svg.as_deref()),
+        Role::Subscribe(options) => subscribe::run(&args, options),
         Role::Publish { host, capture: Some(file), .. } => {
             publish::Source::of_capture(file).and_then(|source| publish::run(&args, host, source))
         }

@@ -1,6 +1,8 @@
 //! The publisher.
 
+use std::io::ErrorKind;
 use std::path::Path;
+use std::time::Duration;
 
 use doorbell::frames::{FrameConfig, FrameReceiver};
 use doorbell::{Buffer, BufferPool, CqConfig, PoolConfig, Sender, SqId};
@@ -13,6 +15,8 @@ use crate::{Args, Result, device, stream};
 const SENDS: u32 = 256;
 /// Frames with one doorbell.
 const BATCH: u32 = 32;
+/// How long after the last update of each feed it is sent again, while the subscriber lacks it.
+const REPEAT: Duration = Duration::from_millis(10);
 
 /// xorshift64.
 pub struct Random(u64);
@@ -58,59 +62,78 @@ impl Updates {
 }
 
 /// Where frames come from.
-pub enum Source {
+enum Frames {
     Feed(Updates),
-    /// A capture, how far each feed goes in it, and its missing updates.
-    Capture(Capture, [u64; 2], Gaps),
+    /// A capture, and its missing updates.
+    Capture(Capture, Gaps),
+}
+
+/// The frames of both feeds.
+pub struct Source {
+    frames: Frames,
+    /// Updates of each feed, with those that are left out.
+    end: [u64; 2],
+    /// Number that each feed has next.
+    next: [u64; 2],
+    /// The last frame of each feed, once it was sent.
+    last: [Vec<u8>; 2],
 }
 
 impl Source {
     pub fn of_feed(frames: u64, drop_one_in: u64, seed: u64) -> Self {
-        Self::Feed(Updates {
-            random: Random(seed.max(1)),
-            drop_one_in,
-            next: 0,
-            last: frames.max(4),
-            gaps: Gaps::new(),
-            skipped: [false; 2],
-        })
+        let last = frames.max(4);
+        let updates =
+            Updates { random: Random(seed.max(1)), drop_one_in, next: 0, last, gaps: Gaps::new(), skipped: [false; 2] };
+        Self::new(Frames::Feed(updates), [last.div_ceil(2), last / 2])
     }
 
     pub fn of_capture(file: &Path) -> Result<Self> {
         let (end, gaps) = Capture::open(file)?.survey()?;
-        Ok(Self::Capture(Capture::open(file)?, end, gaps))
+        Ok(Self::new(Frames::Capture(Capture::open(file)?, gaps), end))
     }
 
-    /// Returns how many updates each feed has, with those that are left out.
-    fn end(&self) -> [u64; 2] {
-        match self {
-            Self::Feed(updates) => [updates.last.div_ceil(2), updates.last / 2],
-            Self::Capture(_, end, _) => *end,
-        }
+    fn new(frames: Frames, end: [u64; 2]) -> Self {
+        Self { frames, end, next: [0; 2], last: [Vec::new(), Vec::new()] }
+    }
+
+    /// Returns `true` unless the frames have their checksums, as captured ones do.
+    const fn has_no_checksums(&self) -> bool {
+        matches!(self.frames, Frames::Feed(_))
     }
 
     fn gaps(&self) -> &Gaps {
-        match self {
-            Self::Feed(updates) => &updates.gaps,
-            Self::Capture(.., gaps) => gaps,
+        match &self.frames {
+            Frames::Feed(updates) => &updates.gaps,
+            Frames::Capture(_, gaps) => gaps,
         }
     }
 
     /// Writes the next frame to a buffer. Returns `false` when there is none.
     fn next(&mut self, buffer: &mut Buffer) -> Result<bool> {
-        match self {
-            Self::Feed(updates) => {
-                let Some((feed, sequence)) = updates.next() else { return Ok(false) };
-                let spread = (SIZES.end() - SIZES.start() + 1) as u64;
-                buffer.set_len(SIZES.start() + (updates.random.next() % spread) as usize);
-                feed::write(buffer, feed, sequence);
-                Ok(true)
+        let mut update = None;
+        match &mut self.frames {
+            Frames::Feed(updates) => {
+                update = updates.next();
+                if let Some((feed, sequence)) = update {
+                    let spread = (SIZES.end() - SIZES.start() + 1) as u64;
+                    buffer.set_len(SIZES.start() + (updates.random.next() % spread) as usize);
+                    feed::write(buffer, feed, sequence);
+                }
             }
-            Self::Capture(capture, ..) => {
+            Frames::Capture(capture, _) => {
                 // `survey` has looked at the lengths.
-                capture.next(|_, _, frame| buffer.extend_from_slice(frame))
+                capture.next(|feed, sequence, frame| {
+                    update = Some((feed, sequence));
+                    buffer.extend_from_slice(frame);
+                })?;
             }
         }
+        let Some((feed, sequence)) = update else { return Ok(false) };
+        self.next[feed] = sequence + 1;
+        if self.next[feed] == self.end[feed] {
+            self.last[feed] = buffer.to_vec();
+        }
+        Ok(true)
     }
 }
 
@@ -124,12 +147,13 @@ pub fn run(args: &Args, host: &str, mut source: Source) -> Result<()> {
     let pool = BufferPool::new(&pd, &PoolConfig::new(SENDS, *SIZES.end() as u32))?;
 
     let mut stream = stream::connect(host, args.port)?;
-    for end in source.end() {
+    for end in source.end {
         stream::write_u64(&mut stream, end)?;
     }
+    // Updates that the subscriber has or knows to be missing.
     let (mut sent, mut taken, mut left) = (0, 0, true);
     while left {
-        while sent >= taken + WINDOW {
+        while source.next.iter().sum::<u64>() >= taken + WINDOW {
             taken = stream::read_u64(&mut stream)?;
         }
         let posted;
@@ -137,13 +161,28 @@ pub fn run(args: &Args, host: &str, mut source: Source) -> Result<()> {
         sent += posted;
         finish(&mut sender)?;
     }
+    stream.set_read_timeout(Some(REPEAT))?;
+    while taken < source.end.iter().sum() {
+        match stream::read_u64(&mut stream) {
+            Ok(position) => taken = position,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                // The end of a feed may be lost. Feeds say while nothing happens how far they are.
+                let mut posting = sender.post_many(queue)?;
+                for frame in source.last.iter().filter(|frame| !frame.is_empty()) {
+                    let Some(mut buffer) = pool.take() else { break };
+                    buffer.extend_from_slice(frame);
+                    posting.send_frame(buffer, source.has_no_checksums())?;
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+        finish(&mut sender)?;
+    }
+    stream.set_read_timeout(None)?;
     while sender.is_busy(queue) {
         finish(&mut sender)?;
     }
-    // Frames that are left out count as sent: the subscriber looks for them.
-    while taken < sent {
-        taken = stream::read_u64(&mut stream)?;
-    }
+    stream::write_u64(&mut stream, sent)?;
     feed::write_gaps(&mut stream, source.gaps())?;
     // The subscriber says by leaving that it has all.
     let _ = stream::read_u64(&mut stream);
@@ -153,8 +192,7 @@ pub fn run(args: &Args, host: &str, mut source: Source) -> Result<()> {
 
 /// Posts up to a batch of frames with one doorbell; returns how many, and `false` if there are no more.
 fn post(sender: &mut Sender, queue: SqId, pool: &BufferPool, source: &mut Source) -> Result<(u64, bool)> {
-    // Captured frames have their checksums.
-    let checksums = matches!(source, Source::Feed(_));
+    let checksums = source.has_no_checksums();
     let mut posting = sender.post_many(queue)?;
     for posted in 0..u64::from(BATCH) {
         let Some(mut buffer) = pool.take() else { return Ok((posted, true)) };

@@ -5,14 +5,17 @@ use std::time::{Duration, Instant};
 
 use doorbell::frames::{Flow, FrameConfig, FrameReceiver};
 use doorbell::{BufferPool, CqConfig, PoolConfig, ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, Sender};
+use hdrhistogram::Histogram;
 
 use crate::wire::{self, EXCHANGE, Tick};
-use crate::{Args, PATIENCE, Result, device, stream};
+use crate::{Args, PATIENCE, Result, device, figures, stream};
 
 /// Bytes of the longest frame.
 const FRAME: u32 = 128;
 /// How long after a price that is not answered the next one comes.
 const PAUSE: Duration = Duration::from_micros(20);
+/// How long after a price it is sent again, while its order is missing.
+const REPEAT: Duration = Duration::from_millis(5);
 
 /// Where orders come from.
 enum Orders {
@@ -26,6 +29,10 @@ struct Exchange {
     /// A frame with a price.
     tick: wire::Frame,
     orders: Orders,
+    /// From a price to its order, in nanoseconds.
+    times: Histogram<u64>,
+    /// Prices that were sent again.
+    repeated: u64,
 }
 
 pub fn run(args: &Args, host: &str, ticks: u64) -> Result<()> {
@@ -40,7 +47,8 @@ pub fn run(args: &Args, host: &str, ticks: u64) -> Result<()> {
         0 => Orders::Frames,
         _ => Orders::Connection(Box::new(accept(&pd, &mut stream, args)?)),
     };
-    let mut exchange = Exchange { frames, sender, tick: wire::prices(), orders };
+    let times = Histogram::new_with_bounds(1, 60_000_000_000, 3)?;
+    let mut exchange = Exchange { frames, sender, tick: wire::prices(), orders, times, repeated: 0 };
 
     let mut random = fastrand::Rng::with_seed(1);
     let (mut expected, mut right) = (0, 0);
@@ -50,12 +58,13 @@ pub fn run(args: &Args, host: &str, ticks: u64) -> Result<()> {
         match tick.order() {
             Some(order) => {
                 expected += 1;
-                right += u64::from(exchange.wait_for_order()? == order);
+                right += u64::from(exchange.wait_for_order(tick)? == order);
             }
             None => pause(),
         }
     }
     let sent = exchange.end(&mut stream)?;
+    println!("price to order: {}, {} prices sent again", figures(&exchange.times), exchange.repeated);
     let counts = format!("{ticks} prices, {expected} orders expected, {right} right, {} false", sent - right);
     if right != expected || sent != expected {
         println!("demo-trade: FAILED: {counts}");
@@ -88,8 +97,10 @@ impl Exchange {
         Ok(())
     }
 
-    fn wait_for_order(&mut self) -> Result<Tick> {
+    /// Waits for the order of a price that was sent just now. Either of the two may be lost on the way.
+    fn wait_for_order(&mut self, tick: Tick) -> Result<Tick> {
         let began = Instant::now();
+        let mut last = began;
         loop {
             let order = match &mut self.orders {
                 Orders::Frames => match self.frames.next() {
@@ -101,11 +112,18 @@ impl Exchange {
                     None => None,
                 },
             };
-            if let Some(order) = order {
+            // An order that was sent again may come after the next price.
+            if let Some(order) = order.filter(|order| order.number >= tick.number) {
+                self.times.record((began.elapsed().as_nanos() as u64).max(1))?;
                 return Ok(order);
             }
             if began.elapsed() > PATIENCE {
                 return Err(format!("no order came for {PATIENCE:?}").into());
+            }
+            if last.elapsed() > REPEAT {
+                self.send(tick)?;
+                self.repeated += 1;
+                last = Instant::now();
             }
             // A software device needs a processor, too.
             std::thread::yield_now();

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Beside the frames the two talk over TCP: the trader says how it sends orders, and at the end how many. The exchange
-//! waits for the order that it expects before it sends the next price, so each is measured alone.
+//! waits for the order that it expects before it sends the next price, so each is measured alone. If the order does not
+//! come, it sends the price again, and the trader sends an order again that left as a datagram.
 
 #[path = "../common/device.rs"]
 mod device;
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use doorbell::DataPath;
+use hdrhistogram::Histogram;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -68,6 +70,13 @@ enum Role {
         #[arg(short = 'n', long, default_value_t = 20_000)]
         ticks: u64,
     },
+}
+
+/// Returns quantiles and the maximum of times in nanoseconds, in µs.
+fn figures(times: &Histogram<u64>) -> String {
+    let quantiles = plot::quantiles(times.len()).map(|(name, quantile)| (name, times.value_at_quantile(quantile)));
+    let figures = quantiles.chain([("max", times.max())]);
+    figures.map(|(name, nanos)| format!("{name} {:.3}", nanos as f64 / 1000.0)).collect::<Vec<_>>().join(", ")
 }
 
 fn main() -> ExitCode {

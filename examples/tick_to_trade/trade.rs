@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 use crate::device::{self, describe};
 use crate::plot::{self, Curve};
 use crate::wire::{self, BYTES, GROUP, PRICES, Tick};
-use crate::{Args, PATIENCE, Result, stream};
+use crate::{Args, PATIENCE, Result, figures, stream};
 
 /// Bytes of the longest frame.
 const FRAME: u32 = 128;
@@ -76,7 +76,7 @@ fn trade(
     times: &mut Times,
 ) -> Result<u64> {
     let mut clock = frames.clock()?;
-    let (mut sent, mut last) = (0, Instant::now());
+    let (mut sent, mut last, mut answered) = (0, Instant::now(), None);
     loop {
         let Some(frame) = frames.next() else {
             if last.elapsed() > PATIENCE {
@@ -94,12 +94,19 @@ fn trade(
         }
         last = in_hand;
         let Some(order) = tick.order() else { continue };
+        let is_repeated = answered.replace(order.number) == Some(order.number);
         match orders {
             Orders::Frames(bytes) => {
                 wire::put(bytes, order);
                 sender.post(queue)?.send_frame(*bytes, true)?;
             }
+            // A connection sends again by itself.
+            Orders::Connection if is_repeated => continue,
             Orders::Connection => sender.send(queue, order.to_bytes())?,
+        }
+        if is_repeated {
+            completion(sender)?;
+            continue;
         }
         times.program.record((in_hand.elapsed().as_nanos() as u64).max(1))?;
         sent += 1;
@@ -150,11 +157,7 @@ fn report(frames: &FrameReceiver, rc: bool, times: &Times, svg: Option<&Path>) -
         println!("the device has no timestamps: the times are those in the program");
     }
     for Curve { name, histogram } in &curves {
-        let figures = plot::quantiles(histogram.len())
-            .map(|(name, quantile)| (name, histogram.value_at_quantile(quantile)))
-            .chain([("max", histogram.max())]);
-        let figures: Vec<_> = figures.map(|(name, nanos)| format!("{name} {:.3}", nanos as f64 / 1000.0)).collect();
-        println!("{name}: {}", figures.join(", "));
+        println!("{name}: {}", figures(histogram));
     }
     if let (Some(file), false) = (svg, curves.is_empty()) {
         let svg = plot::svg(&curves, &title, "tick to trade");

@@ -363,6 +363,16 @@ mod tests {
         DeviceAttr { max_qp_wr: 1024, max_sge: 30, phys_port_cnt: 2, max_pkeys: 128, ..Default::default() }
     }
 
+    /// The table of `docs/market-data.md`.
+    #[test]
+    fn inline_bytes_make_frames_longer() {
+        for (bytes, blocks) in [(0, 1), (12, 1), (13, 2), (76, 2), (77, 3), (140, 3), (204, 4), (205, 5), (268, 5)] {
+            let config = QpConfig::raw_packet(false).max_inline(bytes).max_send_wr(1024);
+            assert_eq!(config.send_blocks(), (1024_u32 * blocks).next_power_of_two(), "{bytes} bytes");
+        }
+        assert_eq!(QpConfig::raw_packet(false).max_send_wr(64).max_inline(128).send_blocks(), 256);
+    }
+
     fn refused(config: QpConfig) -> &'static str {
         match config.check(&attr()) {
             Err(Error::OutOfRange { what, .. }) => what,
