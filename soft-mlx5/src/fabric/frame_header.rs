@@ -17,6 +17,8 @@ pub const IPV6: u16 = 0x86dd;
 
 pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;
+/// Protocol of a tunnel (RFC 2784, RFC 2890).
+pub const GRE: u8 = 47;
 
 // Tags that the parser goes through.
 const MOST_TAGS: usize = 2;
@@ -72,6 +74,17 @@ pub struct Ip {
     pub transport: Option<Transport>,
 }
 
+/// Header of a GRE tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gre {
+    /// Ethernet type of the packet in the tunnel.
+    pub protocol: u16,
+    /// Key, if the header has one.
+    pub key: Option<u32>,
+    /// IP header of that packet, if it is one of IP.
+    pub ip: Option<Ip>,
+}
+
 /// The headers of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Headers {
@@ -89,6 +102,8 @@ pub struct Headers {
     pub body: usize,
     /// IP header, if one follows that is long enough.
     pub ip: Option<Ip>,
+    /// Tunnel behind the IP header.
+    pub gre: Option<Gre>,
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u16> {
@@ -114,6 +129,7 @@ impl Headers {
             ether_type,
             body: ETHERNET,
             ip: None,
+            gre: None,
         };
         for _ in 0..MOST_TAGS {
             if !matches!(ether_type, VLAN | SERVICE_VLAN) {
@@ -127,11 +143,8 @@ impl Headers {
             headers.body += VLAN_TAG;
         }
         headers.ether_type = ether_type;
-        headers.ip = match ether_type {
-            IPV4 => ipv4(frame, headers.body),
-            IPV6 => ipv6(frame, headers.body),
-            _ => None,
-        };
+        headers.ip = ip(frame, ether_type, headers.body);
+        headers.gre = headers.ip.filter(|ip| ip.protocol == GRE && !ip.fragment).and_then(|ip| gre(frame, ip.body));
         Some(headers)
     }
 
@@ -139,6 +152,30 @@ impl Headers {
     pub fn is_multicast(&self) -> bool {
         self.destination[0] & 1 != 0
     }
+}
+
+fn ip(frame: &[u8], ether_type: u16, at: usize) -> Option<Ip> {
+    match ether_type {
+        IPV4 => ipv4(frame, at),
+        IPV6 => ipv6(frame, at),
+        _ => None,
+    }
+}
+
+fn gre(frame: &[u8], at: usize) -> Option<Gre> {
+    const CHECKSUM: u16 = 1 << 15;
+    const KEY: u16 = 1 << 13;
+    const SEQUENCE: u16 = 1 << 12;
+    const VERSION: u16 = 7;
+    let (flags, protocol) = (word(frame, at)?, word(frame, at + 2)?);
+    if flags & VERSION != 0 {
+        return None;
+    }
+    let has = |flag| flags & flag != 0;
+    let key_at = at + 4 + if has(CHECKSUM) { 4 } else { 0 };
+    let key = if has(KEY) { Some(u32::from_be_bytes(*frame.get(key_at..)?.first_chunk()?)) } else { None };
+    let body = key_at + if has(KEY) { 4 } else { 0 } + if has(SEQUENCE) { 4 } else { 0 };
+    Some(Gre { protocol, key, ip: ip(frame, protocol, body) })
 }
 
 fn ipv4(frame: &[u8], at: usize) -> Option<Ip> {
@@ -310,6 +347,32 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_datagram_in_a_tunnel() {
+        let inner = Sample::udp([239, 1, 2, 3], 5001, b"tick");
+        for (key, header) in [(None, 4), (Some(7), 8)] {
+            let frame = inner.tunnel(key);
+            let headers = Headers::parse(&frame).unwrap();
+            let (outer, gre) = (headers.ip.unwrap(), headers.gre.unwrap());
+            assert_eq!((outer.protocol, outer.sound, outer.transport), (GRE, true, None));
+            assert_eq!((gre.protocol, gre.key), (IPV4, key));
+            let ip = gre.ip.unwrap();
+            assert_eq!((ip.at, &ip.destination[12..]), (14 + 20 + header, &[239, 1, 2, 3][..]));
+            assert_eq!(ip.transport.map(|udp| (udp.destination, udp.sound)), Some((5001, true)));
+            for len in 0..frame.len() {
+                let _ = Headers::parse(&frame[..len]);
+            }
+            // Another version of GRE, and a fragment of the outer packet.
+            let mut other = frame.clone();
+            other[35] = 1;
+            assert_eq!(Headers::parse(&other).unwrap().gre, None);
+            other = frame;
+            other[20] |= 0x20;
+            assert_eq!(Headers::parse(&other).unwrap().gre, None);
+        }
+        assert_eq!(Headers::parse(&inner.build()).unwrap().gre, None);
     }
 
     #[test]

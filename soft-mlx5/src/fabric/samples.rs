@@ -1,7 +1,7 @@
 //! Frames for tests.
 
 use super::checksum;
-use super::frame_header::{Headers, IPV4, IPV6, TCP, UDP, VLAN};
+use super::frame_header::{ETHERNET, GRE, Headers, IPV4, IPV6, TCP, UDP, VLAN};
 
 /// A frame to be built.
 #[derive(Clone)]
@@ -100,6 +100,26 @@ impl Sample {
         let sum = !checksum::folded(sum);
         frame[body_at + sum_at..][..2].copy_from_slice(&sum.to_be_bytes());
         frame.resize(frame.len().max(60), 0);
+        frame
+    }
+
+    /// Builds a frame with the packet of this one in a GRE tunnel from 10.0.0.7 to 10.0.0.8.
+    pub fn tunnel(&self, key: Option<u32>) -> Vec<u8> {
+        let inner = self.build();
+        let ip = Headers::parse(&inner).and_then(|headers| headers.ip).unwrap();
+        let packet = &inner[ETHERNET..ip.end];
+        let header = if key.is_some() { 8 } else { 4 };
+        let mut frame = vec![2, 0, 0, 0, 0, 8, 2, 0, 0, 0, 0, 7];
+        frame.extend(IPV4.to_be_bytes());
+        frame.extend([0x45, 0]);
+        frame.extend((20 + header + packet.len() as u16).to_be_bytes());
+        frame.extend([0, 0, 0x40, 0, 9, GRE, 0, 0, 10, 0, 0, 7, 10, 0, 0, 8]);
+        let sum = !checksum::sum(&frame[ETHERNET..]);
+        frame[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum.to_be_bytes());
+        frame.extend(if key.is_some() { [0x20, 0] } else { [0; 2] });
+        frame.extend(IPV4.to_be_bytes());
+        frame.extend(key.iter().flat_map(|key| key.to_be_bytes()));
+        frame.extend(packet);
         frame
     }
 }

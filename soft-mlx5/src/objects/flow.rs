@@ -8,12 +8,13 @@
 use std::collections::BTreeMap;
 
 use super::Tirn;
-use crate::fabric::frame_header::{Headers, TCP, UDP};
+use crate::fabric::frame_header::{Headers, Ip, TCP, UDP};
 
-/// The fields that rules can match, in the layout of `fte_match_set_lyr_2_4` and, after it, the IPv6 flow label.
+/// The fields that rules can match: a layer in the layout of `fte_match_set_lyr_2_4` and, after it, the IPv6 flow
+/// label; the header of a tunnel; and the layer of the packet in the tunnel.
 pub type Fields = [u8; FIELDS];
 /// Their size in bytes.
-pub const FIELDS: usize = 68;
+pub const FIELDS: usize = at::INNER + at::GRE_PROTOCOL;
 
 /// Places in [`Fields`].
 pub mod at {
@@ -36,6 +37,10 @@ pub mod at {
     pub const SOURCE_IP: usize = 32;
     pub const DESTINATION_IP: usize = 48;
     pub const FLOW_LABEL: usize = 64;
+    pub const GRE_PROTOCOL: usize = 68;
+    pub const GRE_KEY: usize = 70;
+    /// The same layer again, for the packet in a tunnel.
+    pub const INNER: usize = 74;
 }
 
 /// Bits at [`at::FLAGS`].
@@ -65,25 +70,41 @@ pub fn fields_of(headers: &Headers) -> Fields {
     if headers.service_vlan {
         fields[at::FLAGS] |= flag::SERVICE_VLAN;
     }
-    let Some(ip) = &headers.ip else { return fields };
-    fields[at::FLAGS] |= ip.version << flag::IP_VERSION_SHIFT;
-    if ip.fragment {
-        fields[at::FLAGS] |= flag::FRAGMENT;
+    if let Some(ip) = &headers.ip {
+        put_ip(&mut fields, 0, ip);
     }
-    (fields[at::PROTOCOL], fields[at::CLASS], fields[at::HOPS]) = (ip.protocol, ip.class, ip.hops);
-    put(&mut fields, at::SOURCE_IP, ip.source);
-    put(&mut fields, at::DESTINATION_IP, ip.destination);
-    put(&mut fields, at::FLOW_LABEL, ip.flow_label.to_be_bytes());
-    let Some(transport) = &ip.transport else { return fields };
+    if let Some(gre) = &headers.gre {
+        put(&mut fields, at::GRE_PROTOCOL, gre.protocol.to_be_bytes());
+        put(&mut fields, at::GRE_KEY, gre.key.unwrap_or(0).to_be_bytes());
+        put(&mut fields, at::INNER + at::ETHER_TYPE, gre.protocol.to_be_bytes());
+        if let Some(ip) = &gre.ip {
+            put_ip(&mut fields, at::INNER, ip);
+        }
+    }
+    fields
+}
+
+/// Copies the fields of an IP packet into the layer that starts at `layer`.
+fn put_ip(fields: &mut Fields, layer: usize, ip: &Ip) {
+    fields[layer + at::FLAGS] |= ip.version << flag::IP_VERSION_SHIFT;
+    if ip.fragment {
+        fields[layer + at::FLAGS] |= flag::FRAGMENT;
+    }
+    fields[layer + at::PROTOCOL] = ip.protocol;
+    fields[layer + at::CLASS] = ip.class;
+    fields[layer + at::HOPS] = ip.hops;
+    put(fields, layer + at::SOURCE_IP, ip.source);
+    put(fields, layer + at::DESTINATION_IP, ip.destination);
+    put(fields, layer + at::FLOW_LABEL, ip.flow_label.to_be_bytes());
+    let Some(transport) = &ip.transport else { return };
     let ports = match ip.protocol {
         TCP => [at::TCP_SOURCE, at::TCP_DESTINATION],
         UDP => [at::UDP_SOURCE, at::UDP_DESTINATION],
-        _ => return fields,
+        _ => return,
     };
-    fields[at::TCP_FLAGS] = transport.flags;
-    put(&mut fields, ports[0], transport.source.to_be_bytes());
-    put(&mut fields, ports[1], transport.destination.to_be_bytes());
-    fields
+    fields[layer + at::TCP_FLAGS] = transport.flags;
+    put(fields, layer + ports[0], transport.source.to_be_bytes());
+    put(fields, layer + ports[1], transport.destination.to_be_bytes());
 }
 
 /// Target of a rule.

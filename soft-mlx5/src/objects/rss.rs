@@ -16,8 +16,11 @@ pub mod field {
     pub const SRC_PORT_UDP: u64 = 1 << 6;
     pub const DST_PORT_UDP: u64 = 1 << 7;
 
+    /// The fields are those of the packet in a tunnel (`MLX5_RX_HASH_INNER`).
+    pub const INNER: u64 = 1 << 31;
+
     /// All of them.
-    pub const ALL: u64 = 0xff;
+    pub const ALL: u64 = 0xff | INNER;
 }
 use field::*;
 
@@ -59,7 +62,9 @@ pub fn toeplitz(key: &[u8; KEY], input: &[u8]) -> u32 {
 impl HashAttr {
     /// Returns the hash of a frame, or 0 if the frame lacks a header with one of the fields.
     pub fn of(&self, headers: &Headers) -> Hash {
-        headers.ip.as_ref().and_then(|ip| self.of_packet(ip)).unwrap_or_default()
+        let inner = headers.gre.as_ref().and_then(|gre| gre.ip.as_ref());
+        let ip = if self.fields & INNER != 0 { inner } else { headers.ip.as_ref() };
+        ip.and_then(|ip| self.of_packet(ip)).unwrap_or_default()
     }
 
     fn of_packet(&self, ip: &Ip) -> Option<Hash> {
@@ -125,6 +130,17 @@ mod tests {
         (([209, 142, 163, 6], 2217), ([38, 27, 205, 30], 48228), [0x8298_9176, 0xafc7_327f]),
         (([202, 188, 127, 2], 1303), ([153, 39, 163, 191], 44251), [0x5d18_09c5, 0x10e8_28a2]),
     ];
+
+    #[test]
+    fn the_packet_in_a_tunnel() {
+        let udp = Sample::udp([161, 142, 100, 80], 1766, b"x").from([66, 9, 149, 187], 2794);
+        let fields = SRC_IPV4 | DST_IPV4 | SRC_PORT_UDP | DST_PORT_UDP;
+        let hash = |frame: &[u8], fields| HashAttr { fields, key: PUBLISHED }.of(&Headers::parse(frame).unwrap());
+        assert_eq!(hash(&udp.tunnel(None), fields | INNER), Hash { result: 0x51cc_c178, kind: 0xa5 });
+        // The outer packet has no ports, and a frame without a tunnel no inner packet.
+        assert_eq!(hash(&udp.tunnel(None), fields), Hash::default());
+        assert_eq!(hash(&udp.build(), fields | INNER), Hash::default());
+    }
 
     #[test]
     fn the_published_hashes() {

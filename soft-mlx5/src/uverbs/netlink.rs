@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::{io, mem};
 
 use self::message::Writer;
+use super::kernel::Core;
 use super::registry::{self, STAND_INS};
 use crate::objects::Errno;
 
@@ -75,6 +76,12 @@ fn devices() -> Vec<Described> {
         })
     });
     described.collect()
+}
+
+/// Runs a command on a device of this process.
+fn device<T>(index: u32, command: impl FnOnce(&mut Core) -> Result<T, Errno>) -> Result<T, Errno> {
+    let device = registry::lock().device(index as usize).ok_or(Errno(libc::ENODEV))?;
+    command(&mut device.command())
 }
 
 fn address(port: u32) -> libc::sockaddr_nl {

@@ -10,6 +10,7 @@ mod devinfo;
 mod killed;
 mod management;
 mod mpi;
+mod own_driver;
 mod perftest;
 mod pingpong;
 mod qperf;

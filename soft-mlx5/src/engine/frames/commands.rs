@@ -129,6 +129,12 @@ impl Nic {
         self.frames.wqs.get(queue.0).map(Wq::next)
     }
 
+    /// Returns how many frames the receive side of a queue pair has dropped for want of a WQE.
+    pub fn dropped_by(&self, qp: Qpn) -> u64 {
+        let queue = self.receiver_of(qp).and_then(|(queue, _)| self.frames.wqs.get(queue.0));
+        queue.map_or(0, |wq| wq.dropped)
+    }
+
     /// Returns `true` if a receive queue completes on this CQ.
     pub(crate) fn is_cq_of_wq(&self, cq: Cqn) -> bool {
         self.frames.wqs.iter().any(|(_, wq)| wq.attr.cq == cq)

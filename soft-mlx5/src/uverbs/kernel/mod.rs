@@ -8,6 +8,7 @@ mod abi;
 mod ah;
 mod async_event;
 mod attrs;
+mod bound;
 mod capability;
 mod clock_pages;
 mod context;
@@ -62,6 +63,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::async_event::Reported;
+use self::bound::BoundCounters;
+pub use self::bound::Counted;
+pub use self::capability::has;
 use self::clock_pages::ClockPages;
 use self::context::Context;
 use self::devx::events::Subscription;
@@ -134,6 +138,8 @@ pub struct Core {
     rdma_cm: RdmaCm,
     // Pages of device memory in use.
     dm_pages: u64,
+    // Counters that `rdma statistic` has bound to queue pairs.
+    bound: BoundCounters,
 }
 
 /// An open uverbs device, which one descriptor and its copies share.
@@ -188,6 +194,7 @@ impl Core {
             umad: UmadFiles::new(slot),
             rdma_cm,
             dm_pages: 0,
+            bound: BoundCounters::default(),
         })
     }
 

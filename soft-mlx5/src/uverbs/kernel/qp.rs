@@ -83,6 +83,7 @@ impl Call<'_> {
         self.nic().destroy_qp(qpn)?;
         self.core.deliver_events();
         self.core.routes.remove(Number::Qp(qpn));
+        self.core.bound.remove(qpn);
         if let Some(bfreg) = bfreg {
             self.context()?.release_bfreg(bfreg);
         }

@@ -29,6 +29,8 @@ const RAW_CAPS: u32 = RAW_CVLAN_STRIPPING | RAW_SCATTER_FCS | RAW_IP_CSUM;
 /// Queue pairs of type `IBV_QPT_RAW_PACKET`, as a set.
 const RAW_PACKET: u32 = 1 << 8;
 const TOEPLITZ: u8 = 1;
+/// Tunnels that the device looks into (`MLX5_IB_TUNNELED_OFFLOADS_GRE`).
+const TUNNELS: u32 = 1 << 1;
 pub const DEVICE_CAPS: u32 = CAP_CHANGE_PHY_PORT
     | CAP_PORT_ACTIVE_EVENT
     | CAP_SYS_IMAGE_GUID
@@ -109,6 +111,7 @@ fn of_frames() -> mlx5::QueryDeviceResp {
         rx_hash_fields_mask: field::ALL,
         rx_hash_function: TOEPLITZ,
         striding_rq: [*stride.start(), *stride.end(), *strides.start(), *strides.end(), RAW_PACKET],
+        tunnel_offloads: TUNNELS,
         ..mlx5::QueryDeviceResp::default()
     }
 }

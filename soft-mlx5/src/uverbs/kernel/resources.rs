@@ -1,5 +1,6 @@
 //! Devices and the objects on them, as the kernel shows them.
 
+use super::bound::Counted;
 use super::cq::Cq;
 use super::handles::Object;
 use super::{Core, File};
@@ -25,6 +26,8 @@ pub struct Description {
     pub counters: Counters,
     /// Objects of programs.
     pub resources: Vec<Resource>,
+    /// Counters that are bound to queue pairs.
+    pub bound: Vec<Counted>,
 }
 
 /// An object of a program. Objects of one kind have different numbers.
@@ -107,6 +110,7 @@ impl Core {
             netdev: is_ethernet.then(|| (netdev::index(joined), netdev::name(joined))),
             counters: self.nic.counters(),
             resources: self.resources(),
+            bound: self.counted(),
         })
     }
 

@@ -128,9 +128,14 @@ fn hash(driver: &Udata, queues: usize) -> Result<(Option<HashAttr>, Loopback)> {
         return Err(EINVAL);
     }
     let given: mlx5::CreateQpRss = driver.input.get()?;
-    let loopback = driver_flag::LOOPBACK_UNICAST | driver_flag::LOOPBACK_MULTICAST;
+    let known = driver_flag::LOOPBACK_UNICAST | driver_flag::LOOPBACK_MULTICAST | driver_flag::TUNNEL_OFFLOADS;
     let zero = driver.input.is_zero_from(mlx5::CreateQpRss::SIZE)?;
-    if !zero || given.comp_mask != 0 || given.flags & !loopback != 0 {
+    let looks_into_tunnels = given.flags & driver_flag::TUNNEL_OFFLOADS != 0;
+    if !zero
+        || given.comp_mask != 0
+        || given.flags & !known != 0
+        || given.rx_hash_fields_mask & field::INNER != 0 && !looks_into_tunnels
+    {
         return Err(EOPNOTSUPP);
     }
     if given.rx_hash_fields_mask & !field::ALL != 0 || given.rx_hash_function != TOEPLITZ {

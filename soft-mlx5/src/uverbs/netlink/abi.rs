@@ -12,7 +12,9 @@ pub mod command {
     pub const RES_MR_GET: u8 = 13;
     pub const RES_PD_GET: u8 = 14;
     pub const GET_CHARDEV: u8 = 15;
+    pub const STAT_SET: u8 = 16;
     pub const STAT_GET: u8 = 17;
+    pub const STAT_DEL: u8 = 18;
     pub const RES_CTX_GET: u8 = 22;
     pub const RES_SRQ_GET: u8 = 23;
     /// Commands that the kernel has, those that change something among them.
@@ -40,6 +42,7 @@ pub mod attr {
     pub const RES_SUMMARY_ENTRY_NAME: u16 = 17;
     pub const RES_SUMMARY_ENTRY_CURR: u16 = 18;
     pub const RES_QP: u16 = 19;
+    pub const RES_QP_ENTRY: u16 = 20;
     pub const RES_LQPN: u16 = 21;
     pub const RES_RQPN: u16 = 22;
     pub const RES_RQ_PSN: u16 = 23;
@@ -70,6 +73,10 @@ pub mod attr {
     pub const CHARDEV_ABI: u16 = 71;
     pub const CHARDEV: u16 = 72;
     pub const UVERBS_DRIVER_ID: u16 = 73;
+    pub const STAT_MODE: u16 = 74;
+    pub const STAT_COUNTER: u16 = 77;
+    pub const STAT_COUNTER_ENTRY: u16 = 78;
+    pub const STAT_COUNTER_ID: u16 = 79;
     pub const STAT_HWCOUNTERS: u16 = 80;
     pub const STAT_HWCOUNTER_ENTRY: u16 = 81;
     pub const STAT_HWCOUNTER_ENTRY_NAME: u16 = 82;

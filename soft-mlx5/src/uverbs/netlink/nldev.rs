@@ -1,4 +1,4 @@
-//! Commands of the family `nldev`, as far as they only read.
+//! Commands of the family `nldev`: those that read, and those that bind counters to queue pairs.
 
 use super::Described;
 use super::abi::{attr, command};
@@ -6,7 +6,7 @@ use super::message::{Attributes, Header, Writer};
 use crate::commands::limits;
 use crate::fabric::LinkLayer;
 use crate::objects::{Errno, QpState, Service};
-use crate::uverbs::kernel::{DEVICE_CAPS, Resource, mappings};
+use crate::uverbs::kernel::{Counted, DEVICE_CAPS, Resource, has, mappings};
 
 const FAMILY: u16 = 5;
 
@@ -16,8 +16,12 @@ const DRIVER_MLX5: u32 = 1;
 const NETNS_SHARED: u8 = 1;
 const PORT: u32 = 1;
 const MIGRATED: u8 = 0;
+/// A counter is bound by hand (`RDMA_COUNTER_MODE_MANUAL`).
+const MANUAL: u32 = 2;
+const NET_ADMIN: u32 = 12;
 
 const EINVAL: Errno = Errno(libc::EINVAL);
+const EPERM: Errno = Errno(libc::EPERM);
 const ENODEV: Errno = Errno(libc::ENODEV);
 const ENOENT: Errno = Errno(libc::ENOENT);
 const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
@@ -138,11 +142,37 @@ fn execute(
             writer.message(kind, |w| put_statistics(w, device));
         }
         command::STAT_GET if header.is_dump() => {
-            device()?;
-            // No queue pair of the device is bound to a counter.
+            let device = device()?;
             if given.number(attr::STAT_RES) != Some(attr::RES_QP.into()) {
                 return Err(EINVAL);
             }
+            let put =
+                |w: &mut Writer, counted: &Counted| w.nest(attr::STAT_COUNTER_ENTRY, |w| put_counted(w, *counted));
+            writer.table(kind, |w| put_handle(w, device), attr::STAT_COUNTER, &device.core.bound, put);
+        }
+        command::STAT_SET | command::STAT_DEL => {
+            let device = device()?;
+            port()?;
+            if !has(NET_ADMIN) {
+                return Err(EPERM);
+            }
+            let of_qp = given.number(attr::STAT_RES) == Some(attr::RES_QP.into());
+            let qpn = given.number(attr::RES_LQPN).filter(|_| of_qp).ok_or(EINVAL)?;
+            let id = match (command, given.number(attr::STAT_COUNTER_ID)) {
+                (command::STAT_SET, None) if given.number(attr::STAT_MODE) == Some(MANUAL) => {
+                    super::device(device.index, |core| core.bind_counter(qpn))?
+                }
+                // The modes that bind by themselves, and counters that several queue pairs share.
+                (command::STAT_SET, _) => return Err(EOPNOTSUPP),
+                (_, Some(id)) => super::device(device.index, |core| core.unbind_counter(id, qpn)).map(|()| id)?,
+                (_, None) => return Err(EINVAL),
+            };
+            writer.message(kind, |w| {
+                put_handle(w, device);
+                w.u32(attr::PORT_INDEX, PORT);
+                w.u32(attr::STAT_COUNTER_ID, id);
+                w.u32(attr::RES_LQPN, qpn);
+            });
         }
         _ => {
             let Some(table) = TABLES.iter().find(|table| table.command == command) else {
@@ -254,6 +284,18 @@ fn put_statistics(w: &mut Writer, device: &Described) {
                 w.u64(attr::STAT_HWCOUNTER_ENTRY_VALUE, value);
             });
         }
+    });
+}
+
+fn put_counted(w: &mut Writer, Counted { id, qpn, out_of_buffer }: Counted) {
+    w.u32(attr::PORT_INDEX, PORT);
+    w.u32(attr::STAT_COUNTER_ID, id);
+    w.nest(attr::RES_QP, |w| w.nest(attr::RES_QP_ENTRY, |w| w.u32(attr::RES_LQPN, qpn)));
+    w.nest(attr::STAT_HWCOUNTERS, |w| {
+        w.nest(attr::STAT_HWCOUNTER_ENTRY, |w| {
+            w.text(attr::STAT_HWCOUNTER_ENTRY_NAME, "out_of_buffer");
+            w.u64(attr::STAT_HWCOUNTER_ENTRY_VALUE, out_of_buffer);
+        });
     });
 }
 

@@ -209,6 +209,8 @@ structure! {
 /// Flags of [`CreateQp`].
 pub mod driver_flag {
     pub const SCATTER_CQE: u32 = 1 << 1;
+    /// A target looks into tunnels (`MLX5_QP_FLAG_TUNNEL_OFFLOADS`).
+    pub const TUNNEL_OFFLOADS: u32 = 1 << 2;
     pub const BFREG_INDEX: u32 = 1 << 3;
     /// Frames of the own context come back (`MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_UC` and `_MC`).
     pub const LOOPBACK_UNICAST: u32 = 1 << 6;

@@ -1,6 +1,6 @@
 //! The specs of a flow: the fields that frames must have, and the actions on the frames.
 
-use crate::fabric::frame_header::{IPV4, IPV6, TCP, UDP};
+use crate::fabric::frame_header::{GRE, IPV4, IPV6, TCP, UDP};
 use crate::objects::Result;
 use crate::objects::flow::{FIELDS, Fields, at, flag};
 use crate::uverbs::kernel::errno::{EINVAL, EOPNOTSUPP};
@@ -12,9 +12,12 @@ const SPEC_IPV4: u32 = 0x30;
 const SPEC_IPV6: u32 = 0x31;
 const SPEC_TCP: u32 = 0x40;
 const SPEC_UDP: u32 = 0x41;
-// ESP, VXLAN, GRE and MPLS, which are not offered, nor are specs of the packet inside a tunnel.
-const OTHERS: [u32; 4] = [0x34, 0x50, 0x51, 0x60];
+const SPEC_GRE: u32 = 0x51;
+// ESP, VXLAN and MPLS, which are not offered, nor is an Ethernet header inside of a tunnel.
+const OTHERS: [u32; 3] = [0x34, 0x50, 0x60];
+/// Bit of the specs of the packet inside of a tunnel.
 const INNER: u32 = 0x100;
+const INNER_ETH: u32 = INNER | ETH;
 const ACTION_TAG: u32 = 0x1000;
 const ACTION_DROP: u32 = 0x1001;
 // Actions of IPsec and counters.
@@ -103,12 +106,18 @@ impl Specs {
     }
 
     fn add(&mut self, kind: u32, body: &[u8], first: bool) -> Result<()> {
-        match kind {
+        // Where the fields of the packet are that the spec is about.
+        let layer = if kind & INNER != 0 { at::INNER } else { 0 };
+        match kind & !INNER {
+            _ if kind == INNER_ETH => return Err(EOPNOTSUPP),
             ETH => self.add_ethernet(&Filter::parse(body)?, first),
-            SPEC_IPV4 => return self.add_ipv4(&Filter::parse(body)?, first),
-            SPEC_IPV6 => return self.add_ipv6(&Filter::parse(body)?),
-            SPEC_TCP => self.add_ports(TCP, at::TCP_SOURCE, &Filter::parse(body)?),
-            SPEC_UDP => self.add_ports(UDP, at::UDP_SOURCE, &Filter::parse(body)?),
+            SPEC_IPV4 => return self.add_ipv4(layer, &Filter::parse(body)?, first),
+            SPEC_IPV6 => return self.add_ipv6(layer, &Filter::parse(body)?),
+            SPEC_TCP => self.add_ports(layer, TCP, at::TCP_SOURCE, &Filter::parse(body)?),
+            SPEC_UDP => self.add_ports(layer, UDP, at::UDP_SOURCE, &Filter::parse(body)?),
+            kind if OTHERS.contains(&kind) => return Err(EOPNOTSUPP),
+            _ if kind & INNER != 0 => return Err(EINVAL),
+            SPEC_GRE => return self.add_gre(&Filter::parse(body)?),
             ACTION_TAG => {
                 let (tag, reserved) = body.split_first_chunk().ok_or(EINVAL)?;
                 let tag = u32::from_ne_bytes(*tag);
@@ -118,10 +127,7 @@ impl Specs {
                 self.tag = Some(tag);
             }
             ACTION_DROP if body.is_empty() => self.drop = true,
-            kind if OTHERS.contains(&(kind & !INNER)) || OTHER_ACTIONS.contains(&kind) => {
-                return Err(EOPNOTSUPP);
-            }
-            kind if kind & INNER != 0 => return Err(EOPNOTSUPP),
+            kind if OTHER_ACTIONS.contains(&kind) => return Err(EOPNOTSUPP),
             _ => return Err(EINVAL),
         }
         Ok(())
@@ -144,43 +150,68 @@ impl Specs {
         self.multicast_only |= first && mask[0] & value[0] & 1 != 0;
     }
 
-    fn add_version(&mut self, version: u8) {
-        self.version = Some(version);
+    fn add_version(&mut self, layer: usize, version: u8) {
+        if layer == 0 {
+            self.version = Some(version);
+        }
         let mask = 0xf << flag::IP_VERSION_SHIFT;
-        self.put(at::FLAGS, &[version << flag::IP_VERSION_SHIFT], &[mask]);
+        self.put(layer + at::FLAGS, &[version << flag::IP_VERSION_SHIFT], &[mask]);
+    }
+
+    // Protocol and key; flags and version are not offered.
+    fn add_gre(&mut self, filter: &Filter<8>) -> Result<()> {
+        let Filter { value, mask } = filter;
+        if mask[..2] != [0; 2] {
+            return Err(EOPNOTSUPP);
+        }
+        self.add_protocol(0, GRE)?;
+        self.put(at::GRE_PROTOCOL, &value[2..4], &mask[2..4]);
+        self.put(at::GRE_KEY, &value[4..], &mask[4..]);
+        Ok(())
+    }
+
+    // The protocol that a spec behind the IP header implies, which no spec before may contradict.
+    fn add_protocol(&mut self, layer: usize, protocol: u8) -> Result<()> {
+        let place = layer + at::PROTOCOL;
+        let known = self.mask[place];
+        if known != 0 && (known != 0xff || self.value[place] != protocol) {
+            return Err(EINVAL);
+        }
+        self.put(place, &[protocol], &[0xff]);
+        Ok(())
     }
 
     // Source, destination, protocol, type of service; time to live and flags are not offered.
-    fn add_ipv4(&mut self, filter: &Filter<12>, first: bool) -> Result<()> {
+    fn add_ipv4(&mut self, layer: usize, filter: &Filter<12>, first: bool) -> Result<()> {
         let Filter { value, mask } = filter;
         filter.refuse_from(10)?;
-        self.add_version(4);
-        self.put(at::SOURCE_IP + 12, &value[..4], &mask[..4]);
-        self.put(at::DESTINATION_IP + 12, &value[4..8], &mask[4..8]);
-        self.put(at::PROTOCOL, &value[8..9], &mask[8..9]);
-        self.put(at::CLASS, &value[9..10], &mask[9..10]);
+        self.add_version(layer, 4);
+        self.put(layer + at::SOURCE_IP + 12, &value[..4], &mask[..4]);
+        self.put(layer + at::DESTINATION_IP + 12, &value[4..8], &mask[4..8]);
+        self.put(layer + at::PROTOCOL, &value[8..9], &mask[8..9]);
+        self.put(layer + at::CLASS, &value[9..10], &mask[9..10]);
         self.multicast_only |= first && value[4] >> 4 == 0xe;
         Ok(())
     }
 
     // Source, destination, flow label, next header, traffic class; the hop limit is not offered.
-    fn add_ipv6(&mut self, filter: &Filter<40>) -> Result<()> {
+    fn add_ipv6(&mut self, layer: usize, filter: &Filter<40>) -> Result<()> {
         let Filter { value, mask } = filter;
         filter.refuse_from(38)?;
-        self.add_version(6);
-        self.put(at::SOURCE_IP, &value[..16], &mask[..16]);
-        self.put(at::DESTINATION_IP, &value[16..32], &mask[16..32]);
-        self.put(at::FLOW_LABEL, &value[32..36], &mask[32..36]);
-        self.put(at::PROTOCOL, &value[36..37], &mask[36..37]);
-        self.put(at::CLASS, &value[37..38], &mask[37..38]);
+        self.add_version(layer, 6);
+        self.put(layer + at::SOURCE_IP, &value[..16], &mask[..16]);
+        self.put(layer + at::DESTINATION_IP, &value[16..32], &mask[16..32]);
+        self.put(layer + at::FLOW_LABEL, &value[32..36], &mask[32..36]);
+        self.put(layer + at::PROTOCOL, &value[36..37], &mask[36..37]);
+        self.put(layer + at::CLASS, &value[37..38], &mask[37..38]);
         Ok(())
     }
 
-    fn add_ports(&mut self, protocol: u8, place: usize, filter: &Filter<4>) {
-        self.put(at::PROTOCOL, &[protocol], &[0xff]);
+    fn add_ports(&mut self, layer: usize, protocol: u8, place: usize, filter: &Filter<4>) {
+        self.put(layer + at::PROTOCOL, &[protocol], &[0xff]);
         // On the wire the source comes first, in the spec the destination.
-        self.put(place, &filter.value[2..], &filter.mask[2..]);
-        self.put(place + 2, &filter.value[..2], &filter.mask[..2]);
+        self.put(layer + place, &filter.value[2..], &filter.mask[2..]);
+        self.put(layer + place + 2, &filter.value[..2], &filter.mask[..2]);
     }
 
     /// Checks that an Ethernet type and an IP version in different specs fit each other.
@@ -196,6 +227,9 @@ impl Specs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fabric::frame_header::Headers;
+    use crate::fabric::samples::Sample;
+    use crate::objects::flow::fields_of;
 
     fn spec(kind: u32, body: &[u8]) -> Vec<u8> {
         let size = (HEADER + body.len()) as u16;
@@ -214,7 +248,17 @@ mod tests {
         assert_eq!(parse(spec(SPEC_UDP, &[])), Some(EINVAL));
         assert_eq!(parse(spec(0x77, &[0; 8])), Some(EINVAL));
         assert_eq!(parse(spec(0x60, &[0; 8])), Some(EOPNOTSUPP));
-        assert_eq!(parse(spec(ETH | INNER, &[0; 32])), Some(EOPNOTSUPP));
+        assert_eq!(parse(spec(INNER_ETH, &[0; 32])), Some(EOPNOTSUPP));
+        assert_eq!(parse(spec(0x50 | INNER, &[0; 8])), Some(EOPNOTSUPP));
+        assert_eq!(parse(spec(ACTION_DROP | INNER, &[])), Some(EINVAL));
+        assert_eq!(parse(spec(SPEC_GRE | INNER, &[0; 16])), Some(EINVAL));
+        // Flags of GRE; then another protocol in the spec before.
+        let mut gre = [0; 16];
+        assert_eq!(parse(spec(SPEC_GRE, &gre)), None);
+        gre[8] = 0x20;
+        assert_eq!(parse(spec(SPEC_GRE, &gre)), Some(EOPNOTSUPP));
+        let udp_then_gre = [spec(SPEC_UDP, &[0; 8]), spec(SPEC_GRE, &[0; 16])].concat();
+        assert_eq!(Specs::parse(&udp_then_gre, 2).err(), Some(EINVAL));
         assert_eq!(parse(spec(ACTION_TAG, &0x00ff_ffff_u64.to_ne_bytes())), None);
         assert_eq!(parse(spec(ACTION_TAG, &0x0100_0000_u64.to_ne_bytes())), Some(EINVAL));
         assert_eq!(parse(spec(ACTION_TAG, &[0; 4])), Some(EINVAL));
@@ -237,6 +281,42 @@ mod tests {
         assert_eq!(parse(spec(SPEC_TCP, &long)), None);
         long[5] = 1;
         assert_eq!(parse(spec(SPEC_TCP, &long)), Some(EINVAL));
+    }
+
+    /// The rule of a validator for datagrams in a tunnel: Ethernet type, protocol of the outer packet, type of the
+    /// inner one, address and port there.
+    #[test]
+    fn a_rule_for_datagrams_in_a_tunnel() {
+        let udp = Sample::udp([239, 1, 2, 3], 5001, b"tick");
+        let (mut eth_value, mut eth_mask) = ([0; 16], [0; 16]);
+        eth_value[12] = 8;
+        eth_mask[12..14].fill(0xff);
+        let mut outer = [0; 24];
+        (outer[8], outer[20]) = (GRE, 0xff);
+        let gre = [0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0];
+        let mut inner = [0; 24];
+        inner[4..9].copy_from_slice(&[239, 1, 2, 3, UDP]);
+        inner[16..21].fill(0xff);
+        let ports = [0x13, 0x89, 0, 0, 0xff, 0xff, 0, 0];
+        let bytes = [
+            eth(eth_value, eth_mask),
+            spec(SPEC_IPV4, &outer),
+            spec(SPEC_GRE, &gre),
+            spec(SPEC_IPV4 | INNER, &inner),
+            spec(SPEC_UDP | INNER, &ports),
+        ];
+        let specs = Specs::parse(&bytes.concat(), 5).unwrap();
+        specs.check_types().unwrap();
+        let matches = |frame: &[u8]| {
+            let fields = fields_of(&Headers::parse(frame).unwrap());
+            fields.iter().zip(&specs.mask).zip(&specs.value).all(|((field, mask), value)| field & mask == *value)
+        };
+        assert!(matches(&udp.tunnel(None)) && matches(&udp.tunnel(Some(7))));
+        assert!(!matches(&udp.build()));
+        for (group, port) in [([239, 1, 2, 4], 5001), ([239, 1, 2, 3], 5002)] {
+            assert!(!matches(&Sample::udp(group, port, b"tick").tunnel(None)));
+        }
+        assert!(!matches(&udp.tcp().tunnel(None)));
     }
 
     #[test]
