@@ -86,7 +86,8 @@ pub const GENERAL_ETHERNET: General = General {
     roce: true,
     cq_moderation: true,
     max_qp_cnt: 255,
-    log_max_transport_domain: 8,
+    // Each context of a process has a domain.
+    log_max_transport_domain: 16,
     log_max_rq: 18,
     log_max_sq: 18,
     log_max_tir: 20,

@@ -11,6 +11,7 @@ use soft_mlx5::LinkLayer;
 
 use super::bench::*;
 use crate::frames::{raw_qp, rss_qp, table, wq};
+use crate::world::open;
 
 const INVALID: Result<(), Refused> = Err((libc::EINVAL, 0, 0));
 
@@ -41,6 +42,20 @@ fn modify(qp: *mut ibv_qp, input: &[u8]) -> Result<(), Refused> {
     // SAFETY: the queue pair is alive, and both areas have their lengths.
     let error = unsafe { mlx5dv_devx_qp_modify(qp, input.as_ptr(), input.len(), output.as_mut_ptr(), 16) };
     outcome(error, &output)
+}
+
+/// More contexts at a time than the firmware has users: the last ones have no DEVX, but frames.
+#[test]
+fn three_hundred_contexts_have_domains() {
+    let bench = Bench::on(LinkLayer::Ethernet);
+    let name = bench.world.device().name();
+    let contexts: Vec<_> = (0..300).map(|_| open(name)).collect();
+    assert!(create_in(contexts[0], &numbered(Opcode::ALLOC_PD, 0)).is_ok());
+    assert_eq!(create_in(contexts[299], &numbered(Opcode::ALLOC_PD, 0)).err(), Some((libc::EINVAL, 0, 0)));
+    for ctx in contexts {
+        // SAFETY: the context is not used any more.
+        assert_eq!(unsafe { ibv_close_device(ctx) }, 0);
+    }
 }
 
 #[test]
