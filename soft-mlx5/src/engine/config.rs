@@ -28,6 +28,8 @@ pub struct NicConfig {
     pub faults: Faults,
     /// Pace of the device.
     pub timing: Timing,
+    /// Lowest code of an ACK timeout: lower ones are taken as this one, and each takes its time exactly.
+    pub lowest_timeout: Option<u8>,
     /// Seed of all random choices.
     pub seed: u64,
     /// File that gets a line for each WQE, doorbell and CQE; it must exist.

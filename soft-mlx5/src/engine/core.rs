@@ -134,7 +134,7 @@ impl Core {
             faults: OperationFaults::new(config.faults, config.seed, config.tally.clone()),
             defects,
             counters: Hardware::default(),
-            late: Late::new(config.timing, config.seed),
+            late: Late::new(config.timing, config.lowest_timeout, config.seed),
             strict: Strict::new(config.strict),
             active: VecDeque::new(),
             turn: if config.small_steps { 1 } else { TURN },

@@ -17,6 +17,7 @@ const DEVICE: &[DeviceOption] = options! {
     "fabric" Some("NAME"), "Join a fabric: devices with the same fabric name are connected [default: one for this run]";
     "all-users" None, "With --fabric: connect processes of all users, each of which can then write to the memory of each";
     "timing" Some("NAME"), "Pace of the device: adapter is as slow as an adapter can be [default: as fast as it can]";
+    "lowest-timeout" Some("CODE"), "Take lower ACK timeouts as this one, and wait exactly: firmware has 16 or 17";
     "seed" Some("N"), "Seed of all random choices [default: 0]";
     "link" Some("LAYER"), "Link layer of the port: ib or roce [default: ib]";
     "shared-registers" None, "Let QPs share UAR registers, as libmlx5 does on current kernels";
@@ -70,6 +71,10 @@ impl NicConfig {
                 "off" => self.without_devx = true,
                 _ => return Err(refused("must be on or off")),
             },
+            "lowest-timeout" => {
+                let code = text()?.parse().ok().filter(|code| (1..32).contains(code));
+                self.lowest_timeout = Some(code.ok_or_else(|| refused("must be a number from 1 to 31"))?);
+            }
             "seed" => {
                 self.seed = text()?.parse().map_err(|_| refused("must be a whole number"))?;
             }
@@ -109,6 +114,7 @@ impl NicConfig {
                 },
                 "timing" => (self.timing == Timing::Adapter).then(|| "adapter".into()),
                 "devx" => self.without_devx.then(|| "off".into()),
+                "lowest-timeout" => self.lowest_timeout.map(|code| code.to_string().into()),
                 "seed" => Some(self.seed.to_string().into()),
                 "link" if self.link_layer == LinkLayer::Ethernet => Some("roce".into()),
                 "trace" => self.trace.clone().map(PathBuf::into_os_string),

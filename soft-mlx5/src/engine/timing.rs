@@ -78,6 +78,8 @@ impl<T> Bunch<T> {
 #[derive(Debug)]
 pub struct Late {
     timing: Timing,
+    // Lowest code of an ACK timeout, which then takes no longer than its code says.
+    lowest_code: Option<u8>,
     hurries: bool,
     /// Completions on their way to their CQs.
     pub completions: Bunch<(Cqn, Completion)>,
@@ -90,10 +92,12 @@ pub struct Late {
 }
 
 impl Late {
-    /// Makes the pace of a device; random times follow from `seed`.
-    pub fn new(timing: Timing, seed: u64) -> Self {
+    /// Makes the pace of a device; random times follow from `seed`. A `lowest_code` replaces the random times of ACK
+    /// timeouts.
+    pub fn new(timing: Timing, lowest_code: Option<u8>, seed: u64) -> Self {
         Self {
             timing,
+            lowest_code,
             hurries: false,
             completions: Bunch::new(seed ^ COMPLETIONS_STREAM),
             arms: Bunch::new(seed ^ ARMS_STREAM),
@@ -133,6 +137,9 @@ impl Late {
         if code == 0 {
             return None;
         }
+        if let Some(lowest) = self.lowest_code {
+            return Some(TIMEOUT_UNIT_NS << code.max(lowest));
+        }
         if self.timing == Timing::Model {
             return Some((TIMEOUT_UNIT_NS << code).max(SHORTEST_TIMEOUT_NS));
         }
@@ -155,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_bunch_leaves_together_and_in_order() {
-        let mut late = Late::new(Timing::Adapter, 1);
+        let mut late = Late::new(Timing::Adapter, None, 1);
         late.arms.add(7, 1000);
         let at = late.next_deadline().unwrap();
         late.arms.add(8, at - 1);
@@ -168,14 +175,23 @@ mod tests {
 
     #[test]
     fn timeouts_have_the_floor_and_the_factor_of_firmware() {
-        let mut late = Late::new(Timing::Adapter, 1);
+        let mut late = Late::new(Timing::Adapter, None, 1);
         let mut tries: Vec<_> = (0..1000).map(|_| late.ack_timeout(10).unwrap()).collect();
         tries.sort_unstable();
         assert!(tries[0] >= CODE_16_NS && tries[0] < CODE_16_NS * 11 / 10, "{}", tries[0]);
         assert!(tries[999] < 4 * CODE_16_NS && tries[999] > 4 * CODE_16_NS * 9 / 10, "{}", tries[999]);
         assert!((0..1000).all(|_| late.ack_timeout(18).unwrap() >= 4 * CODE_16_NS));
         assert_eq!(late.ack_timeout(0), None, "0 means for ever");
-        let mut model = Late::new(Timing::Model, 1);
+        let mut model = Late::new(Timing::Model, None, 1);
         assert_eq!([1, 10, 16].map(|code| model.ack_timeout(code)), [1_000_000, 4_194_304, CODE_16_NS].map(Some));
+    }
+
+    #[test]
+    fn timeouts_keep_to_a_floor_that_was_asked_for() {
+        for timing in [Timing::Model, Timing::Adapter] {
+            let mut late = Late::new(timing, Some(17), 1);
+            let codes = [0, 10, 17, 18].map(|code| late.ack_timeout(code));
+            assert_eq!(codes, [None, Some(2 * CODE_16_NS), Some(2 * CODE_16_NS), Some(4 * CODE_16_NS)], "{timing:?}");
+        }
     }
 }
