@@ -44,8 +44,9 @@ impl CqConfig {
 }
 
 impl SrqConfig {
-    /// Describes an SRQ with a slot for each buffer of this pool. One slot stays unposted, and
-    /// [`fill`](Receiver::fill) puts a buffer there, too: so the SRQ has outstanding receives for all buffers but one.
+    /// Describes an SRQ with a slot for each buffer of this pool. One slot stays unposted: the SRQ has outstanding
+    /// receives for all buffers but one. On the direct path [`fill`](Receiver::fill) puts a buffer there, too, on the
+    /// verbs path it stays in the pool.
     pub fn for_pool<M: Memory>(pool: &BufferPool<M>) -> Self {
         Self::new(pool.count().saturating_sub(1).max(1))
     }
