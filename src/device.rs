@@ -94,7 +94,7 @@ struct List(*mut *mut sys::ibv_device);
 
 // SAFETY: the array is only read until it is freed, by the last owner.
 unsafe impl Send for List {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` holds for shared references, too.
 unsafe impl Sync for List {}
 
 impl Drop for List {
@@ -121,7 +121,7 @@ pub struct Device {
 
 // SAFETY: libibverbs reads a device without changing it; the list keeps it alive.
 unsafe impl Send for Device {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` holds for shared references, too.
 unsafe impl Sync for Device {}
 
 impl Device {

@@ -40,7 +40,7 @@ struct Inner {
 
 // SAFETY: verbs calls on a domain are thread-safe (ibverbs(7)).
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` holds for shared references, too.
 unsafe impl Sync for Inner {}
 
 impl Context {

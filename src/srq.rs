@@ -89,7 +89,7 @@ pub(crate) struct Srq {
 
 // SAFETY: the handle is shared for creating and destroying QPs only; one owner posts.
 unsafe impl Send for Srq {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` holds for shared references, too.
 unsafe impl Sync for Srq {}
 
 impl Srq {

@@ -17,7 +17,7 @@ pub(crate) struct ThreadDomain {
 
 // SAFETY: the handles are used to create queue pairs, and to free them; verbs calls are thread-safe (ibverbs(7)).
 unsafe impl Send for ThreadDomain {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` holds for shared references, too.
 unsafe impl Sync for ThreadDomain {}
 
 impl ThreadDomain {

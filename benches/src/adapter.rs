@@ -31,7 +31,7 @@ pub const PACKETS: u32 = 4;
 /// Form of the CQEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// One for each message.
+    /// One CQE for each message.
     Plain,
     /// In compressed blocks, of the checksum format.
     Compressed,

@@ -13,7 +13,7 @@ pub const BATCH: u32 = 32;
 /// A subject of doorbell, and its reference.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Both do this.
+    /// The operation of both subjects.
     pub operation: Operation,
     /// The subject of doorbell.
     pub doorbell: Name,

@@ -7,11 +7,11 @@ use crate::world::Locks;
 pub enum Name {
     /// The rings of doorbell.
     Ring,
-    /// Its batches, which lend messages.
+    /// Batches of doorbell's receiver, which lend messages.
     Lending,
-    /// The same, with each buffer moved out and posted again.
+    /// Batches of doorbell's receiver, with each buffer moved out and posted again.
     Owned,
-    /// The same, with each buffer moved out and another one put in its place.
+    /// Batches of doorbell's receiver, with each buffer moved out and another one put in its place.
     Replaced,
     /// Threads that give buffers back through a `SharedPoster`.
     Shared(Givers),
@@ -19,7 +19,7 @@ pub enum Name {
     Mutex(Givers),
     /// Stock libmlx5 through `ibv_poll_cq` and `ibv_post_recv` or `ibv_post_srq_recv`.
     Libmlx5(Locks),
-    /// The same with `ibv_start_poll` and `ibv_next_poll`.
+    /// Stock libmlx5 through `ibv_start_poll` and `ibv_next_poll`, and `ibv_post_recv` or `ibv_post_srq_recv`.
     Libmlx5NextPoll(Locks),
     /// Stock libmlx5 through `ibv_post_srq_ops`, and `ibv_start_poll` and `ibv_next_poll`.
     Libmlx5SrqOps(Locks),
@@ -27,7 +27,7 @@ pub enum Name {
     Sender,
     /// Stock libmlx5 through `ibv_post_send` and `ibv_poll_cq`.
     PostSend(Locks),
-    /// The same with `ibv_wr_start` and the like.
+    /// Stock libmlx5 through `ibv_wr_start` and the like, and `ibv_poll_cq`.
     WrBuilders(Locks),
     /// Doorbell's receiver of frames.
     Frames,

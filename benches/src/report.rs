@@ -45,7 +45,7 @@ pub fn print(rows: &[Row]) {
 /// Writes rows as the lines of a JSON list, without the commas between them.
 ///
 /// # Errors
-/// Those of writing.
+/// The error of writing the file.
 pub fn write_json(rows: &[Row], path: &Path) -> io::Result<()> {
     let mut json = String::new();
     for row in rows {

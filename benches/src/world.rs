@@ -25,7 +25,7 @@ pub struct World {
     pub device: Arc<Device>,
     /// The domain, for objects with locks. It is leaked, because its objects stay until the process ends.
     pub pd: ManuallyDrop<ProtectionDomain>,
-    /// The same domain of a single thread, for objects without.
+    /// The parent domain of `pd` for a single thread: objects on it have no locks.
     pub parent_domain: *mut ibv_pd,
     /// The functions of libmlx5.
     pub mlx5dv: &'static Mlx5dv,
@@ -71,7 +71,7 @@ pub enum Request {
 pub struct Shape {
     /// Kind of queue.
     pub kind: Kind,
-    /// Its slots, a power of two. On an SRQ, and in a tag list, one fewer can be posted.
+    /// Slots of a queue, a power of two. On an SRQ, and in a tag list, one fewer can be posted.
     pub slots: u32,
     /// QPs that complete on the CQ, as many as queues with [`Kind::Rq`]. They take the queues in turn.
     pub qps: u32,

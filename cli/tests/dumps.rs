@@ -22,7 +22,7 @@ fn kernel_offset(at: usize) -> String {
     format!("{at:08x}:")
 }
 
-/// The same CQE as different programs and people show it, each with the expected printer.
+/// One CQE as different programs and people show it, each with the expected printer.
 fn printed(bytes: &[u8]) -> Vec<(&'static str, Option<&'static str>, String)> {
     let libmlx5 = format!("mlx5: host7: got completion with error:\n{}", words(bytes, 4, 16, ""));
     let glued = format!("{}[1496344648.549828] [host7:14872:0] next report\n", libmlx5.trim_end());

@@ -238,7 +238,7 @@ fn the_queue_of_one_error_is_never_that_of_another() {
         report.findings.iter().all(|finding| finding.notes.iter().any(|note| note.contains("mixed"))),
         "{report:?}"
     );
-    // One after the other they are whole.
+    // Reports that come one after the other are whole.
     let report = decode((a.concat() + &b.concat()).as_bytes());
     assert!(told(&report)[1].contains("srqn_uidx=0x00002a"), "{report:?}");
 }

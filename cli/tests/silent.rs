@@ -28,7 +28,7 @@ fn what_reports_nothing_has_no_finding() {
 }
 
 #[test]
-fn all_of_them_after_each_other_have_none() {
+fn all_texts_in_one_input_have_no_finding() {
     let all: String = texts().map(|(_, text)| format!("{text}\n")).collect();
     let mut decode = Command::new(env!("CARGO_BIN_EXE_doorbell"))
         .arg("decode")

@@ -206,7 +206,7 @@ impl SendSide {
             _ if self.error != 0 => {}
             _ if list.len() > self.limits.sges as usize => self.refuse(libc::ENOMEM),
             [sge] if self.is_atomic() && sge.length != 0 => {
-                // It writes eight bytes, whatever its entry says.
+                // An atomic writes eight bytes, whatever its entry says.
                 // SAFETY: [verbs] the program has begun a request, an atomic.
                 unsafe { self.queue.set_sge(&mut self.batch, Sge { length: 8, ..sge }) }
             }
@@ -409,7 +409,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
 /// Returns inline data.
 ///
 /// # Safety
-/// It can be read during `'a`.
+/// The memory can be read during `'a`.
 #[inline(always)]
 unsafe fn bytes<'a>(addr: *mut c_void, length: usize) -> &'a [u8] {
     if length == 0 {

@@ -63,7 +63,7 @@ impl Sends {
             CqeOpcode::Requester if cqe.is_plain_requester() => IBV_WC_SUCCESS,
             // SAFETY: [polled] `cqe` is of this queue. Verbs programs post memory of their own.
             CqeOpcode::Requester if unsafe { self.progress.scatter_inline(cqe) } => IBV_WC_SUCCESS,
-            // Its payload had no place.
+            // The payload of the CQE had no place.
             CqeOpcode::Requester => IBV_WC_GENERAL_ERR,
             CqeOpcode::RequesterError => cqe.syndrome().status(),
             _ => return Outcome::Stray,

@@ -158,7 +158,7 @@ pub(crate) fn destroyed<T: Record>(
     // SAFETY: [record-lives]
     let record = unsafe { records.get(number) };
     if record.is_some_and(|record| users(record).load(Ordering::Relaxed) > 0) {
-        // It is refused, and other threads may use the object meanwhile.
+        // The kernel refuses, and other threads may use the object meanwhile.
         return destroy();
     }
     without_record(records, number, destroy, |_| {})

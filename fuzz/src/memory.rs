@@ -8,7 +8,7 @@ const PAGE: usize = 4096;
 /// Address of the [`Arena`]: the same in each process, so that addresses in a corpus stay valid. Nothing else is in
 /// that part of an address space.
 pub const ARENA: u64 = 0x2_0000_0000;
-/// Its size.
+/// Size of the arena in bytes.
 pub const ARENA_SIZE: usize = 1 << 17;
 
 /// Addresses of a position-independent program, its heap and its libraries are in this range.
@@ -71,7 +71,7 @@ pub fn tame(bytes: &mut [u8]) {
     }
 }
 
-/// The same with one number.
+/// Turns a number that could be an address of this process into an address of the arena.
 pub fn tame_word(word: u64) -> u64 {
     if FOREIGN.contains(&word) { ARENA | word & (ARENA_SIZE as u64 - 1) } else { word }
 }

@@ -59,7 +59,7 @@ pub struct World {
 
 // SAFETY: fuzz targets have one thread.
 unsafe impl Sync for World {}
-// SAFETY: as above.
+// SAFETY: fuzz targets have one thread, which makes and uses the world.
 unsafe impl Send for World {}
 
 fn some<T>(made: *mut T) -> *mut T {
@@ -250,7 +250,7 @@ fn write_record(record: *mut __be32, word: usize, value: u32) {
 }
 
 impl Qp {
-    /// Its number.
+    /// Returns the number of the queue pair.
     pub fn number(&self) -> u32 {
         // SAFETY: the QP is alive.
         unsafe { (*self.raw).qp_num }

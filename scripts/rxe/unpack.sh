@@ -31,7 +31,7 @@ done
 
 need_debian
 found system
-# Its name changes with each update.
+# The name of the kernel's package changes with each update.
 kernel=$(world system apt-cache depends linux-image-amd64 2>/dev/null |
     sed -n 's/^ *Depends: \(linux-image-[^ ]*\)$/\1/p') || true
 [ -n "$kernel" ] || die "there is no package linux-image-amd64"

@@ -63,7 +63,7 @@ get_kernel() {
     mkdir -p "$new"
     unpack_kernel "$world" "$new" "$packages" "${parts[@]}"
     order_modules "$new" "$cache/programs" modules "${modules[@]}"
-    # Those that the flavour has.
+    # The modules of consumers, as far as the flavour has them.
     (order_modules "$new" "$cache/programs" consumers "${consumers[@]}") 2>/dev/null || true
     ls "$new/lib/modules" >"$new/version"
     echo "${modules[*]} ${consumers[*]}" >"$new/wanted"

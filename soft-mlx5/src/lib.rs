@@ -84,7 +84,7 @@
 //! # }
 //! ```
 //!
-//! It is a correctness model: its speed says nothing about an adapter.
+//! soft-mlx5 is a correctness model: its speed says nothing about an adapter.
 
 mod base;
 pub mod commands;

@@ -47,7 +47,7 @@ struct State {
     awake: bool,
     /// The device has reported the last WQE of a queue pair.
     reports: bool,
-    /// It owed a report and has never given any: it is not waited for again.
+    /// The device owed a report and has never given any: no report is waited for again.
     silent: bool,
     /// The device has failed.
     fatal: bool,

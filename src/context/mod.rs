@@ -63,7 +63,7 @@ struct Inner {
 
 // SAFETY: verbs calls on a context are thread-safe (ibverbs(7)).
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` holds for shared references, too.
 unsafe impl Sync for Inner {}
 
 impl Context {
@@ -302,7 +302,7 @@ impl Context {
     pub(crate) fn first_channel_has_ended(&self) -> Result<bool> {
         // SAFETY: the channel lives as long as the context.
         let channel = unsafe { BorrowedFd::borrow_raw((*self.0.first).fd) };
-        // It has no events to be read.
+        // The first channel has no events to be read.
         wait(self, channel, Some(Instant::now()))
     }
 

@@ -37,7 +37,7 @@ pub struct CompletionChannel {
 
 // SAFETY: verbs calls on a channel are thread-safe (ibverbs(7)).
 unsafe impl Send for CompletionChannel {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` holds for shared references, too.
 unsafe impl Sync for CompletionChannel {}
 
 impl CompletionChannel {

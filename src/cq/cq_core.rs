@@ -104,7 +104,8 @@ impl CqCore {
         self.arm_after(events, solicited_only)
     }
 
-    /// The same, when `events` of the CQ were taken from its channel since the last call.
+    /// Asks for an event at the next completion, when `events` of the CQ were taken from its channel since the last
+    /// call.
     pub(crate) fn arm_after(&mut self, events: u32, solicited_only: bool) -> Result<()> {
         self.poller.arm(&self.object, events, solicited_only)
     }

@@ -60,7 +60,7 @@ const TAG_FIELDS: u32 = sys::IBV_WC_EX_WITH_BYTE_LEN | sys::IBV_WC_EX_WITH_QP_NU
 
 // SAFETY: the handle is shared for creating and destroying queues only; one owner polls.
 unsafe impl Send for Cq {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` holds for shared references, too.
 unsafe impl Sync for Cq {}
 
 impl Cq {

@@ -407,7 +407,7 @@ pub struct FlowRule {
 
 // SAFETY: the handle is used for destroying it only.
 unsafe impl Send for FlowRule {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` holds for shared references, too.
 unsafe impl Sync for FlowRule {}
 
 impl FlowRule {

@@ -38,7 +38,7 @@ pub struct Frame<'b> {
     pub(super) wqe: u32,
     /// Frames dropped before, from CQEs without a frame.
     pub(super) dropped: u32,
-    /// Its CQE, on the direct path.
+    /// The CQE of the frame, on the direct path.
     pub(super) cqe: Option<Cqe<'b>>,
     pub(super) receiver: &'b mut FrameReceiver,
 }
@@ -159,7 +159,7 @@ pub struct TakenFrame {
 
 // SAFETY: the bytes are only read, and the count of their buffer is atomic.
 unsafe impl Send for TakenFrame {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` holds for shared references, too.
 unsafe impl Sync for TakenFrame {}
 
 impl Deref for TakenFrame {

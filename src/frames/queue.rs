@@ -67,7 +67,7 @@ impl Queue {
     /// Gives the oldest `count` of the held WQEs back.
     ///
     /// # Safety
-    /// So many are held, and no code reads their buffers.
+    /// At least `count` WQEs are held, and no code reads their buffers.
     pub(super) unsafe fn recycle(&mut self, count: u32) {
         // SAFETY: the caller holds `count` WQEs, and no code reads their buffers, which are the receiver's.
         on_queue!(self, queue => unsafe { queue.recycle(count) });

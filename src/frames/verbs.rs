@@ -18,7 +18,7 @@ pub(super) struct VerbsFrames {
     completed: u32,
     /// Receives that the device has been given.
     posted: u32,
-    /// The same, with the receives that the next [`post`](Self::post) gives it.
+    /// Receives that the device has after the next [`post`](Self::post).
     ready: u32,
     requests: Vec<(sys::ibv_recv_wr, sys::ibv_sge)>,
 }
@@ -63,7 +63,7 @@ impl VerbsFrames {
     }
 
     /// # Safety
-    /// So many are held, and no code reads their buffers.
+    /// At least `count` receives are held, and no code reads their buffers.
     pub(super) const unsafe fn recycle(&mut self, count: u32) {
         self.ready = self.ready.wrapping_add(count);
     }

@@ -21,7 +21,7 @@ pub(super) struct Wq {
 
 // SAFETY: verbs calls on a work queue are thread-safe (ibverbs(7)); its receiver alone posts to it.
 unsafe impl Send for Wq {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` holds for shared references, too.
 unsafe impl Sync for Wq {}
 
 impl Wq {
@@ -102,7 +102,7 @@ pub(crate) struct HashQp {
 
 // SAFETY: nothing is posted to it, and verbs calls on it are thread-safe (ibverbs(7)).
 unsafe impl Send for HashQp {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` holds for shared references, too.
 unsafe impl Sync for HashQp {}
 
 /// Key of the Toeplitz function: with a period of 16 bits, both directions of a connection have the same hash.

@@ -59,7 +59,7 @@ unsafe impl Send for Free {}
 // SAFETY: the region's handle is used to free it only; each buffer has one owner at a time, tracked by
 // `Buffer` and the queues, and the free list is a concurrent queue.
 unsafe impl Send for Pool {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` holds for shared references, too.
 unsafe impl Sync for Pool {}
 
 impl Pool {

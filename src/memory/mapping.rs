@@ -39,7 +39,7 @@ pub(crate) struct Mapping {
 
 // SAFETY: plain memory; who may touch which part of it is the pool's business.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` holds for shared references, too.
 unsafe impl Sync for Mapping {}
 
 /// Size of a huge page on x86-64, and the alignment from which the kernel can use one.

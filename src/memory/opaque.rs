@@ -52,7 +52,7 @@ pub(super) enum OpaqueBacking {
 
 // SAFETY: the region's handle is read, and used to free it; no code reaches the memory through the value.
 unsafe impl Send for OpaqueMemory {}
-// SAFETY: as above: shared references read numbers.
+// SAFETY: shared references read numbers; no code reaches the memory through them.
 unsafe impl Sync for OpaqueMemory {}
 
 /// Address of byte 0 of a dma-buf for the device. A multiple of the largest page, so that the device can use pages as

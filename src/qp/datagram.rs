@@ -44,7 +44,7 @@ struct Ah {
 
 // SAFETY: verbs calls on an address handle are thread-safe (ibverbs(7)).
 unsafe impl Send for Ah {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` holds for shared references, too.
 unsafe impl Sync for Ah {}
 
 impl AddressHandle {

@@ -38,7 +38,7 @@ pub enum AddressError {
     TooLarge {
         /// `qpn` or `psn`.
         what: &'static str,
-        /// Its value.
+        /// The number that was given.
         value: u32,
     },
     /// The text has a wrong number of parts.

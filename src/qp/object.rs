@@ -26,9 +26,9 @@ pub(crate) struct Qp {
     qp: *mut sys::ibv_qp,
     /// The state as this process knows it: `ibv_qp_state`.
     state: AtomicU32,
-    /// It can have taken receives since it was in RESET.
+    /// The queue pair can have taken receives since it was in RESET.
     receives: AtomicBool,
-    /// Its [`QueuePair`](super::QueuePair) exists.
+    /// The [`QueuePair`](super::QueuePair) exists.
     has_handle: AtomicBool,
     /// A sender posts to it.
     has_sender: AtomicBool,
@@ -80,7 +80,7 @@ pub(crate) struct SendSide {
 // SAFETY: verbs calls on a queue pair are thread-safe (ibverbs(7)); who posts to its queues is the
 // business of `QueuePair` and of the receiver, each of which has one owner.
 unsafe impl Send for Qp {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` holds for shared references, too.
 unsafe impl Sync for Qp {}
 
 impl Qp {
@@ -238,7 +238,7 @@ impl Qp {
     /// Has the receives flushed that were posted since the queue pair failed. Other devices do so by
     /// themselves; Soft-RoCE looks at them when it learns of the failure.
     pub(crate) fn flush_late_receives(&self) {
-        // It has failed already: nothing depends on the answer.
+        // The queue pair has failed already: nothing depends on the answer.
         let _ = self.modify_state(QpState::Error);
     }
 

@@ -10,7 +10,7 @@ use crate::mtu::Mtu;
 /// Outstanding RDMA READs and atomics in each direction: as many as mlx5 adapters take.
 const RD_ATOMIC: u32 = 16;
 
-/// The same, on a device that takes at most `limit`.
+/// Returns the RDMA READs and atomics in each direction on a device that takes at most `limit`.
 fn rd_atomic(limit: u32) -> u8 {
     limit.clamp(1, RD_ATOMIC) as u8
 }

@@ -111,7 +111,7 @@ impl Connection {
         // SAFETY: a live identifier.
         let result = unsafe { (self.id.cm.disconnect)(self.id.as_raw()) };
         match self.id.check("rdma_disconnect", result) {
-            // It is disconnected already.
+            // The connection is disconnected already.
             Err(Error::Verbs { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => Ok(()),
             result => result,
         }

@@ -18,7 +18,7 @@ const BACKLOG: i32 = 128;
 
 /// Bytes that the connection manager leaves to the program in the answer to a request.
 const MAX_PRIVATE_DATA: usize = 196;
-/// The same in a rejection.
+/// Bytes that the connection manager leaves to the program in a rejection.
 const MAX_REJECT_DATA: usize = 148;
 
 /// Waits for peers that connect. The descriptor is readable when a peer waits.

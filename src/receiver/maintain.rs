@@ -65,7 +65,7 @@ impl Drop for Maintenance {
 /// One queue that is kept.
 struct Kept {
     queue: QueueId,
-    /// It has had a receive.
+    /// The queue has had a receive.
     was_posted_to: bool,
     returned: Option<Arc<Returned>>,
     refill: Option<BufferPool>,
@@ -162,7 +162,7 @@ impl<M: Memory> Receiver<M> {
     pub fn shared_poster(&mut self, queue: impl Into<QueueId>) -> Result<SharedPoster<M>> {
         let queue = queue.into();
         self.find(queue).ok_or(Error::Gone { what: "queue" })?;
-        // One more than can be posted: `fill` keeps a spare.
+        // The capacity is one more than can be posted: `fill` keeps a spare.
         let capacity = self.capacity(queue) as usize + 1;
         let known = self.maintenance.as_ref().and_then(|work| work.wake.clone());
         let wake = match known {

@@ -42,7 +42,7 @@ use crate::wc_flags::WcFlags;
 /// ```
 pub struct Message<'a, M: Memory = Host> {
     pub(super) lent: Lent,
-    /// Its CQE, on the direct path.
+    /// The CQE of the message, on the direct path.
     pub(super) cqe: Option<Cqe<'a>>,
     pub(super) receiver: &'a mut Receiver<M>,
 }

@@ -132,7 +132,7 @@ struct QueueEntry {
     queue: RecvQueue,
     /// Number that no other queue with the same index has had.
     number: u32,
-    /// It is among those to ring for.
+    /// The queue is among those to ring for.
     unrung: bool,
     /// A queue pair for datagrams receives from it.
     datagrams: bool,

@@ -265,7 +265,7 @@ impl<Q: ReceiveRing<Data = SlotContext>> TakesBuffers for DirectSrq<Q> {
         if !self.keeps_spare {
             return Err(RingError::Full);
         }
-        // SAFETY: as above.
+        // SAFETY: the caller's buffer is of the domain, and the queue's.
         unsafe { self.ring.load(SlotContext::of(buffer), &[buffer.receive_sge()]) }
     }
 }

@@ -22,7 +22,7 @@ struct Entry {
     /// A queue pair on an SRQ is kept when its handle is dropped: what it has taken from the SRQ comes back before it
     /// is destroyed.
     kept: Option<Arc<Qp>>,
-    /// It was kept and is no more: the CQ may hold completions of it.
+    /// The queue pair was kept and is no more: the CQ may hold completions of it.
     is_departed: bool,
     qp_type: sys::ibv_qp_type,
 }

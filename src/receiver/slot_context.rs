@@ -29,7 +29,7 @@ pub struct SlotContext {
 
 // SAFETY: it has pointers to what `Buffer`s refer to, which are `Send` and `Sync`.
 unsafe impl Send for SlotContext {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` holds for shared references, too.
 unsafe impl Sync for SlotContext {}
 
 /// Owner of a receive into memory of the caller's.

@@ -282,7 +282,7 @@ impl<M: Memory> Receiver<M> {
             },
             Poller::Verbs(cq) => {
                 let RecvQueue::Verbs(verbs) = queue else { return };
-                // Also those from before the reset took effect: not every driver drops them.
+                // Completions from before the reset took effect go, too: not every driver drops them.
                 cq.retain(|wc| {
                     if wc.wc.qp_num != qp_num {
                         return true;

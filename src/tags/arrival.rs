@@ -13,7 +13,7 @@ pub(super) const BATCH: usize = 64;
 /// A receive in the list of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListHandle {
-    /// It is in none.
+    /// The receive is in no list.
     None,
     Direct(Handle),
     Verbs(u32),

@@ -151,7 +151,7 @@ impl DirectTags {
                 Operation::Synchronize => posting.synchronize(Some(counts.now), true),
             };
             match result {
-                // It is over or matched, as its completion will show.
+                // The receive is over or matched, as its completion will show.
                 Ok(()) | Err(PostError::Gone | PostError::Matched | PostError::Removing) => {}
                 Err(PostError::ListFull | PostError::QueueFull) => {
                     return (posted, Err(libc::ENOMEM));

@@ -39,14 +39,14 @@ pub enum TagEvent {
         receive: ReceiveId,
         /// Why.
         cause: ReceiveFailure,
-        /// Its buffer, with length 0: no part of the message is returned.
+        /// The buffer of the receive, with length 0: no part of the message is returned.
         buffer: Buffer,
     },
     /// A receive was cancelled before a message matched it.
     Cancelled {
         /// The receive.
         receive: ReceiveId,
-        /// Its buffer.
+        /// The buffer of the receive.
         buffer: Buffer,
     },
     /// A message without a tag arrived.

@@ -8,9 +8,9 @@ use crate::memory::Buffer;
 /// How far a receive is.
 #[derive(Debug)]
 pub(super) enum State {
-    /// It waits for a message.
+    /// The receive waits for a message.
     Posted,
-    /// It waits for the device to say whether the cancellation was in time.
+    /// The receive waits for the device to say whether the cancellation was in time.
     Cancelling,
     /// A message that the device found unexpected belongs to it, and is delivered when the device has
     /// given up the buffer.
@@ -35,7 +35,7 @@ pub(super) struct Receive {
     pub(super) late: bool,
     /// `None` while a read has it.
     pub(super) buffer: Option<Buffer>,
-    /// It takes only messages without payload; its buffer is the library's, for headers.
+    /// The receive takes only messages without payload; its buffer is the library's, for headers.
     pub(super) empty: bool,
 }
 
@@ -157,7 +157,7 @@ impl Receives {
         }
     }
 
-    /// It is over.
+    /// Removes a receive that is over.
     pub(super) fn take(&mut self, key: Key) -> Option<(ReceiveId, Receive)> {
         self.get_mut(key)?;
         self.unlink(key.index);

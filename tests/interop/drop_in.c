@@ -526,7 +526,7 @@ static void created_after_refusal(void)
 	check(qp != NULL, "ibv_create_qp");
 	destroy(qp);
 	check(!ibv_destroy_cq(fresh_cq), "ibv_destroy_cq");
-	/* The same if a CQ that libmlx5 drives is the reason: the SRQ is still free. */
+	/* A CQ that libmlx5 drives refuses a queue pair, too, and leaves the SRQ free. */
 	struct ibv_cq *other_cq = ibv_create_cq(p->context, 4, NULL, NULL, 0);
 	struct ibv_srq_init_attr srq_attr = { .attr = { .max_wr = 1, .max_sge = 1 } };
 	struct ibv_srq *srq = ibv_create_srq(p->pd, &srq_attr);

@@ -67,7 +67,8 @@ pub fn sender(pd: &ProtectionDomain, cq_capacity: u32) -> Sender {
     sender_with(pd, &CqConfig::new(cq_capacity))
 }
 
-/// The same, like `config`.
+/// A sender on the path under test, with a CQ like `config`. On the direct path nothing may be sent through the driver
+/// from now on.
 pub fn sender_with(pd: &ProtectionDomain, config: &CqConfig) -> Sender {
     let sender = Sender::new(pd, &config.clone().path(path())).unwrap();
     let direct = drives_directly(pd.context());

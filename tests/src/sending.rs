@@ -54,7 +54,7 @@ impl Sending {
         Self::with(qps, len, &QpConfig::rc().max_send_wr(sends), &CqConfig::new(4096))
     }
 
-    /// The same, with queue pairs and a sender like these.
+    /// `qps` connections with buffers of `len` bytes, with queue pairs like `config` and a sender like `sender`.
     pub fn with(qps: u32, len: u32, config: &QpConfig, sender: &CqConfig) -> Self {
         let pd = device::pd();
         let config = config.clone().min_rnr_timer(1);

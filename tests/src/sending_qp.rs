@@ -24,7 +24,7 @@ impl SendingQp {
         Self::create_on(receiver, config, from, path)
     }
 
-    /// The same, on a path.
+    /// A queue pair of `receiver`, with its sender on `path`.
     pub fn create_on(
         receiver: &mut Receiver,
         config: &QpConfig,

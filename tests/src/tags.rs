@@ -49,7 +49,7 @@ pub const SHAPE: Shape =
     Shape { tags: 16, slots: 64, spare: 192, buffer_size: 8192, sends: 32, peers: 1, manual: false };
 
 impl Side {
-    /// One without peers.
+    /// A side without peers.
     pub fn new(pd: &ProtectionDomain, offload: Offload, shape: &Shape) -> Self {
         let mut config = TagMatchingConfig::new(shape.tags).max_wr(shape.slots).cq(cq()).offload(offload);
         if shape.manual {

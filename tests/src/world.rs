@@ -35,12 +35,14 @@ impl World<SrqId> {
         Self::with(max_wr, 1, qps, buffer_size, QpConfig::rc())
     }
 
-    /// The same, with room for `max_sge` buffers in each receive, and queue pairs like `config`.
+    /// `qps` connections on an SRQ, with `max_sge` buffers of `buffer_size` bytes in each receive, and queue pairs like
+    /// `config`.
     pub fn with(max_wr: u32, max_sge: u32, qps: u32, buffer_size: u32, config: QpConfig) -> Self {
         Self::on(max_wr, &SrqConfig::new(max_wr).max_sge(max_sge), qps, buffer_size, config)
     }
 
-    /// The same, on an SRQ whose receives do not wait: its ring is at hand, and peers can count on every receive.
+    /// `qps` connections on an SRQ whose receives do not wait: its ring is at hand, and peers can count on every
+    /// receive.
     pub fn without_patience(max_wr: u32, max_sge: u32, qps: u32, buffer_size: u32) -> Self {
         let srq = SrqConfig::new(max_wr).max_sge(max_sge).patience(0);
         Self::on(max_wr, &srq, qps, buffer_size, QpConfig::rc())
@@ -64,7 +66,7 @@ impl World<RqId> {
         Self::beside(max_wr, buffer_size, 0)
     }
 
-    /// The same, on a CQ that has room for `others` receives of other queues.
+    /// A connection on a CQ that has room for `others` receives of other queues.
     pub fn beside(max_wr: u32, buffer_size: u32, others: u32) -> Self {
         let pd = device::pd();
         let mut receiver = device::receiver(&pd, max_wr.max(4) + others);
@@ -77,7 +79,7 @@ impl World<RqId> {
 }
 
 impl<Q: Copy + Into<QueueId>> World<Q> {
-    /// The same, with a buffer in every slot.
+    /// This world with a buffer in every slot.
     pub fn filled(mut self) -> Self {
         self.fill();
         self
@@ -99,7 +101,7 @@ impl<Q: Copy + Into<QueueId>> World<Q> {
         self.peers.exchange(&mut self.receiver, 0, count);
     }
 
-    /// The same, whatever its queue is.
+    /// This world as one whose queue may be of either kind.
     pub fn any(self) -> World<QueueId> {
         let Self { receiver, queue, pool, near, peers, pd } = self;
         World { receiver, queue: queue.into(), pool, near, peers, pd }

@@ -50,7 +50,7 @@ pub fn build(command: &mut Command) -> Result<Vec<Artifact>> {
     build_these(command.arg("--workspace"))
 }
 
-/// The same, for the packages that the command names.
+/// Builds targets of the packages that the command names, and returns their artifacts.
 pub fn build_these(command: &mut Command) -> Result<Vec<Artifact>> {
     command.args(["--quiet", "--locked"]);
     command.arg("--message-format=json-render-diagnostics").stdin(Stdio::null());

@@ -15,7 +15,7 @@ const LOOK: Duration = Duration::from_secs(2);
 /// How a command ended.
 pub enum Ended {
     Itself(ExitStatus),
-    /// It was stopped, and why.
+    /// The command was stopped, and why.
     Stopped(String),
 }
 

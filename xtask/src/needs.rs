@@ -7,13 +7,13 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Needs {
     Nothing,
-    /// It has a device in its own process.
+    /// A device in the process of the test.
     Device,
     /// Verbs programs of the system.
     Programs,
     /// A device that libibverbs lists.
     AnyDevice,
-    /// The same, and the device reaches the devices of other processes.
+    /// A device that libibverbs lists, and that reaches the devices of other processes.
     Network,
     /// The programs of this build, which it starts on devices of their own.
     Examples,

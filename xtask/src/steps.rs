@@ -220,7 +220,7 @@ fn programs(session: &Session) -> Result<Totals> {
     isolate::run(&tests(session, EVERYTHING, &[Needs::Programs])?, &options(session, 300))
 }
 
-/// The same on doorbell's data path, as far as they post through libibverbs, and rdma-core's tests in Python.
+/// Verbs programs on doorbell's data path, as far as they post through libibverbs, and rdma-core's tests in Python.
 fn drop_in(session: &Session) -> Result<Totals> {
     const PROGRAMS: [&str; 5] = ["pingpong::", "perftest::", "qperf::", "rdma_cm::", "ucx::small"];
     let under = format!("{} run --", session.target.join("debug/doorbell").display());
@@ -377,10 +377,10 @@ fn counts(session: &Session) -> Result<Totals> {
     Ok(totals)
 }
 
-/// The same in a program outside of the workspace, with the default profile.
+/// Instructions of the data path in a program outside of the workspace, with the default profile.
 fn counts_outside(session: &Session) -> Result<Totals> {
     let target = session.target.join("outside");
-    // It gets the versions that the workspace has.
+    // The program outside gets the versions that the workspace has.
     let lock = fs::copy(session.root.join("Cargo.lock"), session.root.join("benches/outside/Cargo.lock"));
     lock.map_err(|error| format!("benches/outside/Cargo.lock: {error}"))?;
     let mut command = session.cargo("build --release --quiet --manifest-path benches/outside/Cargo.toml");

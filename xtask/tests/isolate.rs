@@ -78,7 +78,7 @@ fn a_test_that_hangs_is_ended_with_its_children() {
     assert_eq!(code, Some(101), "{printed}");
     assert!(printed.contains("not done after 1 s of processor time"), "{printed}");
     let pid = fs::read_to_string(&pid_file).unwrap();
-    // It was killed, and dies when it gets a processor.
+    // The process was killed, and dies when it gets a processor.
     loop {
         let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
         let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());

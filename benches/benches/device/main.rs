@@ -58,7 +58,7 @@ fn step<'a, T: 'a>(subject: &Shared<T>, mut step: impl FnMut(&mut T) -> Duration
     Box::new(move || step(&mut subject.borrow_mut()))
 }
 
-/// The same step of both libraries.
+/// Makes a step for each of both libraries.
 macro_rules! both {
     ($sides:ident, $step:expr) => {
         || vec![step(&$sides.0, $step), step(&$sides.1, $step)]

@@ -16,9 +16,9 @@ const STACK: u64 = 1 << 16;
 
 /// Lines of a piece of work.
 pub struct Lines {
-    /// All of them.
+    /// All lines.
     pub all: usize,
-    /// Those before [`step::mark`].
+    /// The lines before [`step::mark`].
     pub to_mark: usize,
 }
 

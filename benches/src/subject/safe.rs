@@ -26,11 +26,11 @@ struct Safe {
 /// How a message ends.
 #[derive(Clone, Copy)]
 pub(super) enum Way {
-    /// It is lent, and recycled.
+    /// The message is lent, and recycled.
     Lend,
-    /// Its buffer is moved out and posted again.
+    /// The buffer is moved out and posted again.
     Post,
-    /// Its buffer is moved out and another one put in its place.
+    /// The buffer is moved out and another one put in its place.
     Replace,
 }
 

@@ -167,7 +167,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let Some(Other { jobs, thread, .. }) = self.other.take() else { return };
         drop(jobs);
-        // It has the receiver, too, which must not outlive the device.
+        // The thread has the receiver, too, which must not outlive the device.
         drop(thread.join());
     }
 }

@@ -12,7 +12,7 @@ struct Called {
     name: String,
     /// Number of the words of its name.
     len: usize,
-    /// It was described: `create the queue pair`.
+    /// The call was described in words: `create the queue pair`.
     in_words: bool,
 }
 

@@ -13,9 +13,9 @@ const MOST: usize = 600;
 /// Kind of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// It can say that something happened.
+    /// The line can say that something happened.
     Report,
-    /// It describes what can happen: an entry of a list, a row of a table, an option, prose.
+    /// The line describes what can happen: an entry of a list, a row of a table, an option, prose.
     Description,
     /// Source code, the result of a test, a message of a compiler; or it is empty.
     Names,

@@ -25,7 +25,7 @@ pub enum Key {
     Opcode,
     /// An opcode of which the number alone does not say whether it is one of a WQE, a CQE or verbs.
     AnyOpcode,
-    /// Not read; its words belong to no other key.
+    /// A key that is not read; its words belong to no other key.
     Other,
 }
 
@@ -71,7 +71,7 @@ pub fn key_at(words: &[Word]) -> Option<(usize, Key)> {
 pub struct Number {
     /// The number, where digits without a prefix are decimal.
     pub value: u32,
-    /// It has no prefix, and no digit that only a hexadecimal number has.
+    /// The number has no prefix, and no digit that only a hexadecimal number has.
     pub bare: bool,
 }
 

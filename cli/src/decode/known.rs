@@ -22,7 +22,7 @@ pub enum Blame {
     Machine,
     /// An error before this one.
     EarlierError,
-    /// Not known.
+    /// The error says nothing about its origin.
     Unknown,
 }
 

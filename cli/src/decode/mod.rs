@@ -124,9 +124,9 @@ pub struct Field {
 pub struct Signature {
     /// XOR of the bytes of the index that the CQE was signed with.
     pub residue: u8,
-    /// Whether it holds; none without a known index.
+    /// Whether the signature holds; `None` without a known index.
     pub holds: Option<bool>,
-    /// The same in words.
+    /// The comparison in words.
     pub text: String,
 }
 
@@ -235,9 +235,9 @@ pub fn decode(input: &[u8]) -> Report {
 
 /// The lines of a text that say something in words, without the counters in them.
 struct Spoken {
-    /// Those that can report an error.
+    /// The lines that can report an error.
     reports: Vec<lines::Line>,
-    /// Those, and the lines that describe what to do, as the errors of doorbell do.
+    /// The lines that can report an error, and those that describe what to do, as the errors of doorbell do.
     all: Vec<lines::Line>,
 }
 

@@ -25,7 +25,7 @@ pub struct Draft {
     pub printer: Option<&'static str>,
     /// The numbers.
     pub values: BTreeMap<Key, Number>,
-    /// It names a status in words.
+    /// The report names a status in words.
     pub named: bool,
     /// Side, where it says so.
     pub requester: Option<bool>,
@@ -39,7 +39,7 @@ pub struct Draft {
     goes_on: bool,
     /// Lines of another report stand where the text should go on.
     pub mixed: bool,
-    /// It speaks of a completion.
+    /// The report speaks of a completion.
     completion: bool,
     first_key: bool,
 }

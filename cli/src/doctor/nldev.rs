@@ -83,7 +83,7 @@ fn take(mut rest: &[u8], answers: &mut Vec<Vec<u8>>) -> io::Result<bool> {
         let message = message.ok_or_else(|| io::Error::other("a message that is cut"))?;
         let body = &message[HEADER..];
         match i32::from(u16::from_ne_bytes([message[4], message[5]])) {
-            // Both have the errno of what was asked.
+            // Both messages have the errno of what was asked.
             libc::NLMSG_DONE | libc::NLMSG_ERROR => {
                 let errno = number(body).unwrap_or_default() as i32;
                 return if errno == 0 { Ok(true) } else { Err(io::Error::from_raw_os_error(-errno)) };

@@ -17,7 +17,7 @@ const NAMED: usize = 4;
 struct Network {
     /// Networks that it reaches without a gateway.
     direct: Vec<String>,
-    /// It has a route to all other addresses.
+    /// The interface has a route to all other addresses.
     default: bool,
     /// Addresses that were asked for and did not answer.
     silent: Vec<String>,

@@ -36,11 +36,11 @@ pub enum Needs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// As it should be.
+    /// The result is as it should be.
     Pass,
     /// Something is wrong.
     Fail,
-    /// It could not run.
+    /// The check could not run.
     Cannot,
 }
 

@@ -147,7 +147,7 @@ fn compressed(lab: &mut Lab) -> Result<String, Stop> {
         }
         let shape = Shape { path: DataPath::Direct, receiver: config, cq: Some(127), ..Shape::new(lab) };
         let mut pair = Pair::new(lab, &shape)?;
-        // It does not know arrays of mini CQEs.
+        // The tap does not know arrays of mini CQEs.
         let tap = pair.tap.take();
         let (mut number, mut blocks) = (0, Vec::new());
         for _ in lab.rounds(200) {

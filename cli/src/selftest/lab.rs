@@ -22,9 +22,9 @@ pub struct Lab {
     pub context: Context,
     /// The domain of all that is made.
     pub pd: ProtectionDomain,
-    /// doorbell can drive its rings.
+    /// doorbell can drive the rings of the device.
     pub direct: bool,
-    /// It is a model: its speed has no meaning.
+    /// The device is a model: its speed has no meaning.
     pub model: bool,
     /// Port that messages go through, to itself.
     pub port: u8,
@@ -36,7 +36,7 @@ pub struct Lab {
     pub notes: BTreeMap<&'static str, String>,
     /// Fewer messages.
     pub quick: bool,
-    /// So long are messages checked for memory order, instead of some seconds.
+    /// Time for which messages are checked for memory order, instead of some seconds.
     pub soak: Option<Duration>,
     /// The host that sends, instead of this one.
     pub peer: Option<Rc<RefCell<Peer>>>,

@@ -18,7 +18,7 @@ pub const CHECKS: &[Check] = &[
     Check { id: "B9", name: "indices in CQEs equal those of libmlx5's queue", needs: Needs::Rings, run: indices },
 ];
 
-/// The same queue twice: driven by doorbell, and by libmlx5.
+/// Makes two equal queues: one driven by doorbell, one by libmlx5.
 fn twins(lab: &Lab, shape: &Shape) -> Result<[(Pair, Wqes); 2], Stop> {
     let twin = |path| {
         let pair = Pair::new(lab, &Shape { path, ..shape.clone() })?;

@@ -18,7 +18,7 @@ pub const CHECKS: &[Check] = &[
 
 /// Open descriptors of this process.
 pub fn open_descriptors() -> usize {
-    // One descriptor is of the listing.
+    // The listing has one descriptor of its own.
     std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count().saturating_sub(1))
 }
 

@@ -39,9 +39,9 @@ pub enum Request<'a> {
     Long(u32),
     /// Eight bytes to memory of the receiver.
     Write {
-        /// Their address.
+        /// Address of the memory.
         address: u64,
-        /// Its key.
+        /// Key of the memory.
         key: u32,
     },
 }
@@ -82,7 +82,7 @@ pub enum Reply {
     Version(String),
     /// The addresses of queue pairs.
     Addresses(Vec<String>),
-    /// It is done.
+    /// The command is done.
     Done,
     /// A completion, if there was one.
     Completion(Option<Completion>),

@@ -69,7 +69,7 @@ fn describe(error: &std::io::Error) -> String {
 pub struct Peer {
     lines: Lines,
     next: u32,
-    /// It has left: the checks that need it cannot run.
+    /// The peer has left: the checks that need it cannot run.
     gone: bool,
 }
 

@@ -79,7 +79,7 @@ impl std::fmt::Display for Kind {
 /// Whether the rule of signatures, which was seen on CQEs of errors only, holds for messages of this device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// It holds: a CQE with another signature was read in part, or at a wrong place.
+    /// The rule holds: a CQE with another signature was read in part, or at a wrong place.
     Known,
     /// The device signs otherwise, or not at all: signatures say nothing.
     Another,

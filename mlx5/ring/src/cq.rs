@@ -213,7 +213,7 @@ impl CompletionQueue {
     /// As [`advance`](Self::advance), where [`is_at_stop`](Self::is_at_stop) returned `false`.
     ///
     /// # Safety
-    /// It did, and no CQE was taken since.
+    /// [`is_at_stop`](Self::is_at_stop) returned `false`, and no CQE was taken since.
     #[inline(always)]
     pub unsafe fn advance_before_stop(&mut self) {
         self.consumer_index = self.consumer_index.wrapping_add(1);

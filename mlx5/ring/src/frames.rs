@@ -85,7 +85,7 @@ impl Shape {
 /// A buffer that a WQE describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameBuffer {
-    /// Its first byte.
+    /// First byte of the buffer.
     pub start: NonNull<u8>,
     /// The caller's number for it.
     pub index: u32,

@@ -496,7 +496,7 @@ impl<T: Copy> ReceiveRing for OrderedReceiveQueue<T> {
         }
     }
 
-    // Its turn comes with those that are lent.
+    // The turn of a recycled slot comes with those that are lent.
     #[inline(always)]
     unsafe fn recycle(&mut self, slot: u32) {
         // SAFETY: the slot is the caller's, and is given back.

@@ -297,7 +297,7 @@ impl<T: Copy> Wqes<T> {
     /// state.
     ///
     /// # Safety
-    /// Both slots exist and are not the device's; `from` has a receive.
+    /// Both slots exist and the device has neither; `from` has a receive.
     #[cold]
     pub(crate) unsafe fn copy(&mut self, from: u32, to: u32, state: SlotState) {
         // SAFETY: the caller's slots exist and are not the device's, and `from` has a receive.

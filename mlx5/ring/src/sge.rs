@@ -70,7 +70,8 @@ pub unsafe fn write_one(segments: NonNull<DataSegment>, capacity: u32, segment: 
 /// Copies the list of one WQE to another.
 ///
 /// # Safety
-/// Both are aligned to 16 bytes, and have `capacity` segments that the device does not read now; `from` has a list.
+/// Both lists are aligned to 16 bytes, and have `capacity` segments that the device does not read now; `from` has a
+/// list.
 #[inline(always)]
 pub(crate) unsafe fn copy(from: NonNull<DataSegment>, to: NonNull<DataSegment>, capacity: u32) {
     for i in 0..capacity as usize {

@@ -181,7 +181,7 @@ impl<T: Copy> Slots<T> {
     /// Returns two slots, to change them.
     ///
     /// # Safety
-    /// Both are below [`count`](Self::count), and they differ.
+    /// Both numbers are below [`count`](Self::count), and they differ.
     #[inline(always)]
     pub(crate) unsafe fn pair_mut(&mut self, one: u32, other: u32) -> [&mut Slot<T>; 2] {
         debug_assert!(one != other && one < self.count && other < self.count);

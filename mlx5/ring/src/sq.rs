@@ -141,7 +141,7 @@ impl<T> Record<T> {
 #[derive(Debug)]
 pub struct SendQueue<T> {
     blocks: BasicBlocks,
-    /// One for each block.
+    /// One record for each block.
     records: NonNull<Record<T>>,
     blue_flame: BlueFlame,
     /// Most units of a WQE.

@@ -149,7 +149,7 @@ pub enum Completion<T> {
     Unexpected,
     /// The message carries no tag: it is in the SRQ slot that the CQE names.
     NoTag,
-    /// Not of tag matching.
+    /// The CQE is not of tag matching.
     Other,
     /// The CQE names a receive that is not posted, or an operation that is not outstanding: it is an error.
     Stray,
@@ -271,7 +271,7 @@ impl<T: Copy> TagList<T> {
 
     #[inline(always)]
     fn entry_mut(&mut self, index: u16) -> Option<&mut Entry<T>> {
-        // SAFETY: as above, and borrowed mutably.
+        // SAFETY: in range; software's memory, which the device does not know and `self` borrows mutably.
         (index <= self.tags).then(|| unsafe { self.entries.add(index.into()).as_mut() })
     }
 

@@ -9,7 +9,8 @@ use crate::barrier;
 
 /// A register of a UAR page, as `mlx5dv_init_obj` reports it in `struct mlx5dv_qp::bf`.
 ///
-/// It has two halves that are written in turn. Each write is followed by a fence, so that two writes never merge.
+/// A register has two halves that are written in turn. Each write is followed by a fence, so that two writes never
+/// merge.
 ///
 /// libmlx5 lets queues share registers, and its lock on them is not public. A store of eight bytes is one
 /// transaction on the bus and needs no lock. A [copy](Self::copy) of a whole WQE (BlueFlame) must not be mixed

@@ -8,11 +8,11 @@ use std::mem::offset_of;
 /// How much of the extended context there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// The context announces no extended one.
+    /// The context announces no extended context.
     None,
-    /// It begins one byte after the start of the entry.
+    /// The extended context begins one byte after the start of the entry.
     TooShort,
-    /// It begins with the entry.
+    /// The extended context begins with the entry.
     JustLongEnough,
     /// All of it exists.
     Full,
@@ -146,7 +146,7 @@ objects! {
     ibv_mw: context;
 }
 
-/// Its context does not come first.
+/// The context of a flow does not come first.
 impl Argument for *mut ibv_flow {
     fn make(world: &mut World, _: usize) -> Self {
         let flow = world.scratch().cast::<ibv_flow>();

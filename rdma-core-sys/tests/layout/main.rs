@@ -62,7 +62,7 @@ fn structures_lie_in_memory_as_in_c() {
                 structure.c, structure.size, structure.align
             ));
         }
-        // This one grows at its front.
+        // `struct verbs_context` grows at its front.
         let shift = if structure.c == "struct verbs_context" { size - structure.size } else { 0 };
         for field in structure.fields {
             let Field { path, offset, size } = field;

@@ -27,7 +27,7 @@ selected() {
 run_tests() {
     binary=$1 name=$(basename "$1")
     echo "tests of $name"
-    # Those marked as ignored, which are in both lists, are run by others.
+    # Tests that are marked as ignored stand in both lists; they are run by others.
     { "$binary" --list --format terse; "$binary" --list --format terse --ignored; } |
         sort | uniq -u | sed -n 's/: test$//p' >/tmp/tests
     if [ ! -s /tmp/tests ]; then
@@ -101,7 +101,7 @@ run_cases() {
     run_lane $odd &
     run_lane $even
     wait $!
-    # Those that change the machine.
+    # The cases that change the machine run alone.
     for case in $(ls /suite/alone/ 2>/dev/null); do
         selected "cases::${case%.sh}" || continue
         odd="$odd /suite/alone/$case"

@@ -18,7 +18,7 @@ const MIN_SOURCE_PORT: u16 = 0xc000;
 
 /// Entries of the GID table of a port of Ethernet.
 const ROCE_ADDRESSES: u16 = 255;
-/// The same, and of a port of InfiniBand.
+/// Entries of the GID table of a port by its link layer: Ethernet, InfiniBand.
 pub const GIDS_ETHERNET: u32 = ROCE_ADDRESSES as u32;
 pub const GIDS_INFINIBAND: u32 = 8 << GENERAL.gid_table_size;
 /// Entries of the table of partition keys; only the first holds a key.

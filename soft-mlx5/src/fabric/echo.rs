@@ -17,7 +17,7 @@ pub struct Echo {
     pub slid: u16,
     /// LID of the receiver.
     pub dlid: u16,
-    /// It is on its way back.
+    /// The ping is on its way back.
     pub returned: bool,
     /// Queue pair that asks.
     pub queue_pair: u32,

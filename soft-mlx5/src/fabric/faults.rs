@@ -30,13 +30,13 @@ pub struct Injector {
 /// Fate of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It is sent.
+    /// The packet is sent.
     Send,
-    /// It is sent twice.
+    /// The packet is sent twice.
     SendTwice,
-    /// It is lost.
+    /// The packet is lost.
     Lose,
-    /// It is held back; see [`Injector::hold`].
+    /// The packet is held back; see [`Injector::hold`].
     Hold,
 }
 

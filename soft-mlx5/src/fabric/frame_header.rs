@@ -58,9 +58,9 @@ pub struct Ip {
     pub hops: u8,
     /// Protocol after the header and its extensions.
     pub protocol: u8,
-    /// It has options or extension headers.
+    /// The header has options or extension headers.
     pub options: bool,
-    /// It is a fragment of a packet.
+    /// The packet is a fragment.
     pub fragment: bool,
     /// The header is whole, and its checksum is right.
     pub sound: bool,

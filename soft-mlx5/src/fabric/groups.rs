@@ -28,7 +28,7 @@ pub struct Membership {
 pub struct Member {
     /// LID of the port.
     pub lid: u16,
-    /// Its membership.
+    /// Membership of the port.
     pub membership: Membership,
 }
 

@@ -38,7 +38,8 @@ pub enum Fabric {
     Switch(Switch),
     /// All devices, in whatever process of this user in this network namespace, that joined the same name.
     Named(String),
-    /// The same, for processes of all users: each of them can write to the memory of each.
+    /// All devices, in whatever process of any user in this network namespace, that joined the same name. Each process
+    /// can write to the memory of each.
     OfAllUsers(String),
 }
 

@@ -70,9 +70,9 @@ pub struct Route {
 /// Reason why bytes are not a packet. Such bytes are dropped and counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParseError {
-    /// Shorter or longer than any packet, or not as long as its headers say.
+    /// The packet is shorter or longer than any packet, or not as long as its headers say.
     Length,
-    /// Not an InfiniBand packet of version 0 over IPv6 and UDP.
+    /// The packet is not an InfiniBand packet of version 0 over IPv6 and UDP.
     Version,
     /// No service defines the opcode.
     Opcode,

@@ -41,7 +41,7 @@ struct Relocation {
     addend: i64,
 }
 
-// One for each name, with and without PLT.
+// One entry for each name, with and without PLT.
 static ENTRIES: [AtomicPtr<AtomicPtr<c_void>>; 4] = [const { AtomicPtr::new(ptr::null_mut()) }; 4];
 static FOUND: AtomicBool = AtomicBool::new(false);
 

@@ -45,9 +45,9 @@ impl Failure {
     pub const LOCAL_QP_OP: Self = Self::new(Syndrome::LOCAL_QP_OP, 0x68, [0x01, 0]);
     /// A local key does not allow the access: seen at the requester.
     pub const LOCAL_PROT: Self = Self::new(Syndrome::LOCAL_PROT, 0x53, [0x9d, 0]);
-    /// The same, seen at the responder.
+    /// A local key does not allow the access: seen at the responder.
     pub const LOCAL_PROT_RECEIVE: Self = Self::new(Syndrome::LOCAL_PROT, 0x32, [0x92, 0]);
-    /// The same, of a receive queue of frames.
+    /// A local key does not allow the access: seen at a receive queue of frames.
     pub const LOCAL_PROT_FRAME: Self = Self::new(Syndrome::LOCAL_PROT, 0x32, [0x93, 0]);
     /// A list of a size that UMR does not have.
     pub const UMR_SIZE: Self = Self::new(Syndrome::LOCAL_QP_OP, 0x68, [0x86, 0]);

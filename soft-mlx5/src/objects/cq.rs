@@ -33,7 +33,7 @@ pub struct Cq {
     attr: CqAttr,
     ring: Span,
     record: Span,
-    // Both run on without wrapping at the size of the queue; 24 bits of them are the program's indices.
+    // Both counters run on without wrapping at the size of the queue; 24 bits of them are the program's indices.
     produced: u32,
     consumed: u32,
     // Consumer index that follows from a resize: the program has consumed the resize CQE, but updates the

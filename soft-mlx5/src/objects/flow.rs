@@ -39,7 +39,7 @@ pub mod at {
     pub const FLOW_LABEL: usize = 64;
     pub const GRE_PROTOCOL: usize = 68;
     pub const GRE_KEY: usize = 70;
-    /// The same layer again, for the packet in a tunnel.
+    /// Offset of the fields of the packet in a tunnel from those of the packet around it.
     pub const INNER: usize = 74;
 }
 

@@ -289,7 +289,7 @@ pub struct QpAttr {
     pub signal_all: bool,
     /// Receives of up to 32 (64-byte CQE) or 64 bytes (128-byte CQE) are put into the CQE.
     pub scatter_to_cqe_rq: bool,
-    /// The same for RDMA READ and atomic responses at the requester.
+    /// RDMA READ and atomic responses of up to 32 or 64 bytes are put into the CQE of the requester.
     pub scatter_to_cqe_sq: bool,
     /// Multicast datagrams that this QP sent are not delivered to itself.
     pub block_multicast_loopback: bool,

@@ -37,7 +37,7 @@ struct Unrung {
 
 /// Time that a program may take from the store to the record to the store to the register: it may lose its core.
 pub const PATIENCE_NS: u64 = 2_000_000_000;
-/// The same, in looks of the device.
+/// Number of looks at the record that the device takes, besides [`PATIENCE_NS`], before a missing doorbell counts.
 pub const PATIENCE_LOOKS: u32 = 100;
 
 /// Returns the number of basic blocks of a WQE of `ds` units.

@@ -350,7 +350,7 @@ mod tests {
             program.write(slot, next, 1);
         }
         program.ring(2);
-        // Not covered yet: it may change.
+        // The record does not cover the WQE yet: it may change.
         srq.observe(&mut strict, &mut trace).unwrap();
         program.write(2, 4, 1);
         program.ring(1);
@@ -375,7 +375,7 @@ mod tests {
         program.ring(7);
         take(&mut srq, &mut strict);
         assert_eq!(strict.count(Rule::ReceiveOverflow), 0);
-        // One was taken, but its CQE is not written.
+        // The device has taken one WQE, but its CQE is not written.
         program.ring(1);
         take(&mut srq, &mut strict);
         assert_eq!(strict.count(Rule::ReceiveOverflow), 1);

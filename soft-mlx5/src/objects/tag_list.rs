@@ -10,10 +10,10 @@ pub const MIN_POSTED: u16 = 33;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Free,
-    // Its message has arrived; software may not know it yet.
+    // The message has arrived; software may not know it yet.
     Ended,
     Posted,
-    // Its message is arriving, or being read.
+    // The message is arriving, or being read.
     Matched,
 }
 

@@ -65,7 +65,7 @@ impl Kind {
     /// Returns the kind and trailer of an opcode on a service, or `None` if the service has no such operation.
     pub fn of(opcode: WqeOpcode, service: Service) -> Option<(Self, Trailer)> {
         if opcode == WqeOpcode::TSO {
-            // One SEND of many frames.
+            // TSO is one SEND of many frames.
             return (service == Service::Raw).then_some((Self::Send, Trailer::None));
         }
         let (kind, trailer, reliable, connected) = match opcode {

@@ -151,7 +151,7 @@ fn the_context_says_that_it_knows_optional_access_flags() {
 }
 
 #[test]
-fn a_context_with_wishes_of_the_future_is_refused() {
+fn a_context_with_unknown_flags_or_too_few_registers_is_refused() {
     with_file(|fd| {
         let ask = |request: [u32; 10], len: u16| {
             let mut answer = [0u32; 18];

@@ -351,7 +351,7 @@ impl Channel {
 }
 
 #[test]
-fn nobody_answers_for_a_minute() {
+fn a_request_without_an_answer_ends_after_a_minute() {
     let world = World::new(
         soft_mlx5::Device::builder().stepped().faults(soft_mlx5::Faults { loss: 1.0, ..Default::default() }),
     );
@@ -382,7 +382,7 @@ fn ports_are_taken_once_and_given_back() {
     channel.destroy(first).unwrap();
     channel.bind(second, [0; 4], 7003).unwrap();
     assert_eq!(channel.bind(second, [0; 4], 7004), Err(libc::EINVAL), "bound already");
-    // Both must agree to share.
+    // Both identifiers must agree to share.
     let [third, fourth] = [3, 4].map(|uid| channel.create(uid));
     for id in [third, fourth] {
         channel.set(id, 1, &1u32.to_ne_bytes()).unwrap();

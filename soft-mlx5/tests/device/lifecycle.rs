@@ -31,7 +31,7 @@ fn names_are_checked() {
 }
 
 #[test]
-fn there_is_an_end_to_devices() {
+fn a_sixth_device_is_refused() {
     let _serial = serial();
     let all: Vec<_> = (0..5).map(|_| Device::builder().build().unwrap()).collect();
     let more = Device::builder().build().unwrap_err();

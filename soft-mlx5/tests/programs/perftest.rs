@@ -44,7 +44,7 @@ fn send_by_events() {
     perftest("ib_send_bw", &["-e", "-q", "4"]);
 }
 
-/// These arm before they poll: a second event for the same CQE breaks them.
+/// The latency programs arm before they poll: a second event for the same CQE breaks them.
 #[test]
 fn latency_by_events() {
     perftest("ib_send_lat", &["-e"]);

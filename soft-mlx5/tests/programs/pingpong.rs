@@ -75,7 +75,7 @@ fn rc_by_lid_without_gid() {
 }
 
 #[test]
-fn xrc_is_refused_and_not_mangled() {
+fn xrc_is_refused() {
     for link in LINKS {
         let program = ["ibv_xsrq_pingpong", "-g", "0"];
         let outcome = finish(&mut run(&["--strict", "--link", link], &program));

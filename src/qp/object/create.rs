@@ -16,7 +16,7 @@ use crate::qp::config::QpConfig;
 
 /// Bytes that fit into one basic block of a WQE besides the control segment and the header of inline data.
 const SMALL: u32 = 64 - 16 - 4;
-/// The same beside a remote address, too: the most for a queue of one block.
+/// Bytes that fit into one basic block beside a remote address, too: the most for a queue of one block.
 const SMALL_WRITE: u32 = SMALL - 16;
 
 impl Parts {

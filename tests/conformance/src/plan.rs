@@ -64,11 +64,11 @@ pub struct Entry {
 /// How a message ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Give {
-    /// Its slot is posted again with its buffer.
+    /// The slot is posted again with its buffer.
     Recycle,
-    /// Its slot is given back empty.
+    /// The slot is given back empty.
     Take,
-    /// It is given back later.
+    /// The message is given back later.
     Hold,
 }
 

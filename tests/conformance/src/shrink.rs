@@ -171,7 +171,7 @@ fn simplify<K: Kind>(
         let mut plan = tree.current();
         plan.operations = kept.iter().map(|index| plan.operations[*index].clone()).collect();
         if plan == shrunk.0 {
-            // It was an operation that has been left out.
+            // The change was to an operation that has been left out.
             going = tree.simplify();
             continue;
         }

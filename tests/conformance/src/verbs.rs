@@ -66,7 +66,7 @@ pub fn to(qp: *mut sys::ibv_qp, states: &[sys::ibv_qp_state]) {
     connect(qp, states, Default::default());
 }
 
-/// The same, with these attributes of the peer.
+/// Takes a QP to states one after the other, with these attributes of the peer.
 pub fn connect(qp: *mut sys::ibv_qp, to: &[sys::ibv_qp_state], peer: sys::ibv_qp_attr) {
     let attr = sys::ibv_qp_attr {
         port_num: 1,

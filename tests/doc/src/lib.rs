@@ -66,7 +66,7 @@ impl World {
         Self::with(&CqConfig::new(4096))
     }
 
-    /// The same, with CQs like `config`.
+    /// A connection with CQs like `config`, and receives of 256 bytes, of up to two buffers.
     pub fn with(config: &CqConfig) -> Self {
         let all = QpConfig::rc().remote_write(true).remote_read(true).remote_atomic(true);
         let mut world = Self::ends(config, &all);
@@ -115,7 +115,7 @@ impl World {
         self.send_with(bytes, None);
     }
 
-    /// The same, with immediate data.
+    /// Sends a message with immediate data to the example; it has arrived when this returns.
     pub fn send_with(&mut self, bytes: &[u8], imm: Option<u32>) {
         let Some(to) = &self.to else {
             return send(&mut self.peer_sender, &self.peer, bytes, imm);
@@ -177,7 +177,7 @@ impl Tags {
         Self::with(&TagMatchingConfig::new(16))
     }
 
-    /// The same, with queues like `config`.
+    /// Lists of receives, with queues like `config`.
     pub fn with(config: &TagMatchingConfig) -> Self {
         let device = device();
         let pd = doorbell::open("mlx5_0").unwrap().alloc_pd().unwrap();

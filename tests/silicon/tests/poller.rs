@@ -46,7 +46,7 @@ fn poll(device: &Device, cqe: [u8; 64], fields: Option<&Fields>) -> (Cause, usiz
     found
 }
 
-/// One test: a device for each thread would need names of their own.
+/// The dumps have one test: a device for each thread would need names of their own.
 #[test]
 fn each_dump_is_reported_once_and_loses_no_buffer() {
     let device = Device::builder().stepped().build().unwrap();

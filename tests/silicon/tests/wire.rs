@@ -18,7 +18,7 @@ fn the_collection_is_whole() {
 }
 
 #[test]
-fn each_field_is_where_the_eye_saw_it() {
+fn each_field_has_the_value_that_was_read_by_eye() {
     for dump in cqes() {
         let (cqe, general) = (ErrorCqe::from_bytes(&dump.cqe()), Cqe64::from_bytes(&dump.cqe()));
         assert_eq!(general.format(), CqeFormat::Plain, "{}", dump.name);

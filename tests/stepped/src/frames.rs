@@ -115,7 +115,7 @@ impl SteppedFrames {
         Self::on(Device::builder(), config, path)
     }
 
-    /// The same, on a device of its own kind.
+    /// A receiver like `config` and a publisher on a device that `builder` makes.
     pub fn on(builder: Builder, config: &FrameConfig, path: DataPath) -> Self {
         let (device, pd) = open(builder.link_layer(LinkLayer::Ethernet).strict(true).stepped());
         let receiver = FrameReceiver::new(&pd, &config.clone().cq(cq(path))).unwrap();

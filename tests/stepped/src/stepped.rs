@@ -17,7 +17,7 @@ pub struct Stepped {
     pub receiver: Receiver,
     /// The queue that the queue pair receives from.
     pub queue: QueueId,
-    /// The same, if it is an SRQ.
+    /// The queue that the queue pair receives from, if it is an SRQ.
     pub srq: Option<SrqId>,
     /// Buffers for the queue, and two more.
     pub pool: BufferPool,
@@ -39,12 +39,12 @@ impl Stepped {
         Self::with(CqConfig::new(2 * receives).path(path), receives)
     }
 
-    /// The same, with a receiver like `config`.
+    /// A connection with a full queue of `receives` receives, and a receiver like `config`.
     pub fn with(config: CqConfig, receives: u32) -> Self {
         Self::on(Device::builder(), config, receives)
     }
 
-    /// The same, on a device of its own kind.
+    /// A connection with a full queue on a device that `builder` makes.
     pub fn on(builder: Builder, config: CqConfig, receives: u32) -> Self {
         let mut stepped = Self::empty(open(builder.stepped()), &config, receives, false);
         stepped.fill();

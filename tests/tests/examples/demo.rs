@@ -70,7 +70,7 @@ fn the_direct_path_is_direct_and_the_verbs_path_does_the_same() {
 }
 
 #[test]
-fn the_poison_works() {
+fn the_poison_ends_a_program_on_the_verbs_path() {
     let (ok, printed, complained) = main_job("verbs", true);
     assert!(!ok, "{printed}");
     let abort = "the direct path called post_srq_recv of the driver";

@@ -40,7 +40,7 @@ fn installed(folder: &Path) -> Vec<String> {
     flags.split_whitespace().map(String::from).chain(["-libverbs".into()]).collect()
 }
 
-/// The same for the modes of `tests/interop/drop_in.c` that attach objects.
+/// The compiler's arguments for the modes of `tests/interop/drop_in.c` that attach objects.
 fn attaching(installed: &[String]) -> Vec<&str> {
     installed.iter().map(String::as_str).chain(["-DATTACH"]).collect()
 }
@@ -118,7 +118,7 @@ fn worst(folder: &Path, name: &str, arguments: &[&str]) -> PathBuf {
     to
 }
 
-/// The same in a folder of its own.
+/// `tests/interop/drop_in.c` as a program in a folder of its own.
 fn worst_alone(arguments: &[&str]) -> (Temporary, PathBuf) {
     let folder = Temporary::folder("worst");
     let program = worst(&folder, "worst", arguments);
@@ -242,7 +242,7 @@ fn threads_share_queues() {
 /// A CQ is polled while the kernel destroys a queue pair or refuses to, and between the calls of a batch of `ibv_wr_*`,
 /// by the thread of the batch and by another one. Threads wait for each other in every order that libmlx5 allows.
 #[test]
-fn a_program_does_what_seems_unlikely() {
+fn a_cq_is_polled_while_queue_pairs_are_destroyed_and_batches_are_open() {
     let (_folder, program) = worst_alone(&[]);
     let modes = ["destroy", "refuse", "inline", "batch", "contended-batch", "reset-by-another", "refused-creation"];
     for mode in modes {

@@ -101,7 +101,7 @@ fn the_reason_against_the_direct_path_is_printed() {
     assert!(warning.contains(reason), "{warning}");
 }
 
-/// Its complaint when it fails with this code.
+/// Returns the complaint of a command that fails with `code`.
 fn refused(code: i32, command: &mut Command) -> String {
     let ended = Ended::of(command);
     assert_eq!((ended.code, &*ended.printed), (Some(code), ""));

@@ -31,7 +31,7 @@ fn number(text: &str, word: &str) -> u64 {
     rest.trim().split([',', '\n']).next().unwrap().parse().unwrap()
 }
 
-fn everybody_gets_everything_on(path: &str) {
+fn every_member_gets_every_message_on(path: &str) {
     let members = [member(path), member(path)];
     let sent = succeed(&mut multicast(path, &["--send", &SENT.to_string(), "--gap", "200"]));
     assert_eq!(sent.printed, format!("{SENT} datagrams sent to ff0e::db\n"));
@@ -47,6 +47,6 @@ fn everybody_gets_everything_on(path: &str) {
 }
 
 #[test]
-fn everybody_gets_everything() {
-    ["direct", "verbs"].into_iter().for_each(everybody_gets_everything_on);
+fn every_member_gets_every_message() {
+    ["direct", "verbs"].into_iter().for_each(every_member_gets_every_message_on);
 }

@@ -97,7 +97,7 @@ fn messages_are_checked_without_signatures() {
     assert!(ended.printed.contains("payload, counter and owner only"), "{ended}");
 }
 
-/// One answer that says what to do, and not a failure of each check.
+/// A machine without a device gets one answer that says what to do, and not a failure of each check.
 #[test]
 fn what_the_machine_lacks_is_one_answer() {
     let (ended, _report) = selftest_with(&["--fault", "port-down"], "A1,A4,C10");

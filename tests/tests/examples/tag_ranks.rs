@@ -22,7 +22,7 @@ fn printed(rank: Child) -> (bool, String) {
 }
 
 #[test]
-fn the_living_go_on_and_end_in_order() {
+fn the_ranks_that_are_left_go_on_and_end_in_order() {
     for path in ["direct", "verbs"] {
         let ranks = [start(path, 0, &[]), start(path, 1, &[]), start(path, 2, &["--dies", "30"])];
         let [first, second, dead] = ranks.map(printed);

@@ -72,7 +72,7 @@ fn with_the_barrier_no_cqe_is_torn() {
 }
 
 #[test]
-fn without_it_one_is_and_its_signature_shows_it() {
+fn without_the_barrier_a_torn_cqe_has_a_wrong_signature() {
     let (wrong, right) = poll(false);
     assert!(wrong > 0 && right > 0, "{wrong} {right}");
 }

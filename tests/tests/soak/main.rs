@@ -143,7 +143,7 @@ impl Clients {
                 self.receiver.reset_qp(&mut near).unwrap();
                 self.receiver.destroy_qp(near).unwrap();
             }
-            // Its receives come back flushed. Making the next queue pair destroys it.
+            // The receives of the queue pair come back flushed. Making the next queue pair destroys it.
             _ => {
                 let receiver = &mut self.receiver;
                 let posted = |rq| receiver.capacity(rq) - receiver.free_slots(rq);

@@ -238,7 +238,19 @@ fn the_tests_of_all_completions_exist() {
 /// Comments begin their sentences with the subject. The words are those of sentences that readers had to read twice.
 #[test]
 fn no_comment_begins_with_a_riddle() {
-    const OPENINGS: [&str; 6] = ["Behind ", "Of ", "One that ", "That ", "What ", "Whose "];
+    const OPENINGS: [&str; 11] = [
+        "As above",
+        "Behind ",
+        "Of ",
+        "One that ",
+        "That ",
+        "The same for ",
+        "The same in ",
+        "The same with ",
+        "The same, ",
+        "What ",
+        "Whose ",
+    ];
     let folders = "benches cli drop-in examples fuzz mlx5 rdma-core-sys soft-mlx5 src tests xtask".split(' ');
     let mut riddles = Vec::new();
     for file in folders.flat_map(|folder| sources(&root().join(folder))) {

@@ -69,7 +69,7 @@ fn a_message_is_scattered_over_buffers_of_several_pools() {
     }
 }
 
-/// Also if the message fits into the first buffer: the others would be lost to their pool.
+/// Taking is refused even if the message fits into the first buffer: the others would be lost to their pool.
 #[test]
 fn a_scattered_message_is_neither_taken_nor_replaced_by_one_buffer_and_no_buffer_is_lost() {
     let (pd, mut receiver) = device::start(64);
@@ -219,7 +219,7 @@ fn a_batch_that_found_nothing_may_be_asked_again() {
                 w.peers.arrive(1);
             }
             drop(batch);
-            // It may have ended when there was nothing.
+            // The batch may have ended when there was nothing.
             kept.extend(w.take(w.peers.sent(0) as usize - kept.len()));
         }
         let numbers = kept.iter().map(|buffer| message::read(buffer));
@@ -275,7 +275,7 @@ fn a_message_leaves_its_slot_to_another_buffer() {
             });
         }
         assert_eq!(w.pool.available() + other.available(), free);
-        // One of another domain comes back, and the message is recycled.
+        // A buffer of another domain comes back, and the message is recycled.
         let foreign = BufferPool::new(&device::pd(), &PoolConfig::new(1, 64)).unwrap();
         w.peers.send(0, 64);
         receiving::messages(&mut w.receiver, 1, |message| {

@@ -221,7 +221,7 @@ fn datagrams_are_exchanged_after_the_exchange_of_addresses() {
     let side = thread::spawn(move || two.address_handle_over(&mut there).map(|to| (two, to)));
     let to_two = one.address_handle_over(&mut here).unwrap();
     let (mut two, to_one) = side.join().unwrap().unwrap();
-    // The same queue pair, and another peer over the same stream.
+    // The first queue pair exchanges addresses with another peer over a stream of its own.
     let (mut here, mut there) = UnixStream::pair().unwrap();
     let side = thread::spawn(move || three.address_handle_over(&mut there).map(|to| (three, to)));
     let to_three = one.address_handle_over(&mut here).unwrap();

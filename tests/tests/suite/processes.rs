@@ -113,7 +113,7 @@ fn dropped_in_a_child(w: &mut Shared, taken: Option<Buffer>) {
         waited == child
     });
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status:#x}");
-    // It did not even try: a device that refuses the child would have been complained about.
+    // The child did not even try: a device that refuses the child would have been complained about.
     let printed = std::fs::read_to_string(format!("/proc/self/fd/{complaints}")).unwrap();
     assert_eq!(printed, "");
 }

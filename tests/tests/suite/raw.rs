@@ -137,7 +137,7 @@ fn a_sender_on_a_cq_made_by_hand() {
     drop(made);
 }
 
-/// Its receives, of which none is posted, would complete on a CQ that doorbell does not know.
+/// The receives of the queue pair, of which none is posted, would complete on a CQ that doorbell does not know.
 #[test]
 fn a_queue_pair_made_by_hand_that_only_sends() {
     let pd = device::pd();

@@ -106,7 +106,7 @@ fn a_wait_that_is_given_up_loses_nothing() {
             };
             assert!(given_up.is_err(), "nothing was sent");
             assert!(polls < 8, "a task that sleeps was polled {polls} times");
-            // It sleeps when the message comes.
+            // The task sleeps when the message comes.
             let sleeping = async {
                 let mut waiting = pin!(receive(&mut receiver));
                 let early = poll_fn(|task| Poll::Ready(waiting.as_mut().poll(task))).await;
@@ -134,7 +134,7 @@ fn a_wait_that_is_given_up_loses_nothing() {
 #[test]
 fn an_object_moves_to_the_runtime_of_the_task_that_waits() {
     let mut w = Shared::new(31, 1, 64).filled();
-    // It lives on, but runs no tasks any more; later it has ended.
+    // The first runtime lives on, but runs no tasks any more; later it has ended.
     let mut first = Some(tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
     let mut receiver = first.as_ref().unwrap().block_on(async { Async::new(w.receiver).unwrap() });
     for number in 0..3 {

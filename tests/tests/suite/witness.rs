@@ -382,7 +382,7 @@ fn timestamps(recorded: &[[u8; 64]]) -> Vec<u64> {
     timestamps
 }
 
-/// But for checksums of datagrams.
+/// Both agree but for checksums of datagrams.
 #[test]
 fn libmlx5_and_doorbell_agree_on_every_form() {
     let context = device::open_unpoisoned();
@@ -482,7 +482,7 @@ fn lengths_that_cannot_be_true_end_with_the_buffers() {
         let buffers = message.into_buffers();
         assert_eq!(buffers.iter().map(|buffer| buffer.len()).sum::<usize>(), len);
     }
-    // The same in the common case: a receive of one buffer.
+    // The common case, a receive of one buffer, keeps to the same bounds.
     let buffer = large.take().unwrap();
     let inside = buffer.as_ptr();
     receiver.post(rq, [buffer]).unwrap();

@@ -43,7 +43,7 @@ fn a_message_that_comes_first_is_taken() {
             assert!(got.by_library);
         }
         assert_eq!(near.tags.unexpected(), 0);
-        // And the device matches again.
+        // The device matches again.
         near.post(7, ALL);
         far.send(0, 7, 1, &[1]);
         assert_eq!(near.received().by_library, way == Offload::Never);
@@ -101,7 +101,7 @@ fn a_cancelled_receive_gives_its_buffer_back() {
             near.cancelled(receive);
         }
         assert_eq!(near.pool.available(), free);
-        // It matches nothing.
+        // A cancelled receive matches nothing.
         far.send(0, 1, 0, &[]);
         near.wait_unexpected(1);
         let receive = near.post(1, ALL);

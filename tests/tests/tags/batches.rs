@@ -87,7 +87,7 @@ fn the_buffers_of_empty_receives_go_back_to_the_library() {
 fn a_batch_is_posted_in_order() {
     for way in ways() {
         let (mut near, mut far) = pair(way, &SHAPE);
-        // One of them is there already.
+        // One of the messages is there already.
         far.send(0, 3, 30, &[3]);
         near.wait_unexpected(1);
         let take = || near.pool.take().unwrap();

@@ -23,7 +23,7 @@ fn the_device_does_not_match_until_the_program_synchronizes() {
     for way in ways().into_iter().filter(|way| *way == Offload::Required) {
         let (mut near, mut far) = pair(way, &MANUAL);
         far.send(0, 9, 0, &[]);
-        // It has arrived when the other side knows that it was received. The program has not polled yet.
+        // The message has arrived when the other side knows that it was received. The program has not polled yet.
         assert!(!far.sent());
         near.post(1, ALL);
         near.wait_unexpected(1);

@@ -86,7 +86,7 @@ impl Run {
         match self.near.tags.cancel(*id) {
             Ok(()) => assert!(!std::mem::replace(cancelling, true)),
             Err(CancelError::Cancelling) => assert!(*cancelling),
-            // Its event waits.
+            // The event of the receive waits.
             Err(error) => assert_matches!(error, CancelError::Over | CancelError::Matched),
         }
     }

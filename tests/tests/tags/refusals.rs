@@ -56,7 +56,7 @@ fn a_receive_is_cancelled_once_and_by_its_own_queue() {
         assert_matches!(refused, Err(CancelError::Cancelling | CancelError::Over));
         near.cancelled(receive);
         assert_eq!(near.tags.cancel(receive), Err(CancelError::Over));
-        // Its place is taken by another one, which the old name does not mean.
+        // The place of the receive is taken by another one, which the old name does not mean.
         let next = near.post(1, ALL);
         assert_eq!(near.tags.cancel(receive), Err(CancelError::Over));
         far.send(0, 1, 0, &[]);

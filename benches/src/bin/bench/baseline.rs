@@ -15,7 +15,7 @@ const SAME_COMPILER: f64 = 1.03;
 const OTHER_COMPILER: f64 = 1.2;
 /// Instructions by which a count may grow besides. Counts are means, and three per cent of 30 is less than one.
 const SLACK: f64 = 1.0;
-/// The same for counts of one message or frame: the compiler moves instructions across the borders of what is counted.
+/// Slack for counts of one message or frame: the compiler moves instructions across the borders of what is counted.
 const SLACK_OF_ONE: f64 = 4.0;
 
 /// Operations that may cost this many times what another costs, with each compiler and on each machine.

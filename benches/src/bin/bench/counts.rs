@@ -40,7 +40,7 @@ struct Run {
 pub(crate) enum Process {
     Doorbell,
     Libmlx5,
-    /// It has preloaded the drop-in.
+    /// A process that has preloaded the drop-in.
     DropIn,
 }
 

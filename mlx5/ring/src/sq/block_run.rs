@@ -43,7 +43,7 @@ impl BasicBlocks {
 
 /// Free blocks of a send queue, and how far they have been written: what a batch keeps in registers.
 ///
-/// It ends where the ring ends, so inside of it writing is counting. The blocks learn of the WQEs from
+/// A run ends where the ring ends, so inside of it writing is counting. The blocks learn of the WQEs from
 /// [`BasicBlocks::commit`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockRun {

@@ -20,7 +20,7 @@ const ATOMIC_SIZE: u32 = 8;
 /// libmlx5. The thread that takes CQEs owns the blocks from `retired` to `posted` and their records; the thread that
 /// posts owns all others.
 ///
-/// It takes the place of [`SendQueue::complete`].
+/// `Progress` takes the place of [`SendQueue::complete`].
 #[derive(Debug)]
 pub struct Progress<T> {
     buf: NonNull<u8>,
@@ -34,7 +34,7 @@ pub struct Progress<T> {
 
 // SAFETY: any thread may have either side; one thread at a time has it, by the contracts of the functions.
 unsafe impl<T: Send> Send for Progress<T> {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` holds for shared references, too.
 unsafe impl<T: Send> Sync for Progress<T> {}
 
 impl<T: Copy> SendQueue<T> {

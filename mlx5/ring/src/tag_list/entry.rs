@@ -69,7 +69,7 @@ impl<T> Entry<T> {
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
     pub(super) op: AppOp,
-    /// Its entry, or [`Operation::NONE`].
+    /// The entry that the operation is about, or [`Operation::NONE`].
     pub(super) entry: u16,
     /// Handled messages that it carried.
     pub(super) count: u16,

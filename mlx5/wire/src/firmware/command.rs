@@ -415,7 +415,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads() {
+    fn heads_of_requests_and_replies() {
         let request = Request { opcode: 0x503, uid: 7, op_mod: 2 };
         assert_eq!(request.to_bytes(), [5, 3, 0, 7, 0, 0, 0, 2]);
         let reply = Reply { status: Status::BadResource as u8, syndrome: 0x0102_0304 };

@@ -33,7 +33,7 @@ fields! {
         state_policy: u8 = 0x20[11:8],
         /// State of the port: 1 down, 4 active.
         port_state: u8 = 0x20[7:4],
-        /// The same, of the virtual port.
+        /// State of the virtual port: 1 down, 4 active.
         vport_state: u8 = 0x20[3:0],
         /// GUID of the board.
         system_image_guid: u64 = 0x28,

@@ -81,7 +81,7 @@ pub unsafe fn change(signal: c_int, new: *const sigaction, old: *mut sigaction) 
         // SAFETY: the arguments are the program's.
         return unsafe { __sigaction(signal, new, old) };
     };
-    // Both may be the same memory.
+    // Both arguments may be the same memory.
     // SAFETY: null or an action, by the contract of sigaction.
     let new = unsafe { new.as_ref() }.copied();
     if !old.is_null() {

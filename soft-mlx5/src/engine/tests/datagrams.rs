@@ -162,7 +162,7 @@ fn a_driver_sets_source_addresses_and_names_destinations_by_mac() {
         s.device.settle();
         s.recv.drain().len()
     };
-    // Its own address, an address that only the MAC address leads to, and one that nothing leads to.
+    // The device's own address, an address that only the MAC address leads to, and an address that nothing leads to.
     assert_eq!(send(&mut s, 7, gid, [0; 6]), 1);
     assert_eq!(s.memory.get(32, 4), [192, 0, 2, 1]);
     let mut foreign = gid;

@@ -152,7 +152,7 @@ fn packets_overtake_each_other() {
 }
 
 #[test]
-fn everything_at_once() {
+fn packets_are_lost_doubled_and_reordered() {
     let faults = Faults { loss: 0.05, duplication: 0.05, reordering: 0.05, ..Faults::default() };
     Traffic::new(faults, 5, path()).run(3000);
 }

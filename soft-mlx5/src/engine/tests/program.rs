@@ -613,7 +613,7 @@ impl Setup {
         Self::with(Device::new(), 256, |device, send, recv| device.pair_with(|attr| attr, send, recv, path))
     }
 
-    /// The same, with CQs of so many entries, and queue pairs that `pair` makes.
+    /// Makes a setup on `device`, with CQs of `entries` entries, and queue pairs that `pair` makes.
     pub fn with(mut device: Device, entries: u32, pair: impl FnOnce(&mut Device, &Cq, &Cq) -> (Qp, Qp)) -> Self {
         let (send, recv) = (device.cq(entries), device.cq(entries));
         let (a, b) = pair(&mut device, &send, &recv);

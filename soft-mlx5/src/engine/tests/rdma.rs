@@ -9,7 +9,7 @@ use crate::objects::*;
 struct Setup {
     device: Device,
     send: Cq,
-    // Its queues belong to the device.
+    // The queues of the CQ belong to the device.
     _recv: Cq,
     a: Qp,
     _b: Qp,

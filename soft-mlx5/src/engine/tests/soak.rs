@@ -109,7 +109,7 @@ impl Soak {
                 devices[1 + sender].connect_with(&from, lids[0], to.number, path);
                 devices[0].connect_with(&to, lids[1 + sender], from.number, path);
                 let to_number = to.number;
-                // Its queues live as long as the devices.
+                // The queues of the receiving end live as long as the devices.
                 std::mem::forget(to);
                 Connection { sender, from, to: to_number, sent: 0, acknowledged: 0, received: 0, digest: 0, prefix: 0 }
             })

@@ -102,7 +102,7 @@ fn a_peer_that_dies_is_noticed_and_its_successor_is_not_mistaken_for_it() {
     a.send.expect(CqeOpcode::Requester, &a.qp, 0);
     let lid = b.device.nic.port().lid;
     drop(b);
-    // Same LID, same QP number, but not connected.
+    // The successor has the same LID and the same QP number, but is not connected.
     let mut successor = end("death");
     assert_eq!(successor.device.nic.port().lid, lid);
     successor.qp.post_receive(&[]);

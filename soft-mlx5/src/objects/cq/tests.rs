@@ -160,7 +160,7 @@ fn an_event_for_each_arm() {
     assert_eq!(arm(&mut cq), None);
     assert_eq!(cq.push(&send(0), &Defects::default(), &mut strict), event);
     assert_eq!(cq.push(&send(1), &Defects::default(), &mut strict), None);
-    // The same sequence number again: its event was raised before.
+    // An arm that repeats a sequence number has no effect: its event was raised before.
     program.arm(Arm { consumer_index: 2, ..ANY });
     assert_eq!(arm(&mut cq), None);
     // The program has not taken this CQE: the event comes at once.

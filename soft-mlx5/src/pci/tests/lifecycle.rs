@@ -61,7 +61,7 @@ fn the_order_of_a_driver() {
     assert_eq!(QueryPagesReply::from_prefix(&back).unwrap().pages, 0);
     driver.execute(&head(Opcode::TEARDOWN_HCA, 0), 16).unwrap();
     driver.execute(&head(Opcode::DISABLE_HCA, 0), 0xc).unwrap();
-    // The same driver comes again.
+    // The driver starts again on the same function.
     driver.start();
     assert_eq!(driver.numbered(Opcode::ALLOC_UAR, 0).unwrap(), 0x10);
 }

@@ -7,13 +7,13 @@ const METHOD_SEND: u8 = 3;
 
 /// Bytes of private data that a REQ has room for.
 pub const REQ_DATA: usize = 92;
-/// The same for a REP.
+/// Bytes of private data that a REP has room for.
 pub const REP_DATA: usize = 196;
-/// The same for a REJ.
+/// Bytes of private data that a REJ has room for.
 pub const REJ_DATA: usize = 148;
-/// The same for a SIDR_REQ.
+/// Bytes of private data that a SIDR_REQ has room for.
 pub const SIDR_REQ_DATA: usize = 216;
-/// The same for a SIDR_REP.
+/// Bytes of private data that a SIDR_REP has room for.
 pub const SIDR_REP_DATA: usize = 136;
 
 /// Private data, padded with zeros to the room of its message.

@@ -53,7 +53,7 @@ const ACCEPT: Accept = Accept {
 
 /// Shares of datagrams that the network loses, doubles and delays, in tenths.
 #[derive(Clone, Copy, Default)]
-struct Weather {
+struct LinkFaults {
     loss: u64,
     duplication: u64,
     delay: u64,
@@ -62,7 +62,7 @@ struct Weather {
 /// Ports 1 and 2.
 struct World {
     ports: [Cm; 2],
-    weather: Weather,
+    faults: LinkFaults,
     rng: Rng,
     now: u64,
     // Arrival, receiver, bytes.
@@ -71,10 +71,10 @@ struct World {
 }
 
 impl World {
-    fn new(weather: Weather, seed: u64) -> Self {
+    fn new(faults: LinkFaults, seed: u64) -> Self {
         let mut ports = [Cm::new(1, seed), Cm::new(2, seed + 1)];
         ports[1].listen(SERVICE);
-        Self { ports, weather, rng: Rng::new(seed), now: 0, flying: Vec::new(), sent: Vec::new() }
+        Self { ports, faults, rng: Rng::new(seed), now: 0, flying: Vec::new(), sent: Vec::new() }
     }
 
     fn send_all(&mut self) {
@@ -83,13 +83,13 @@ impl World {
                 assert_eq!(usize::from(path.remote_lid), 2 - from);
                 self.sent.push(Message::parse(&mad).expect("all that is sent is known").1);
                 let mut tenth = |share| self.rng.below(10) < share;
-                let copies = match (tenth(self.weather.loss), tenth(self.weather.duplication)) {
+                let copies = match (tenth(self.faults.loss), tenth(self.faults.duplication)) {
                     (true, _) => 0,
                     (_, true) => 2,
                     _ => 1,
                 };
                 for _ in 0..copies {
-                    let delay = match self.rng.below(10) < self.weather.delay {
+                    let delay = match self.rng.below(10) < self.faults.delay {
                         true => self.rng.below(10 * SECOND),
                         false => 1000,
                     };
@@ -179,7 +179,7 @@ fn kinds(messages: &[Message]) -> Vec<&'static str> {
 
 #[test]
 fn a_connection_from_begin_to_end() {
-    let mut world = World::new(Weather::default(), 1);
+    let mut world = World::new(LinkFaults::default(), 1);
     let [a, b] = world.connect();
     let of_a = world.ports[0].qp_values(a).unwrap();
     let of_b = world.ports[1].qp_values(b).unwrap();
@@ -205,10 +205,10 @@ fn a_connection_from_begin_to_end() {
 }
 
 #[test]
-fn any_weather() {
+fn connections_are_made_and_end_on_a_link_that_loses_doubles_and_delays() {
     for seed in 0..300 {
-        let weather = Weather { loss: seed % 5, duplication: seed / 5 % 5, delay: if seed % 2 == 0 { 0 } else { 3 } };
-        let mut world = World::new(weather, seed);
+        let faults = LinkFaults { loss: seed % 5, duplication: seed / 5 % 5, delay: if seed % 2 == 0 { 0 } else { 3 } };
+        let mut world = World::new(faults, seed);
         let a = world.ports[0].connect(&wanted(path(1, 2), 0x55));
         let mut seen: [HashMap<Id, Vec<&str>>; 2] = Default::default();
         let mut asked = Vec::new();
@@ -273,7 +273,7 @@ fn any_weather() {
 
 #[test]
 fn nobody_answers() {
-    let mut world = World::new(Weather { loss: 10, ..Weather::default() }, 3);
+    let mut world = World::new(LinkFaults { loss: 10, ..LinkFaults::default() }, 3);
     let a = world.ports[0].connect(&wanted(path(1, 2), 1));
     let lookup = world.ports[0].look_up(&path(1, 2), SERVICE, 0xffff, &[]);
     let first = world.event(0);
@@ -293,8 +293,8 @@ fn nobody_answers() {
 }
 
 #[test]
-fn a_mra_buys_time() {
-    let mut world = World::new(Weather::default(), 4);
+fn a_mra_extends_the_time_for_an_answer() {
+    let mut world = World::new(LinkFaults::default(), 4);
     let a = world.ports[0].connect(&wanted(path(1, 2), 1));
     let (b, _) = world.event(1);
     world.ports[1].ask_for_time(b).unwrap();
@@ -311,7 +311,7 @@ fn a_mra_buys_time() {
 
 #[test]
 fn refusals() {
-    let mut world = World::new(Weather::default(), 5);
+    let mut world = World::new(LinkFaults::default(), 5);
     // The service has no listener.
     let stranger = Connect { service_id: SERVICE + 1, ..wanted(path(1, 2), 1) };
     let a = world.ports[0].connect(&stranger);
@@ -343,7 +343,7 @@ fn destroying_tells_the_other_side_in_every_state() {
     for (port, steps, expected) in
         [(0, 1, "REJ"), (1, 1, "REJ"), (1, 2, "REJ"), (0, 2, "REJ"), (0, 3, "DREQ"), (1, 3, "DREQ")]
     {
-        let mut world = World::new(Weather::default(), 6);
+        let mut world = World::new(LinkFaults::default(), 6);
         let a = world.ports[0].connect(&wanted(path(1, 2), 1));
         let (b, _) = world.event(1);
         if steps > 1 {
@@ -371,7 +371,7 @@ fn destroying_tells_the_other_side_in_every_state() {
 #[test]
 fn a_peer_that_dies_in_every_state() {
     for steps in 0..5 {
-        let mut world = World::new(Weather::default(), 7);
+        let mut world = World::new(LinkFaults::default(), 7);
         let a = world.ports[0].connect(&wanted(path(1, 2), 1));
         let mut expected = [Some(Event::Unreachable), None];
         if steps > 0 {
@@ -407,7 +407,7 @@ fn a_peer_that_dies_in_every_state() {
 
 #[test]
 fn a_peer_that_was_started_anew() {
-    let mut world = World::new(Weather::default(), 8);
+    let mut world = World::new(LinkFaults::default(), 8);
     let [_, b] = world.connect();
     // A new process has the port and, in it, the same queue pair.
     world.ports[0] = Cm::new(1, 99);
@@ -424,7 +424,7 @@ fn a_peer_that_was_started_anew() {
 
 #[test]
 fn a_queue_pair_is_stale_until_its_old_connection_is_ended() {
-    let mut world = World::new(Weather::default(), 10);
+    let mut world = World::new(LinkFaults::default(), 10);
     let [a, b] = world.connect();
     world.ports[0].disconnect(a).unwrap();
     assert_eq!(world.event(1), (b, Event::DisconnectRequest));
@@ -443,12 +443,12 @@ fn a_queue_pair_is_stale_until_its_old_connection_is_ended() {
 
 #[test]
 fn lookups() {
-    let mut world = World::new(Weather { duplication: 10, ..Weather::default() }, 9);
+    let mut world = World::new(LinkFaults { duplication: 10, ..LinkFaults::default() }, 9);
     let lookup = world.ports[0].look_up(&path(1, 2), SERVICE, 0xffff, b"where");
     let (inquiry, event) = world.event(1);
     assert!(matches!(event, Event::Inquiry(req) if &req.data[..5] == b"where"));
     world.land();
-    world.weather = Weather::default();
+    world.faults = LinkFaults::default();
     assert_eq!(world.ports[1].next_event(), None, "one inquiry, although its request came twice");
     let answer = Answer { status: sidr_status::SUCCESS, qpn: 9, qkey: 7, data: b"here" };
     world.ports[1].answer(inquiry, &answer).unwrap();
@@ -475,7 +475,7 @@ fn lookups() {
 
 #[test]
 fn ten_thousand_connections_leave_nothing() {
-    let mut world = World::new(Weather::default(), 10);
+    let mut world = World::new(LinkFaults::default(), 10);
     for round in 0..10_000 {
         let [a, b] = world.connect();
         let (first, second) = if round % 2 == 0 { (0, 1) } else { (1, 0) };
@@ -605,8 +605,8 @@ fn literal_bytes_of_a_request() {
 fn random_calls_and_datagrams() {
     for seed in 0..200 {
         let mut rng = Rng::new(seed);
-        let weather = Weather { loss: seed % 4, duplication: 2, delay: 1 };
-        let mut world = World::new(weather, seed);
+        let faults = LinkFaults { loss: seed % 4, duplication: 2, delay: 1 };
+        let mut world = World::new(faults, seed);
         world.ports[0].listen(SERVICE);
         let mut ids: [Vec<Id>; 2] = Default::default();
         for _ in 0..400 {

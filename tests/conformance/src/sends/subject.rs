@@ -139,7 +139,7 @@ fn cq_layout(twin: &Twin) -> cq::Layout {
 }
 
 fn address_vector(twin: &Twin) -> DatagramSegment {
-    // SAFETY: as above.
+    // SAFETY: a structure of integers and pointers.
     let mut out: sys::mlx5dv_ah = unsafe { std::mem::zeroed() };
     init_obj(sys::MLX5DV_OBJ_AH, |obj| (obj.ah.in_, obj.ah.out) = (twin.ah, &mut out));
     // SAFETY: the address vector of a live handle, which is not written.

@@ -120,7 +120,7 @@ impl Subject for Ring {
         let entry = Entry { offset: 0, length: 512, key: Key::Good };
         let receive = self.prepare(&[vec![entry]]).pop()?;
         let sges = sges(&receive);
-        // SAFETY: as above.
+        // SAFETY: the memory is read only while the device rests.
         let loaded = unsafe {
             let mut direct = self.wrapped.receiver.as_direct().expect("the direct path");
             let (_, queue) = direct.srq(srq).expect("the SRQ exists");

@@ -19,7 +19,7 @@ pub struct Added {
     pub removing: Option<(u64, u16)>,
     /// A message has matched, and its data is to come.
     pub matched: bool,
-    /// Its buffer is not the device's any more.
+    /// The device does not have the buffer any more.
     pub over: bool,
 }
 

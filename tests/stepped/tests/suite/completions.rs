@@ -50,7 +50,7 @@ fn wait_for_each<T: Completions>(device: &Device, mut object: T, mut act: impl F
                 let woken = tokio::time::timeout(Duration::from_secs(60), ready).await;
                 woken.expect("the task was not woken").unwrap();
             }
-            // It does not sleep while there is something to poll.
+            // A task does not sleep while there is something to poll.
             object.ready().await.unwrap();
             act(&mut object, Act::Poll);
         }

@@ -187,7 +187,7 @@ fn a_forked_child_that_drops_everything_changes_nothing_for_its_parent() {
         wait_for(child);
         // The pages are other memory of the next round's.
         wqs.iter().for_each(|wq| advise(wq.attr.dbrec, libc::MADV_DOFORK));
-        // It did not even try: a device that refuses the child would have been complained about.
+        // The child did not even try: a device that refuses the child would have been complained about.
         let printed = std::fs::read_to_string(format!("/proc/self/fd/{complaints}")).unwrap();
         assert_eq!(printed, "");
         assert!(is_datagram(&taken, 1400, 1));

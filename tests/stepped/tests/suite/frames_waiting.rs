@@ -65,14 +65,15 @@ impl Meddled {
         }
         self.meddle();
         if self.world.receiver.arm().unwrap() {
-            // It must not sleep now. Sometimes it does not poll either, and arms again. The completion may be a filler.
+            // The program must not sleep now. Sometimes it does not poll either, and arms again. The completion may be
+            // a filler.
             if self.meddle() < 6 {
                 self.take();
             }
             return false;
         }
         self.meddle();
-        // It sleeps. The frames under way arrive now.
+        // The program sleeps. The frames under way arrive now.
         if self.sent == self.taken {
             self.send();
         }
@@ -151,7 +152,7 @@ fn a_sleeper_without_buffers_goes_on_when_they_are_dropped(config: &FrameConfig,
         let mut batch = receiver.poll();
         assert!(is_datagram(&batch.next().expect("a frame").unwrap(), LEN, 99));
     });
-    // It sleeps by then, or comes late.
+    // The thread sleeps by then, or comes late.
     thread::sleep(Duration::from_millis(10));
     drop(taken);
     // The device drops frames until the sleeper has looked.

@@ -88,7 +88,7 @@ const OPTIONS: &[(&str, Check)] = &[
             tags.send_rendezvous(peer, 1, 0, buffer).unwrap_err().reason
         };
         assert!(matches!(offer(false), NotSentTagged::NotReadable));
-        // It is not connected.
+        // The peer is not connected.
         assert!(matches!(offer(true), NotSentTagged::Queue(NotSent::State(_))));
     }),
     ("QpConfig: gid_index", |w| {
@@ -227,11 +227,11 @@ const OPTIONS: &[(&str, Check)] = &[
     }),
 ];
 
-/// The same for options of frames.
+/// Options of frames by name.
 const OPTIONS_OF_FRAMES: &[(&str, CheckOfFrames)] = &[
     ("frames::Flow: join_on", |pd, path| {
         let flow = feed().join_on(Ipv4Addr::LOCALHOST);
-        // It joins, or says that it cannot.
+        // The receiver joins the group, or says that it cannot.
         if let Err(error) = frames(pd, path).attach(&flow) {
             assert!(error.to_string().contains("IP_ADD_MEMBERSHIP"), "{error}");
         }

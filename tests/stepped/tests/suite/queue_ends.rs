@@ -45,12 +45,12 @@ enum Sends {
     /// No doorbell has rung.
     Forgotten,
     RungAndForgotten,
-    /// The same as [`Waiting`](Self::Waiting), and each request is unsignaled.
+    /// The doorbell has rung, the peer has no receives, and each request is unsignaled.
     Unsignaled,
     Completed,
     /// Half of a run was returned.
     Half,
-    /// The same, and the batch was forgotten with buffers that were not taken.
+    /// Half of a run was returned, and the batch was forgotten with buffers that were not taken.
     HalfForgotten,
     HalfWaitingAndForgotten,
     /// The queue pair is in ERROR, and one failure was polled.
@@ -403,7 +403,7 @@ impl Messages {
                 }
             }
             End::DropQueuePair => drop(near.take()),
-            // It has nothing to do with the receives.
+            // The end of a sender has nothing to do with the receives.
             End::DropSender => {
                 let another = Sender::new(&pd, &CqConfig::new(4).path(far.sender.path())).unwrap();
                 drop(std::mem::replace(&mut far.sender, another));

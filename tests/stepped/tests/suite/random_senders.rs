@@ -66,9 +66,9 @@ enum State {
     Connected,
     /// Requests may fail, and no request succeeds after a failure.
     Failing,
-    /// It was reset; its requests must come back before it connects again.
+    /// The queue pair was reset; its requests must come back before it connects again.
     Reset,
-    /// It was destroyed or dropped.
+    /// The queue pair was destroyed or dropped.
     Gone,
 }
 
@@ -461,7 +461,7 @@ fn opaque_pool(pd: &ProtectionDomain) -> (BufferPool<Opaque>, *mut u8) {
     let (memory, len) = (bytes.as_mut_ptr(), bytes.len());
     // SAFETY: the bytes live until the device has let go of them, and nothing else uses them.
     let region = unsafe { OpaqueMemory::unreadable(pd, memory, len, RemoteAccess::empty(), bytes) }.unwrap();
-    // One less than fit, wherever the bytes begin.
+    // The pool has one buffer less than fit, wherever the bytes begin.
     (BufferPool::divide(region, 127, 64).unwrap(), memory)
 }
 
@@ -476,7 +476,7 @@ struct Over {
     has_succeeded: bool,
     /// `None` if its completion was forgotten, or its buffers were not all taken.
     buffers: Option<Vec<Buffer>>,
-    /// The same for opaque ones, which a failure returns to their pool.
+    /// Number of opaque buffers, which a failure returns to their pool; `None` as for `buffers`.
     opaque: Option<usize>,
 }
 

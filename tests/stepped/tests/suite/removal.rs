@@ -76,7 +76,7 @@ fn ends<T: Completions + Send + 'static>(make: impl Fn(&ProtectionDomain) -> T) 
             device.remove();
             is_removal(within(wait).await);
         }
-        // Not only once.
+        // The task is told of the removal more than once.
         is_removal(within(task.ready()).await);
     });
     sleepers.into_iter().for_each(|sleeper| is_removal(sleeper.join().unwrap()));

@@ -294,7 +294,7 @@ fn what_no_cqe_has_covered_comes_back_with_its_queue_pair(path: DataPath) {
         let qp = w.near.remove(0);
         let queue = qp.send_queue().unwrap();
         if is_dropped {
-            // It is in ERROR.
+            // A queue pair that is dropped is in ERROR.
             drop(qp);
             expected.clear();
         } else {

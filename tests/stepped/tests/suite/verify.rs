@@ -126,7 +126,7 @@ fn cqes_that_a_purge_moved_have_right_signatures() {
 }
 
 #[test]
-fn it_is_refused_where_there_is_nothing_to_check() {
+fn verify_cqes_is_refused_where_there_is_nothing_to_check() {
     let world = world(true);
     let config = CqConfig::new(8);
     for config in [config.clone().path(DataPath::Verbs), config.path(DataPath::Direct).compression(Compression::Hash)] {

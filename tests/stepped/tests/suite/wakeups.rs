@@ -30,7 +30,7 @@ fn rounds(path: DataPath, count: u64) {
         }
         meddle(&mut world, &mut sent, taken);
         if world.receiver.arm().unwrap() {
-            // It must not sleep now. Sometimes it does not poll either, and arms again.
+            // The program must not sleep now. Sometimes it does not poll either, and arms again.
             busy += 1;
             if meddle(&mut world, &mut sent, taken) < 6 {
                 let got = world.take();
@@ -40,7 +40,7 @@ fn rounds(path: DataPath, count: u64) {
             continue;
         }
         meddle(&mut world, &mut sent, taken);
-        // It sleeps. The messages under way arrive now.
+        // The program sleeps. The messages under way arrive now.
         if sent == taken {
             world.send();
             sent += 1;

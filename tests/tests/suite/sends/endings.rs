@@ -47,7 +47,7 @@ fn requests_of_a_queue_pair_that_fails_come_back_in_order() {
         assert_eq!((done.token, done.status), (i as u64, WcStatus::WR_FLUSH_ERR));
         assert_eq!(done.buffers, [[i as u8]]);
     }
-    // The other one is not concerned.
+    // The other queue pair is not concerned.
     assert!(done.iter().filter(|done| done.qp == 1).all(|done| done.status.is_success()));
     post(&mut w, 1, 1);
     w.succeed(1);
@@ -146,7 +146,7 @@ fn an_srq_is_in_use_until_the_sender_of_its_queue_pair_was_polled() {
         assert!(w.sender.poll().next().is_none());
     };
     refused(&mut w);
-    // The other one, which is dropped: as the first.
+    // A queue pair that is dropped keeps the SRQ in use like one that is destroyed.
     drop(dropped);
     refused(&mut w);
     w.near_receiver.destroy_srq(srq).unwrap();

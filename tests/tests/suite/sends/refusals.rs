@@ -208,7 +208,7 @@ fn a_cq_that_is_too_small_and_a_foreign_sender_are_refused() {
         .unwrap_err();
     assert_matches!(refused, Error::CqTooSmall { needed: 128, new: 64, .. });
     assert!(refused.to_string().contains("64 of them the new queue"), "{refused}");
-    // Its room is free again after it is dropped.
+    // The room of a queue pair is free again after it is dropped.
     let queue = fits.send_queue().unwrap();
     drop(fits);
     let again =

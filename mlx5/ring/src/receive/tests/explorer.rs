@@ -300,17 +300,17 @@ fn four_slots() {
     explore(Space { queues: &[(Ordered, 4)], cqes: 4, max_held: 9, relative: true, faults: true }, 10_000);
 }
 
-/// The same states, where the place in the CQ and the number of a slot count: more by just as many times.
+/// The states of [`one_queue`] where the place in the CQ and the number of a slot count: more by just as many times.
 #[test]
 #[ignore = "takes minutes: make explore"]
-fn absolute() {
+fn states_with_absolute_indices() {
     explore_all(9, false, &[(&[(Rq, 4)], 4, 8_785 * 4 * 8)]);
 }
 
 /// As many states as `RING_STATES` says.
 #[test]
 #[ignore = "takes minutes: make explore"]
-fn larger() {
+fn states_of_larger_queues() {
     explore_all(9, true, &[(&[(Ordered, 4)], 4, 283_077)]);
     explore_all(9, true, &[(&[(Srq, 4), (Rq, 1)], 4, 107_306)]);
     let limit = std::env::var("RING_STATES").ok().and_then(|limit| limit.parse().ok());

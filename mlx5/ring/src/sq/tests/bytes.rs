@@ -82,7 +82,7 @@ fn empty_entries_and_empty_inline_pieces_are_left_out() {
     let empty = Sge { length: 0, ..SGE };
     let sges = &[empty, SGE, empty][..];
     let payload = Payload { sges, ..Payload::inline(&[&[], &[]]) };
-    // SAFETY: as above.
+    // SAFETY: [memory] the memory of these requests is never touched; the device is a model.
     writes(0, &std::format!("0000000a 12345602 00000000 00000000 {DATA}"), |posting| unsafe {
         posting.send(payload, Immediate::None, Flags::NONE, 0)
     });
@@ -93,7 +93,7 @@ fn one_sided() {
     let one = &[SGE][..];
     let write = Payload::gather(one);
     let expected = std::format!("00000208 12345603 00000080 00000000 {RADDR} {DATA}");
-    // SAFETY: as above.
+    // SAFETY: [memory] the memory of these requests is never touched; the device is a model.
     writes(2, &expected, |posting| unsafe { posting.write(REMOTE, write, None, Flags::FENCE, 0) });
     let expected = std::format!("00000209 12345603 00000000 0000cafe {RADDR} {DATA}");
     // SAFETY: as above.
@@ -101,17 +101,17 @@ fn one_sided() {
     // Over the end of the ring.
     let two = &[SGE, SGE, SGE][..];
     let expected = std::format!("00000710 12345605 00000008 00000000 {RADDR} {DATA} {DATA} {DATA}");
-    // SAFETY: as above.
+    // SAFETY: [memory] the memory of these requests is never touched; the device is a model.
     writes(7, &expected, |posting| unsafe { posting.read(REMOTE, two, SIGNALED, 0) });
     let result = Sge { length: 8, ..SGE };
     let data = "00000008 aabbccdd 11223344 55667788";
     let expected =
         std::format!("00000311 12345604 00000008 00000000 {RADDR} 00000000 00000022 00000000 00000011 {data}");
-    // SAFETY: as above.
+    // SAFETY: [memory] the memory of these requests is never touched; the device is a model.
     writes(3, &expected, |posting| unsafe { posting.compare_swap(REMOTE, [0x11, 0x22], result, SIGNALED, 0) });
     let expected =
         std::format!("00ffff12 12345604 00000008 00000000 {RADDR} 00000000 00000022 00000000 00000000 {data}");
-    // SAFETY: as above.
+    // SAFETY: [memory] the memory of these requests is never touched; the device is a model.
     writes(0xffff, &expected, |posting| unsafe { posting.fetch_add(REMOTE, 0x22, result, SIGNALED, 0) });
 }
 
@@ -124,14 +124,14 @@ fn datagrams() {
         "0000070a 12345605 00000008 00000000 11111111 00000000 80000055 0600c001
          00000000 01020304 05062040 00000000 fe800000 00000000 00000000 00000009 {DATA}"
     );
-    // SAFETY: as above.
+    // SAFETY: [memory] the memory of these requests is never touched; the device is a model.
     writes(7, &expected, |posting| unsafe { posting.send_to(&to, Payload::gather(&[SGE]), None, SIGNALED, 0) });
     let expected = "0000070b 12345605 00000008 00000007 11111111 00000000 80000055 0600c001
          00000000 01020304 05062040 00000000 fe800000 00000000 00000000 00000009
          80000003 01020300 00000000 00000000";
     let mut rig = Rig::new(8, 4);
     rig.start_at(7, 0);
-    // SAFETY: as above.
+    // SAFETY: inline bytes alone.
     unsafe {
         let payload = Payload::inline(&[&[1, 2], &[3]]);
         rig.queue.posting().send_to(&to, payload, Some(7), SIGNALED, 0).unwrap();
@@ -175,7 +175,7 @@ fn an_inline_header_and_pointers() {
         for len in 1..=64 {
             let mut rig = Rig::new(4, 4);
             rig.start_at(start, 0);
-            // SAFETY: as above.
+            // SAFETY: [memory] the memory of these requests is never touched; the device is a model.
             unsafe {
                 let pieces = [&header[..len]];
                 let payload = Payload { sges: &[SGE, SGE], ..Payload::inline(&pieces) };

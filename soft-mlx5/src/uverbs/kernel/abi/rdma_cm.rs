@@ -117,7 +117,7 @@ structure! {
     }
 }
 structure! {
-    /// The same.
+    /// Without the index of the device that newer kernels append: libraries then go by the GUID.
     struct QueryAddrResp = 272 {
         node_guid: u64,
         port_num: u8,

@@ -58,11 +58,11 @@ pub struct Identifier {
     pub source: Option<Address>,
     /// Address of the peer.
     pub destination: Option<Address>,
-    /// It belongs to the device.
+    /// The identifier belongs to the device.
     pub on_device: bool,
-    /// Its port may be used by others.
+    /// The port may be used by other identifiers.
     pub reuse: bool,
-    /// It takes requests of one family of addresses only.
+    /// The listener takes requests of one family of addresses only.
     pub af_only: bool,
     /// Type of service.
     pub tos: u8,

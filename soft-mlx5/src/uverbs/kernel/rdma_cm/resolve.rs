@@ -213,7 +213,7 @@ pub fn path(own: u16, lid: u16, to: &Address, link: LinkLayer, traffic_class: u8
 fn own_address(source: &Address, to: &Address, lid: u16, link: LinkLayer) -> Address {
     let port = source.port();
     match (to.place(), *to) {
-        // Both ends are the machine.
+        // The machine is both ends.
         (Some(Place::Machine), Address::Ip { ip, scope, .. }) => Address::Ip { ip, port, scope },
         (_, Address::Ip { ip, scope, .. }) if ip.is_ipv4() => {
             let gid = address::gid_of(lid, LinkLayer::Ethernet, 3);

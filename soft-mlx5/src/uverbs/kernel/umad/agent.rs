@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_say_the_same() {
+    fn both_forms_of_a_registration_are_read_alike() {
         let mut first = [0; SECOND];
         first[4] = 6;
         first[20..27].copy_from_slice(&[1, 0x32, 1, 0, 0x14, 5, 0]);
