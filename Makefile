@@ -27,7 +27,7 @@ help:
 	@echo 'make mutants                      Insert known driver errors and check that tests catch them'
 	@echo 'make cargo-mutants                Run cargo-mutants on mlx5-wire and mlx5-ring (FILE=mlx5/ring/src/srq.rs)'
 	@echo 'make semver                       List changes of the interface that break programs (BASE=revision)'
-	@echo 'make explore                      Check every state of queues of up to eight slots'
+	@echo 'make explore                      Check every state of queues of up to four slots'
 	@echo 'make memory                       Run the tests under AddressSanitizer, and conformance under valgrind'
 	@echo 'make fuzz N=10000000              Fuzz the device and the CQ readers (TARGET=name, SEED=number)'
 	@echo 'make soak N=100000000             100,000 connections; 10,000,000 requests and N messages over a faulty link'

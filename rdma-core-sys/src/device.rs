@@ -37,8 +37,8 @@ pub unsafe fn ibv_query_port(context: *mut ibv_context, port_num: u8, port_attr:
     }
 }
 
-/// The attributes of a port as any version of rdma-core fills them. That of newer versions ends with `active_speed_ex`,
-/// in the word after that of `port_cap_flags2`.
+/// The attributes of a port as any version of rdma-core fills them. Newer versions end with `active_speed_ex`, in the
+/// word after that of `port_cap_flags2`.
 #[repr(C)]
 union PortAttrOfAnyVersion {
     attr: ibv_port_attr,

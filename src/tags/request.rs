@@ -115,7 +115,7 @@ impl TagMatchingSrq {
     ///
     /// let request = tags.post(7, u64::MAX, pool.take().expect("a free buffer"))?;
     /// match tags.wait_for(request, Duration::from_secs(1))? {
-    ///     // Who sent it: its tag needs no bits for that.
+    ///     // The event names the sender: the tag needs no bits for it.
     ///     Some(TagEvent::Received(got)) => assert_eq!((got.peer, &*got.buffer), (*peer, &b"hello"[..])),
     ///     Some(other) => println!("{other:?}"),
     ///     None => println!("too late, or: {:?}", tags.next_notice()),
