@@ -13,7 +13,7 @@ use super::lent::Lent;
 use super::message::Message;
 use super::slot_context::SlotContext;
 use super::{Only, QpTable, QueueEntry, Receiver, RecvQueue};
-use crate::cq::Poller;
+use crate::cq::{DirectCq, Poller};
 use crate::memory::{Buffer, Host, Memory};
 use crate::status::WcStatus;
 
@@ -47,22 +47,22 @@ impl<M: Memory> Receiver<M> {
     #[expect(clippy::should_implement_trait, reason = "the item borrows from the receiver")]
     #[inline(always)]
     pub fn next(&mut self) -> Option<Result<Message<'_, M>, Failure<Buffer<M>>>> {
-        let Self { cq, queues, only, qps, unrung, upkeep_after, idle_left, .. } = self;
-        if let Poller::Direct(direct) = &mut cq.poller {
-            let unpublished = direct.cq.unpublished();
-            if unpublished < *upkeep_after {
+        let Self { cq, queues, only, qps, unrung, idle_left, .. } = self;
+        if let Poller::Direct(DirectCq { cq, .. }) = &mut cq.poller {
+            if !cq.is_at_stop() {
                 // SAFETY: the message that shows the CQE borrows the receiver, which publishes the consumer index in a
                 // later call.
-                match direct.cq.peek_likely(SEND).map(|cqe| unsafe { cqe.detach() }) {
+                match cq.peek_likely(SEND).map(|cqe| unsafe { cqe.detach() }) {
                     Some(cqe) if cqe.kind() == CqeKind::Send => {
                         if let Some(lent) = lend_send(*only, queues, qps, unrung, cqe) {
-                            direct.cq.advance();
+                            // SAFETY: it was asked above.
+                            unsafe { cq.advance_before_stop() }
                             return Some(Ok(Message { lent, cqe: Some(cqe), receiver: self }));
                         }
                     }
                     None => {
                         // One comparison.
-                        if unpublished as usize | unrung.len() | *idle_left as usize != 0 {
+                        if cq.unpublished() as usize | unrung.len() | *idle_left as usize != 0 {
                             self.idle();
                         }
                         return None;
@@ -82,8 +82,17 @@ impl<M: Memory> Receiver<M> {
     fn idle(&mut self) {
         if self.cq.poller.has_unpublished() || !self.unrung.is_empty() {
             self.upkeep();
+            self.plan_stop();
         } else {
             self.wait_less();
+        }
+    }
+
+    /// Has [`next`](Self::next) take so many CQEs before it does the work that is due. None are unpublished.
+    #[inline(always)]
+    fn plan_stop(&mut self) {
+        if let Poller::Direct(direct) = &mut self.cq.poller {
+            direct.cq.stop_after(self.upkeep_after);
         }
     }
 
@@ -91,6 +100,7 @@ impl<M: Memory> Receiver<M> {
     #[inline(never)]
     fn next_after_upkeep(&mut self) -> Option<Next<M>> {
         self.end_batch();
+        self.plan_stop();
         if self.has_more_to_do && self.begin_batch(1) == 0 {
             return None;
         }

@@ -337,7 +337,7 @@ impl<M: Memory> Receiver<M> {
     pub(super) fn maintenance_mut(&mut self) -> &mut Maintenance {
         let seen = self.cq.poller.taken();
         // Each call of `next` does this work.
-        self.upkeep_after = 0;
+        self.set_upkeep_after(0);
         self.has_more_to_do = true;
         self.maintenance.get_or_insert_with(|| {
             let mut work = Box::<Maintenance>::default();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::queue::RecvQueue;
 use super::verbs_queue::QueueObject;
 use super::{Only, QueueEntry, Receiver};
-use crate::cq::CqConfig;
+use crate::cq::{CqConfig, Poller};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, RqId, SrqId};
 use crate::memory::{BufferPool, Memory};
@@ -249,7 +249,15 @@ impl<M: Memory> Receiver<M> {
             [QueueEntry { queue: RecvQueue::Rq(_), .. }] => Only::Rq,
             _ => Only::Other,
         };
-        self.upkeep_after = if self.maintenance.is_some() { 0 } else { (smallest / 4).clamp(1, MOST_UPKEEP) };
+        self.set_upkeep_after(if self.maintenance.is_some() { 0 } else { (smallest / 4).clamp(1, MOST_UPKEEP) });
+    }
+
+    /// Has the next call of [`next`](Self::next) do the work that is due, and later ones after so many CQEs.
+    pub(super) fn set_upkeep_after(&mut self, cqes: u32) {
+        self.upkeep_after = cqes;
+        if let Poller::Direct(direct) = &mut self.cq.poller {
+            direct.cq.stop_after(0);
+        }
     }
 
     /// Returns a queue of this receiver that was not destroyed.
