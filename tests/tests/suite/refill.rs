@@ -201,6 +201,22 @@ fn every_buffer_that_many_threads_give_back_is_posted_again() {
     assert_eq!(w.pool.available(), outside, "a buffer went astray");
 }
 
+/// Messages that `next` takes one after the other do not keep it from the work that a poster adds.
+#[test]
+fn next_posts_what_a_poster_was_given() {
+    let mut w = Shared::new(127, 1, 64);
+    w.post(64);
+    w.peers.arrive(3);
+    drop(w.receiver.next().unwrap().unwrap());
+    let poster = w.receiver.shared_poster(w.queue).unwrap();
+    let free = w.free_slots();
+    poster.post(w.pool.take().unwrap()).unwrap();
+    for _ in 0..2 {
+        drop(w.receiver.next().unwrap().unwrap());
+    }
+    assert_eq!(w.free_slots(), free - 1);
+}
+
 #[test]
 fn buffers_for_a_full_or_closed_queue_return_to_their_pool() {
     let mut w = Shared::new(7, 1, 64);
