@@ -146,7 +146,14 @@ const TYPES: &[&str] = &[
     "mlx5dv_cq_init_attr_mask",
     "mlx5dv_cqe_comp_res_format",
     "mlx5dv_ctx_allocators",
+    "mlx5dv_devx_cmd_comp",
+    "mlx5_ib_uapi_devx_create_event_channel_flags",
+    "mlx5dv_devx_event_channel",
+    "mlx5dv_devx_obj",
     "mlx5dv_devx_uar",
+    "mlx5dv_devx_umem",
+    "mlx5dv_devx_umem_in",
+    "mlx5dv_devx_umem_in_mask",
     "mlx5dv_obj",
     "mlx5dv_obj_type",
     "mlx5dv_qp_comp_mask",
@@ -180,7 +187,12 @@ impl ParseCallbacks for LibcTypes {
 /// The functions of libmlx5. It is not linked, so these declarations serve only to check the types
 /// of the function pointers that are looked up in it.
 const LOADED: &str = "mlx5dv_(is_supported|open_device|query_device|init_obj|create_cq|create_qp|create_wq\
-                      |set_context_attr|get_clock_info|devx_alloc_uar|devx_free_uar)\
+                      |set_context_attr|get_clock_info|devx_(alloc_uar|free_uar|general_cmd|obj_create|obj_destroy\
+                      |obj_modify|obj_query|obj_query_async|cq_modify|cq_query|qp_modify|qp_query\
+                      |srq_modify|srq_query|wq_modify|wq_query|ind_tbl_modify|ind_tbl_query\
+                      |umem_reg|umem_reg_ex|umem_dereg|query_eqn|create_cmd_comp|destroy_cmd_comp\
+                      |get_async_cmd_comp|create_event_channel|destroy_event_channel\
+                      |subscribe_devx_event|subscribe_devx_event_fd|get_event))\
                       |_mlx5dv_query_port";
 
 /// Writes to `OUT_DIR`, for each architecture, the bindings with assertions on every offset, which
@@ -253,6 +265,8 @@ fn bindings() -> Result<Builder, String> {
         // The sizes of these differ between architectures and are libc's to know.
         .blocklist_type("pthread_.*|__pthread_.*|__atomic_wide_counter.*")
         .blocklist_type("timespec|__time_t|__syscall_slong_t|off_t|__off_t")
+        // Structures of one field, after which bytes follow: they are written by hand.
+        .blocklist_type("mlx5_ib_uapi_devx_async_(cmd|event)_hdr")
         .raw_line("use libc::{off_t, pthread_cond_t, pthread_mutex_t, timespec};");
     for name in FUNCTIONS {
         builder = builder.allowlist_function(name);

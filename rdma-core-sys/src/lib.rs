@@ -47,7 +47,7 @@ pub use device::*;
 pub use device_memory::*;
 pub use library::LoadError;
 pub use memory::*;
-pub use mlx5dv::{Mlx5dv, mlx5dv_ts_to_ns};
+pub use mlx5dv::*;
 pub use poll::*;
 pub use post::*;
 pub use raw_packet::*;

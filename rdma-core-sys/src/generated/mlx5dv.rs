@@ -35,12 +35,165 @@ unsafe extern "C" {
         device: *mut ibv_device,
         attr: *mut mlx5dv_context_attr,
     ) -> *mut ibv_context;
+    pub fn mlx5dv_devx_obj_create(
+        context: *mut ibv_context,
+        in_: *const core::ffi::c_void,
+        inlen: usize,
+        out: *mut core::ffi::c_void,
+        outlen: usize,
+    ) -> *mut mlx5dv_devx_obj;
+    pub fn mlx5dv_devx_obj_query(
+        obj: *mut mlx5dv_devx_obj,
+        in_: *const core::ffi::c_void,
+        inlen: usize,
+        out: *mut core::ffi::c_void,
+        outlen: usize,
+    ) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_obj_modify(
+        obj: *mut mlx5dv_devx_obj,
+        in_: *const core::ffi::c_void,
+        inlen: usize,
+        out: *mut core::ffi::c_void,
+        outlen: usize,
+    ) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_obj_destroy(obj: *mut mlx5dv_devx_obj) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_general_cmd(
+        context: *mut ibv_context,
+        in_: *const core::ffi::c_void,
+        inlen: usize,
+        out: *mut core::ffi::c_void,
+        outlen: usize,
+    ) -> core::ffi::c_int;
     pub fn _mlx5dv_query_port(
         context: *mut ibv_context,
         port_num: u32,
         info: *mut mlx5_ib_uapi_query_port,
         info_len: usize,
     ) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_umem_reg(
+        ctx: *mut ibv_context,
+        addr: *mut core::ffi::c_void,
+        size: usize,
+        access: u32,
+    ) -> *mut mlx5dv_devx_umem;
+    pub fn mlx5dv_devx_umem_reg_ex(
+        ctx: *mut ibv_context,
+        umem_in: *mut mlx5dv_devx_umem_in,
+    ) -> *mut mlx5dv_devx_umem;
+    pub fn mlx5dv_devx_umem_dereg(umem: *mut mlx5dv_devx_umem) -> core::ffi::c_int;
     pub fn mlx5dv_devx_alloc_uar(context: *mut ibv_context, flags: u32) -> *mut mlx5dv_devx_uar;
     pub fn mlx5dv_devx_free_uar(devx_uar: *mut mlx5dv_devx_uar);
+    pub fn mlx5dv_devx_query_eqn(
+        context: *mut ibv_context,
+        vector: u32,
+        eqn: *mut u32,
+    ) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_cq_query(
+        cq: *mut ibv_cq,
+        in_: *const core::ffi::c_void,
+        inlen: usize,
+        out: *mut core::ffi::c_void,
+        outlen: usize,
+    ) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_cq_modify(
+        cq: *mut ibv_cq,
+        in_: *const core::ffi::c_void,
+        inlen: usize,
+        out: *mut core::ffi::c_void,
+        outlen: usize,
+    ) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_qp_query(
+        qp: *mut ibv_qp,
+        in_: *const core::ffi::c_void,
+        inlen: usize,
+        out: *mut core::ffi::c_void,
+        outlen: usize,
+    ) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_qp_modify(
+        qp: *mut ibv_qp,
+        in_: *const core::ffi::c_void,
+        inlen: usize,
+        out: *mut core::ffi::c_void,
+        outlen: usize,
+    ) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_srq_query(
+        srq: *mut ibv_srq,
+        in_: *const core::ffi::c_void,
+        inlen: usize,
+        out: *mut core::ffi::c_void,
+        outlen: usize,
+    ) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_srq_modify(
+        srq: *mut ibv_srq,
+        in_: *const core::ffi::c_void,
+        inlen: usize,
+        out: *mut core::ffi::c_void,
+        outlen: usize,
+    ) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_wq_query(
+        wq: *mut ibv_wq,
+        in_: *const core::ffi::c_void,
+        inlen: usize,
+        out: *mut core::ffi::c_void,
+        outlen: usize,
+    ) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_wq_modify(
+        wq: *mut ibv_wq,
+        in_: *const core::ffi::c_void,
+        inlen: usize,
+        out: *mut core::ffi::c_void,
+        outlen: usize,
+    ) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_ind_tbl_query(
+        ind_tbl: *mut ibv_rwq_ind_table,
+        in_: *const core::ffi::c_void,
+        inlen: usize,
+        out: *mut core::ffi::c_void,
+        outlen: usize,
+    ) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_ind_tbl_modify(
+        ind_tbl: *mut ibv_rwq_ind_table,
+        in_: *const core::ffi::c_void,
+        inlen: usize,
+        out: *mut core::ffi::c_void,
+        outlen: usize,
+    ) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_create_cmd_comp(context: *mut ibv_context) -> *mut mlx5dv_devx_cmd_comp;
+    pub fn mlx5dv_devx_destroy_cmd_comp(cmd_comp: *mut mlx5dv_devx_cmd_comp);
+    pub fn mlx5dv_devx_obj_query_async(
+        obj: *mut mlx5dv_devx_obj,
+        in_: *const core::ffi::c_void,
+        inlen: usize,
+        outlen: usize,
+        wr_id: u64,
+        cmd_comp: *mut mlx5dv_devx_cmd_comp,
+    ) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_get_async_cmd_comp(
+        cmd_comp: *mut mlx5dv_devx_cmd_comp,
+        cmd_resp: *mut mlx5_ib_uapi_devx_async_cmd_hdr,
+        cmd_resp_len: usize,
+    ) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_create_event_channel(
+        context: *mut ibv_context,
+        flags: mlx5_ib_uapi_devx_create_event_channel_flags,
+    ) -> *mut mlx5dv_devx_event_channel;
+    pub fn mlx5dv_devx_destroy_event_channel(event_channel: *mut mlx5dv_devx_event_channel);
+    pub fn mlx5dv_devx_subscribe_devx_event(
+        event_channel: *mut mlx5dv_devx_event_channel,
+        obj: *mut mlx5dv_devx_obj,
+        events_sz: u16,
+        events_num: *mut u16,
+        cookie: u64,
+    ) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_subscribe_devx_event_fd(
+        event_channel: *mut mlx5dv_devx_event_channel,
+        fd: core::ffi::c_int,
+        obj: *mut mlx5dv_devx_obj,
+        event_num: u16,
+    ) -> core::ffi::c_int;
+    pub fn mlx5dv_devx_get_event(
+        event_channel: *mut mlx5dv_devx_event_channel,
+        event_data: *mut mlx5_ib_uapi_devx_async_event_hdr,
+        event_resp_len: usize,
+    ) -> isize;
 }

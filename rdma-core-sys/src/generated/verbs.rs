@@ -1807,6 +1807,9 @@ pub struct ibv_rvh {
     pub rkey: __be32,
     pub len: __be32,
 }
+pub const MLX5_IB_UAPI_DEVX_CR_EV_CH_FLAGS_OMIT_DATA: mlx5_ib_uapi_devx_create_event_channel_flags =
+    1;
+pub type mlx5_ib_uapi_devx_create_event_channel_flags = core::ffi::c_uint;
 pub const MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF: mlx5_ib_uapi_uar_alloc_type = 0;
 pub const MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC: mlx5_ib_uapi_uar_alloc_type = 1;
 pub type mlx5_ib_uapi_uar_alloc_type = core::ffi::c_uint;
@@ -2222,12 +2225,44 @@ pub struct mlx5dv_context_attr {
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
+pub struct mlx5dv_devx_obj {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct mlx5dv_devx_umem {
+    pub umem_id: u32,
+}
+pub const MLX5DV_UMEM_MASK_DMABUF: mlx5dv_devx_umem_in_mask = 1;
+pub type mlx5dv_devx_umem_in_mask = core::ffi::c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct mlx5dv_devx_umem_in {
+    pub addr: *mut core::ffi::c_void,
+    pub size: usize,
+    pub access: u32,
+    pub pgsz_bitmap: u64,
+    pub comp_mask: u64,
+    pub dmabuf_fd: core::ffi::c_int,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
 pub struct mlx5dv_devx_uar {
     pub reg_addr: *mut core::ffi::c_void,
     pub base_addr: *mut core::ffi::c_void,
     pub page_id: u32,
     pub mmap_off: off_t,
     pub comp_mask: u64,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct mlx5dv_devx_cmd_comp {
+    pub fd: core::ffi::c_int,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct mlx5dv_devx_event_channel {
+    pub fd: core::ffi::c_int,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]

@@ -238,7 +238,13 @@ pub static ALL: &[Structure] = structures! {
     struct mlx5dv_ctx_allocators { alloc, free, data }
     struct mlx5dv_clock_info { nsec, last_cycles, frac, mult, shift, mask }
     struct mlx5dv_context_attr { flags, comp_mask }
+    struct mlx5_ib_uapi_devx_async_cmd_hdr { wr_id }
+    struct mlx5_ib_uapi_devx_async_event_hdr { cookie }
+    struct mlx5dv_devx_cmd_comp { fd }
+    struct mlx5dv_devx_event_channel { fd }
     struct mlx5dv_devx_uar { reg_addr, base_addr, page_id, mmap_off, comp_mask }
+    struct mlx5dv_devx_umem { umem_id }
+    struct mlx5dv_devx_umem_in { addr, size, access, pgsz_bitmap, comp_mask, dmabuf_fd }
     struct rdma_event_channel { fd }
     struct rdma_cm_id {
         verbs, channel, context, qp, route.addr.src_storage, route.addr.dst_storage
