@@ -7,7 +7,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 help:
 	@echo 'make demo                         Receive 200,000 messages from two processes (DEMO_PATH=verbs: through libibverbs)'
-	@echo 'make demo-tags                    Receive by tag from several senders (DEMO_SOFTWARE=1: matched by the library)'
+	@echo 'make demo-tags                    Receive by tag from several senders (DEMO_SOFTWARE=1: matched by the library; LINK=roce)'
 	@echo 'make demo-frames                  Receive market data on an A and a B feed and find the gaps (DEMO_PATH=verbs, DEMO_LOSS=0.01)'
 	@echo 'make demo-trade                   Answer prices with orders, and measure the time from tick to trade (DEMO_PATH=verbs, DEMO_LOSS=0.01)'
 	@echo

@@ -82,13 +82,16 @@ fn run(args: &Args) -> Result<()> {
     let pd = context.alloc_pd()?;
     let mut receiver = Receiver::new(&pd, args)?;
     println!(
-        "{} senders of {} messages each, on {}: path {}, offload {}",
+        "{} senders of {} messages each, on {}: path {}, offload: {}",
         args.senders,
         args.messages,
         device::describe(&context),
         receiver.tags.path(),
-        yes_or_no(receiver.tags.offload())
+        matcher(&receiver.tags)
     );
+    if let Some(reason) = receiver.tags.offload_refused() {
+        println!("the device does not match: {reason}");
+    }
     let mut senders = Vec::new();
     for number in 0..args.senders {
         let (mut here, there) = UnixStream::pair()?;
@@ -110,9 +113,9 @@ fn run(args: &Args) -> Result<()> {
     let out_of_order = receiver.out_of_order();
     let matched = receiver.matched.len();
     let line = format!(
-        "{matched} matched, {} unexpected, {rendezvous} rendezvous, offload {}, {out_of_order} out of order",
+        "{matched} matched, {} unexpected, {rendezvous} rendezvous, offload: {}, {out_of_order} out of order",
         receiver.waited,
-        yes_or_no(receiver.tags.offload())
+        matcher(&receiver.tags)
     );
     if out_of_order > 0 || matched as u64 != args.senders * args.messages {
         return Err(line.into());
@@ -121,8 +124,8 @@ fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-const fn yes_or_no(is: bool) -> &'static str {
-    if is { "yes" } else { "no" }
+fn matcher(tags: &TagMatchingSrq) -> &'static str {
+    if tags.offload() { "device" } else { "library" }
 }
 
 fn config(args: &Args) -> TagMatchingConfig {

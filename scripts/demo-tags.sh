@@ -3,6 +3,7 @@
 #
 #   DEMO_PATH=verbs scripts/demo-tags.sh      through libibverbs instead of directly
 #   DEMO_SOFTWARE=1 scripts/demo-tags.sh      matching in the library
+#   LINK=roce scripts/demo-tags.sh            soft-mlx5 on Ethernet
 #
 # The last line is the verdict.
 set -euo pipefail
@@ -21,6 +22,6 @@ device=$(connectx)
 if [ -n "$device" ]; then
     under=() options+=(--device "$device")
 else
-    under=("$target/soft-mlx5" run --strict --)
+    under=("$target/soft-mlx5" run --strict --link "${LINK:-ib}" --)
 fi
 timeout "$limit" "${under[@]}" "$target/examples/tag_matching" "${options[@]}"

@@ -67,6 +67,7 @@ mod cq;
 mod debug_is_display;
 mod device;
 mod device_event;
+mod devx;
 mod error;
 #[cfg(test)]
 mod error_texts;

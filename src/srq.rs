@@ -1,10 +1,16 @@
 //! Shared receive queue: its configuration and the control object.
 
-use rdma_core_sys as sys;
+use std::ptr;
+
+use mlx5_ring::srq;
+use rdma_core_sys::{self as sys, Mlx5dv};
 
 use crate::attributes::DeviceAttr;
+use crate::devx::Xrq;
 use crate::error::{Error, Result};
 use crate::memory::DeferredFree;
+use crate::mlx5;
+use crate::path::NotDirect;
 use crate::pd::ProtectionDomain;
 
 /// Size of a shared receive queue.
@@ -79,12 +85,19 @@ impl SrqConfig {
     }
 }
 
-/// An SRQ of libibverbs. The ring posts to it on the direct path, `ibv_post_srq_recv` on the verbs path.
+/// An SRQ of libibverbs or of a command. The ring posts to it on the direct path, `ibv_post_srq_recv` on the verbs
+/// path.
 pub(crate) struct Srq {
-    srq: *mut sys::ibv_srq,
+    handle: Handle,
     pd: ProtectionDomain,
     deferred: DeferredFree,
     destroys: bool,
+}
+
+/// Who made an SRQ.
+enum Handle {
+    Verbs(*mut sys::ibv_srq),
+    Command(Xrq),
 }
 
 // SAFETY: the handle is shared for creating and destroying QPs only; one owner posts.
@@ -103,8 +116,7 @@ impl Srq {
             return Err(Error::last_os("ibv_create_srq", pd.context().name()));
         }
         let max_wr = init.attr.max_wr;
-        let this = Self { srq, pd: pd.clone(), deferred: DeferredFree::default(), destroys: true };
-        Ok((this, max_wr))
+        Ok((Self::made(pd, Handle::Verbs(srq)), max_wr))
     }
 
     /// An SRQ for tag matching (`ibv_create_srq_ex(3)`): `max_wr` receives for messages that match nothing, and
@@ -134,7 +146,22 @@ impl Srq {
         if srq.is_null() {
             return Err(Error::last_os("ibv_create_srq_ex", pd.context().name()));
         }
-        Ok(Self { srq, pd: pd.clone(), deferred: DeferredFree::default(), destroys: true })
+        Ok(Self::made(pd, Handle::Verbs(srq)))
+    }
+
+    /// Such an SRQ, made by a command of the firmware.
+    pub(crate) fn create_tagged_by_command(
+        pd: &ProtectionDomain,
+        mlx5dv: &'static Mlx5dv,
+        cq: *mut sys::ibv_cq,
+        max_wr: u32,
+        max_tags: u32,
+    ) -> Result<Self> {
+        Ok(Self::made(pd, Handle::Command(Xrq::create(pd, mlx5dv, cq, max_wr, max_tags)?)))
+    }
+
+    fn made(pd: &ProtectionDomain, handle: Handle) -> Self {
+        Self { handle, pd: pd.clone(), deferred: DeferredFree::default(), destroys: true }
     }
 
     /// An SRQ that the caller made and will destroy.
@@ -142,11 +169,31 @@ impl Srq {
     /// # Safety
     /// `srq` belongs to `pd` and lives for as long as the value.
     pub(crate) unsafe fn from_raw(pd: &ProtectionDomain, srq: *mut sys::ibv_srq) -> Self {
-        Self { srq, pd: pd.clone(), deferred: DeferredFree::default(), destroys: false }
+        Self { handle: Handle::Verbs(srq), pd: pd.clone(), deferred: DeferredFree::default(), destroys: false }
     }
 
+    /// Returns the SRQ of libibverbs; null if a command made the SRQ.
     pub(crate) const fn as_raw(&self) -> *mut sys::ibv_srq {
-        self.srq
+        match self.handle {
+            Handle::Verbs(srq) => srq,
+            Handle::Command(_) => ptr::null_mut(),
+        }
+    }
+
+    /// Returns the SRQ that a command made.
+    pub(crate) const fn xrq(&self) -> Option<&Xrq> {
+        match &self.handle {
+            Handle::Verbs(_) => None,
+            Handle::Command(xrq) => Some(xrq),
+        }
+    }
+
+    /// Returns where the queue is.
+    pub(crate) fn layout(&self, mlx5dv: &Mlx5dv) -> Result<srq::Layout, NotDirect> {
+        match &self.handle {
+            Handle::Verbs(srq) => mlx5::srq_layout(mlx5dv, *srq),
+            Handle::Command(xrq) => Ok(xrq.layout()),
+        }
     }
 
     pub(crate) const fn deferred(&self) -> &DeferredFree {
@@ -163,9 +210,15 @@ impl Drop for Srq {
             self.deferred.abandon();
             return;
         }
-        // SAFETY: created by us, destroyed once, and every QP that uses it held this value.
-        let errno = unsafe { sys::ibv_destroy_srq(self.srq) };
-        if self.pd.context().destroyed("ibv_destroy_srq", errno) {
+        let destroyed = match &mut self.handle {
+            Handle::Verbs(srq) => {
+                // SAFETY: created by us, destroyed once, and every QP that uses it held this value.
+                let errno = unsafe { sys::ibv_destroy_srq(*srq) };
+                self.pd.context().destroyed("ibv_destroy_srq", errno)
+            }
+            Handle::Command(xrq) => xrq.destroy(),
+        };
+        if destroyed {
             self.deferred.release();
         }
     }

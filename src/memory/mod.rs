@@ -26,3 +26,4 @@ pub use remote::MemoryRegion;
 
 pub(crate) use deferred_free::DeferredFree;
 pub(crate) use inner::{Bound, Pool};
+pub(crate) use mapping::Mapping;

@@ -53,32 +53,55 @@ pub(crate) unsafe fn completion_queue(
     Ok((ring, unsafe { CqDoorbell::new(place) }))
 }
 
-/// Takes over an SRQ to which nothing was posted, as the ring that `make` makes with the contract of
-/// [`SharedReceiveQueue::new`](srq::SharedReceiveQueue::new).
-///
-/// # Safety
-/// The SRQ outlives the ring, and no other code posts to it while the ring exists.
-pub(crate) unsafe fn shared_receive_queue<Q, D: Copy>(
-    mlx5dv: &Mlx5dv,
-    srq: *mut sys::ibv_srq,
-    make: unsafe fn(srq::Layout, NonNull<Slot<D>>) -> Result<Q, srq::LayoutError>,
-) -> Result<Ring<Q, Slot<D>>, NotDirect> {
+/// Returns the number of a protection domain.
+pub(crate) fn pdn(mlx5dv: &Mlx5dv, pd: *mut sys::ibv_pd) -> Result<u32, NotDirect> {
+    let mut out = sys::mlx5dv_pd { pdn: 0, comp_mask: 0 };
+    init_obj(mlx5dv, sys::MLX5DV_OBJ_PD, |obj| {
+        obj.pd.in_ = pd;
+        obj.pd.out = &mut out;
+    })?;
+    Ok(out.pdn)
+}
+
+/// Returns the number of a CQ.
+pub(crate) fn cqn(mlx5dv: &Mlx5dv, cq: *mut sys::ibv_cq) -> Result<u32, NotDirect> {
+    let mut out = sys::mlx5dv_cq::default();
+    init_obj(mlx5dv, sys::MLX5DV_OBJ_CQ, |obj| {
+        obj.cq.in_ = cq;
+        obj.cq.out = &mut out;
+    })?;
+    Ok(out.cqn)
+}
+
+/// Returns where an SRQ of libmlx5 is.
+pub(crate) fn srq_layout(mlx5dv: &Mlx5dv, srq: *mut sys::ibv_srq) -> Result<srq::Layout, NotDirect> {
     let mut out = sys::mlx5dv_srq::default();
     init_obj(mlx5dv, sys::MLX5DV_OBJ_SRQ, |obj| {
         obj.srq.in_ = srq;
         obj.srq.out = &mut out;
     })?;
-    let layout = srq::Layout {
+    Ok(srq::Layout {
         buf: non_null(out.buf.cast(), "SRQ buffer")?,
         dbrec: non_null(out.dbrec.cast(), "SRQ doorbell record")?,
         stride: out.stride,
         head: out.head,
         tail: out.tail,
-    };
+    })
+}
+
+/// Takes over an SRQ to which nothing was posted, as the ring that `make` makes with the contract of
+/// [`SharedReceiveQueue::new`](srq::SharedReceiveQueue::new).
+///
+/// # Safety
+/// The layout is that of an SRQ that outlives the ring, and no other code posts to the SRQ while the ring exists.
+pub(crate) unsafe fn shared_receive_queue<Q, D: Copy>(
+    layout: srq::Layout,
+    make: unsafe fn(srq::Layout, NonNull<Slot<D>>) -> Result<Q, srq::LayoutError>,
+) -> Result<Ring<Q, Slot<D>>, NotDirect> {
     layout.check().map_err(layout_error)?;
     let slots = Storage::uninit(layout.slots() as usize);
-    // SAFETY: the layout is libmlx5's, the queue keeps it mapped, and the slots live as long as the ring. No other code
-    // posts to the caller's SRQ.
+    // SAFETY: the layout is that of the caller's SRQ, which keeps it mapped, and the slots live as long as the ring. No
+    // other code posts to that SRQ.
     let ring = unsafe { make(layout, slots.start()) }.map_err(layout_error)?;
     Ok((ring, slots))
 }
@@ -131,20 +154,17 @@ pub(crate) fn work_queue_layout(mlx5dv: &Mlx5dv, wq: *mut sys::ibv_wq) -> Result
 /// Takes over the send queue of a queue pair to which nothing was posted.
 ///
 /// # Safety
-/// The queue pair outlives the ring. No other code posts sends to it while the ring exists, and its register is as
-/// *register* says, see [`mlx5_ring::sq`].
+/// The layout is that of a queue pair that outlives the ring. No other code posts sends to it while the ring exists,
+/// and its register is as *register* says, see [`mlx5_ring::sq`].
 pub(crate) unsafe fn send_ring<R: Copy>(
-    mlx5dv: &Mlx5dv,
-    qp: *mut sys::ibv_qp,
-    qpn: u32,
+    layout: sq::Layout,
     config: sq::Config,
     max_unsignaled: u32,
 ) -> Result<Ring<SendQueue<R>, Record<R>>, NotDirect> {
-    let layout = send_queue(mlx5dv, qp, qpn)?;
     let records = Storage::uninit(layout.wqe_cnt as usize);
-    // SAFETY: the layout is libmlx5's, the queue keeps it mapped, and the records live as long as the ring. No other
-    // code posts to the caller's send queue, and its register is as *register* says. The queue pair has no signatures
-    // and no scatter to CQE.
+    // SAFETY: the layout is that of the caller's queue pair, the queue keeps it mapped, and the records live as long as
+    // the ring. No other code posts to the caller's send queue, and its register is as *register* says. The queue pair
+    // has no signatures and no scatter to CQE.
     let ring = unsafe { SendQueue::new(layout, config, records.start().cast()) };
     let ring = ring.map_err(layout_error)?.with_max_silent(max_unsignaled).signaling_last();
     Ok((ring, records))

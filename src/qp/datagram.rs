@@ -7,13 +7,13 @@ use mlx5_wire::datagram::DatagramSegment;
 use rdma_core_sys as sys;
 
 use super::address::QpAddress;
+use super::ah::Ah;
 use super::config::check_qkey;
 use super::{QueuePair, transition};
 use crate::error::{Error, Result};
 use crate::message_source::DatagramSource;
-use crate::mlx5;
 use crate::mtu::Mtu;
-use crate::pd::{DomainId, ProtectionDomain};
+use crate::pd::DomainId;
 use crate::qp_state::QpState;
 
 /// The destination of datagrams: a queue pair. Clones share one handle.
@@ -37,16 +37,6 @@ pub struct AddressHandle {
     segment: DatagramSegment,
 }
 
-struct Ah {
-    ah: *mut sys::ibv_ah,
-    pd: ProtectionDomain,
-}
-
-// SAFETY: verbs calls on an address handle are thread-safe (ibverbs(7)).
-unsafe impl Send for Ah {}
-// SAFETY: the reason for `Send` holds for shared references, too.
-unsafe impl Sync for Ah {}
-
 impl AddressHandle {
     /// Returns the number of the queue pair.
     pub const fn qp_num(&self) -> u32 {
@@ -56,7 +46,7 @@ impl AddressHandle {
     /// Returns `true` if queue pairs of this domain can send to it.
     #[inline(always)]
     pub(crate) fn is_of(&self, domain: DomainId) -> bool {
-        self.ah.pd.id() == domain
+        self.ah.domain() == domain
     }
 
     /// Returns the segment for the WQE of a datagram.
@@ -68,21 +58,10 @@ impl AddressHandle {
     /// Puts the destination into a request.
     pub(crate) fn describe(&self, wr: &mut sys::ibv_send_wr) {
         wr.wr.ud = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
-            ah: self.ah.ah,
+            ah: self.ah.as_raw(),
             remote_qpn: self.qp_num,
             remote_qkey: self.qkey,
         };
-    }
-}
-
-impl Drop for Ah {
-    fn drop(&mut self) {
-        if !self.pd.context().owner().is_this_process() {
-            return;
-        }
-        // SAFETY: created by us, destroyed once, and each send to it that is outstanding holds it.
-        let errno = unsafe { sys::ibv_destroy_ah(self.ah) };
-        self.pd.context().destroyed("ibv_destroy_ah", errno);
     }
 }
 
@@ -130,16 +109,8 @@ impl QueuePair {
     pub fn address_handle(&self, peer: &QpAddress, qkey: u32) -> Result<AddressHandle> {
         check_qkey(qkey)?;
         let mut attr = transition::path(&self.config, self.local()?.route(peer)?, peer);
-        // SAFETY: a live domain and an initialised structure.
-        let ah = unsafe { sys::ibv_create_ah(self.qp.pd().as_raw(), &mut attr) };
-        if ah.is_null() {
-            return Err(Error::last_os("ibv_create_ah", self.qp.pd().context().name()));
-        }
-        let ah = Arc::new(Ah { ah, pd: self.qp.pd().clone() });
-        let context = self.qp.pd().context();
-        let vector = context.mlx5dv().map(|mlx5dv| mlx5::address_vector(mlx5dv, ah.ah));
-        let vector = vector.transpose().map_err(|error| context.not_direct(error))?;
-        let segment = vector.unwrap_or(DatagramSegment::zeroed()).to(peer.qpn, qkey);
+        let ah = Arc::new(Ah::create(self.qp.pd(), &mut attr)?);
+        let segment = ah.segment()?.to(peer.qpn, qkey);
         Ok(AddressHandle { ah, qp_num: peer.qpn, qkey, segment })
     }
 

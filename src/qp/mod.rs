@@ -1,6 +1,7 @@
 //! Queue pairs, and connecting them.
 
 mod address;
+mod ah;
 mod config;
 mod datagram;
 mod encoding;

@@ -1,19 +1,24 @@
 //! Queue pair, the control object.
 
+mod command;
 mod create;
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use mlx5_ring::sq;
 use rdma_core_sys as sys;
 use sys::Mlx5dv;
 
+use self::command::CommandQp;
 use super::group::MulticastGroup;
 use crate::context::Patience;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::memory::DeferredFree;
+use crate::mlx5;
+use crate::path::NotDirect;
 use crate::pd::ProtectionDomain;
 use crate::qp_state::{QpEnd, QpState};
 use crate::srq::Srq;
@@ -21,9 +26,9 @@ use crate::status::WcStatus;
 use crate::thread_domain::ThreadDomain;
 use crate::trace::trace_event;
 
-/// A queue pair of libibverbs and all that must outlive it.
+/// A queue pair of libibverbs or of a command, and all that must outlive it.
 pub(crate) struct Qp {
-    qp: *mut sys::ibv_qp,
+    handle: Handle,
     /// The state as this process knows it: `ibv_qp_state`.
     state: AtomicU32,
     /// The queue pair can have taken receives since it was in RESET.
@@ -41,6 +46,12 @@ pub(crate) struct Qp {
     /// Multicast groups that it has joined.
     groups: Mutex<Vec<MulticastGroup>>,
     destroys: bool,
+}
+
+/// Who made a queue pair.
+enum Handle {
+    Verbs(*mut sys::ibv_qp),
+    Command(CommandQp),
 }
 
 /// Objects that a queue pair refers to.
@@ -85,24 +96,42 @@ unsafe impl Sync for Qp {}
 
 impl Qp {
     fn enter_events(&self) {
-        if self.has_srq() {
+        if self.has_srq() && matches!(self.handle, Handle::Verbs(_)) {
             self.pd().context().event_file().enter_srq_qp(self.qp_num());
         }
     }
 
+    /// Returns the queue pair of libibverbs; null if a command made the queue pair.
     pub(crate) const fn as_raw(&self) -> *mut sys::ibv_qp {
-        self.qp
+        match self.handle {
+            Handle::Verbs(qp) => qp,
+            Handle::Command(_) => std::ptr::null_mut(),
+        }
     }
 
     pub(crate) fn qp_num(&self) -> u32 {
-        // SAFETY: the queue pair is alive, and its number never changes.
-        unsafe { (*self.qp).qp_num }
+        match &self.handle {
+            // SAFETY: the queue pair is alive, and its number never changes.
+            Handle::Verbs(qp) => unsafe { (**qp).qp_num },
+            Handle::Command(qp) => qp.number(),
+        }
     }
 
     /// Its transport.
     pub(crate) fn qp_type(&self) -> sys::ibv_qp_type {
-        // SAFETY: the queue pair is alive, and its type never changes.
-        unsafe { (*self.qp).qp_type }
+        match &self.handle {
+            // SAFETY: the queue pair is alive, and its type never changes.
+            Handle::Verbs(qp) => unsafe { (**qp).qp_type },
+            Handle::Command(_) => sys::IBV_QPT_RC,
+        }
+    }
+
+    /// Returns where the send queue is.
+    pub(crate) fn send_queue(&self, mlx5dv: &Mlx5dv) -> Result<sq::Layout, NotDirect> {
+        match &self.handle {
+            Handle::Verbs(qp) => mlx5::send_queue(mlx5dv, *qp, self.qp_num()),
+            Handle::Command(qp) => Ok(qp.send_queue()),
+        }
     }
 
     /// Sizes as the driver made them.
@@ -244,10 +273,15 @@ impl Qp {
 
     /// Changes attributes; when the state is among them it is known from then on.
     pub(super) fn modify(&self, attr: &mut sys::ibv_qp_attr, mask: sys::ibv_qp_attr_mask) -> Result<()> {
-        // SAFETY: a live queue pair and an initialised structure.
-        let errno = unsafe { sys::ibv_modify_qp(self.qp, attr, mask as i32) };
-        if errno != 0 {
-            return Err(Error::returned("ibv_modify_qp", self.pd().context().name(), errno));
+        match &self.handle {
+            Handle::Verbs(qp) => {
+                // SAFETY: a live queue pair and an initialised structure.
+                let errno = unsafe { sys::ibv_modify_qp(*qp, attr, mask as i32) };
+                if errno != 0 {
+                    return Err(Error::returned("ibv_modify_qp", self.pd().context().name(), errno));
+                }
+            }
+            Handle::Command(qp) => qp.modify(self.pd(), attr)?,
         }
         if mask & sys::IBV_QP_STATE != 0 {
             self.state.store(attr.qp_state, Ordering::Relaxed);
@@ -258,9 +292,13 @@ impl Qp {
                         self.sends_ended.store(true, Ordering::Release);
                         self.note_ended();
                     }
-                    if self.has_srq() {
-                        let context = self.pd().context();
-                        context.event_file().forget_last_wqe(context, self.qp_num())?;
+                    let context = self.pd().context();
+                    match &self.handle {
+                        Handle::Command(qp) => qp.object().firmware().events().forget(self.qp_num())?,
+                        Handle::Verbs(_) if self.has_srq() => {
+                            context.event_file().forget_last_wqe(context, self.qp_num())?;
+                        }
+                        Handle::Verbs(_) => {}
                     }
                 }
                 sys::IBV_QPS_RTR => {
@@ -290,7 +328,12 @@ impl Qp {
         let context = self.pd().context();
         let owes = self.has_srq() && self.receives.load(Ordering::Relaxed);
         self.modify_state(QpState::Error)?;
-        if !owes || context.event_file().wait_last_wqe(context, self.qp_num(), patience)? {
+        let number = self.qp_num();
+        let reported = || match &self.handle {
+            Handle::Verbs(_) => context.event_file().wait_last_wqe(context, number, patience),
+            Handle::Command(qp) => qp.object().firmware().events().wait_last_wqe(number, patience),
+        };
+        if !owes || reported()? {
             return Ok(QpEnd::Complete);
         }
         trace_event!(qp_num = self.qp_num(), "a queue pair does not report its last WQE");
@@ -309,9 +352,16 @@ impl Qp {
     fn ask(&self, mask: sys::ibv_qp_attr_mask) -> Result<(sys::ibv_qp_attr, sys::ibv_qp_init_attr)> {
         let mut attr = sys::ibv_qp_attr::default();
         let mut init = sys::ibv_qp_init_attr::default();
+        let qp = match &self.handle {
+            Handle::Verbs(qp) => *qp,
+            Handle::Command(qp) => {
+                attr.qp_state = qp.state()?;
+                return Ok((attr, init));
+            }
+        };
         let mask = mask | sys::IBV_QP_STATE;
         // SAFETY: a live queue pair and writable structures.
-        let errno = unsafe { sys::ibv_query_qp(self.qp, &mut attr, mask as i32, &mut init) };
+        let errno = unsafe { sys::ibv_query_qp(qp, &mut attr, mask as i32, &mut init) };
         if errno != 0 {
             return Err(Error::returned("ibv_query_qp", self.pd().context().name(), errno));
         }
@@ -329,9 +379,15 @@ impl Drop for Qp {
         // Before another queue pair can have its number.
         self.pd().context().event_file().leave_qp(self.qp_num());
         if self.destroys {
-            // SAFETY: created by us, destroyed once; no code posts any more.
-            let errno = unsafe { sys::ibv_destroy_qp(self.qp) };
-            if !self.parts.pd.context().destroyed("ibv_destroy_qp", errno) {
+            let destroyed = match &mut self.handle {
+                Handle::Verbs(qp) => {
+                    // SAFETY: created by us, destroyed once; no code posts any more.
+                    let errno = unsafe { sys::ibv_destroy_qp(*qp) };
+                    self.parts.pd.context().destroyed("ibv_destroy_qp", errno)
+                }
+                Handle::Command(qp) => qp.destroy(),
+            };
+            if !destroyed {
                 return;
             }
             self.parts.deferred.release();

@@ -52,7 +52,7 @@ impl DirectSrq {
     /// Nothing was posted to the SRQ, and no other code posts to it.
     pub(crate) unsafe fn new(mlx5dv: &Mlx5dv, object: Arc<Srq>) -> Result<Self, NotDirect> {
         // SAFETY: no other code posts to the caller's SRQ, which the value keeps.
-        let (ring, _slots) = unsafe { mlx5::shared_receive_queue(mlx5dv, object.as_raw(), SharedReceiveQueue::new) }?;
+        let (ring, _slots) = unsafe { mlx5::shared_receive_queue(object.layout(mlx5dv)?, SharedReceiveQueue::new) }?;
         Ok(Self { ring, object, keeps_spare: false, _slots })
     }
 }
@@ -64,7 +64,7 @@ impl DirectSrq<OrderedReceiveQueue<SlotContext>> {
     /// Nothing was posted to the SRQ, and no other code posts to it.
     unsafe fn ordered(mlx5dv: &Mlx5dv, object: Arc<Srq>, patience: u32) -> Result<Self, NotDirect> {
         // SAFETY: no other code posts to the caller's SRQ, which the value keeps.
-        let (ring, _slots) = unsafe { mlx5::shared_receive_queue(mlx5dv, object.as_raw(), OrderedReceiveQueue::new) }?;
+        let (ring, _slots) = unsafe { mlx5::shared_receive_queue(object.layout(mlx5dv)?, OrderedReceiveQueue::new) }?;
         Ok(Self { ring: ring.with_patience(patience), object, keeps_spare: false, _slots })
     }
 }

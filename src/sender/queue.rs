@@ -136,7 +136,7 @@ impl DirectSq {
     ) -> Result<Self, NotDirect> {
         // SAFETY: no other code posts to the caller's queue, which the value keeps, and its register is as *register*
         // says.
-        let (ring, _records) = unsafe { mlx5::send_ring(mlx5dv, qp.as_raw(), qp.qp_num(), config, max_unsignaled) }?;
+        let (ring, _records) = unsafe { mlx5::send_ring(qp.send_queue(mlx5dv)?, config, max_unsignaled) }?;
         Ok(Self { ring, _records, _object: qp })
     }
 

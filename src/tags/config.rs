@@ -18,7 +18,8 @@ pub(super) const MIN_SLOTS: u32 = 33;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Offload {
-    /// The device if it can, else the library, as on RoCE.
+    /// The device if it can, else the library, as on RoCE without DEVX or on the verbs path;
+    /// [`offload_refused`](super::TagMatchingSrq::offload_refused) returns the reason.
     #[default]
     Auto,
     /// The device. Creation fails if it cannot.

@@ -17,7 +17,7 @@ use super::ids::Key;
 use crate::cq::{DirectCq, Poller};
 use crate::error::Result;
 use crate::memory::BufferPool;
-use crate::mlx5::{self, Storage, layout_error};
+use crate::mlx5::{Storage, layout_error};
 use crate::pd::ProtectionDomain;
 use crate::qp::{QpConfig, QueuePair};
 use crate::receiver::{DirectSrq, SlotContext};
@@ -36,14 +36,14 @@ type Entry = tag_list::Entry<Key>;
 
 impl DirectTags {
     pub(super) fn new(pd: &ProtectionDomain, config: &TagMatchingConfig, mlx5dv: &'static Mlx5dv) -> Result<Self> {
-        let objects = Objects::create(pd, config)?;
+        let objects = Objects::create(pd, config, Some(mlx5dv))?;
         let not_direct = |error| pd.context().not_direct(error);
         // SAFETY: a fresh SRQ that no other code knows.
         let srq = unsafe { DirectSrq::new(mlx5dv, Arc::clone(&objects.srq)) }.map_err(not_direct)?;
         let operations = QpConfig::rc().max_send_wr(objects.operations);
         let (cq, shared) = (Arc::clone(&objects.cq.object), Arc::clone(&objects.srq));
         let command = QueuePair::create_for_list(pd, &operations, cq, shared)?;
-        let layout = mlx5::send_queue(mlx5dv, command.as_raw(), command.qp_num()).map_err(not_direct)?;
+        let layout = command.object().send_queue(mlx5dv).map_err(not_direct)?;
         let entries = Storage::uninit(usize::from(config.max_tags) + 1);
         let operations = Storage::uninit(layout.wqe_cnt as usize);
         let storage = tag_list::Storage { entries: entries.start(), operations: operations.start() };

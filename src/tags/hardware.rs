@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rdma_core_sys as sys;
+use rdma_core_sys::{self as sys, Mlx5dv};
 
 use super::config::TagMatchingConfig;
 use crate::context::Context;
@@ -21,7 +21,13 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    pub(super) fn create(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Self> {
+    /// Makes the objects. On RoCE libmlx5 refuses the SRQ, for its own queue pair for list operations knows InfiniBand
+    /// only; where the library drives the queues (`mlx5dv`), commands of the firmware make the SRQ then.
+    pub(super) fn create(
+        pd: &ProtectionDomain,
+        config: &TagMatchingConfig,
+        mlx5dv: Option<&'static Mlx5dv>,
+    ) -> Result<Self> {
         let caps = capabilities(pd.context())?;
         let tags = u32::from(config.max_tags);
         let max_tags = caps.max_num_tags.min(mlx5_ring::tag_list::MAX_TAGS.into());
@@ -44,9 +50,12 @@ impl Objects {
         // Receives, and for each tag: append, remove, match, data.
         let cqes = config.receives() + 4 * (tags + 1) + 8;
         let cq = CqCore::create_for_tags(pd.context(), &config.cq_of(cqes))?;
-        let srq = Srq::create_tagged(pd, cq.object.as_raw(), config.max_wr, tags, operations)?;
-        let srq = Arc::new(srq);
-        Ok(Self { srq, cq, operations })
+        let (raw, max_wr) = (cq.object.as_raw(), config.max_wr);
+        let srq = Srq::create_tagged(pd, raw, max_wr, tags, operations).or_else(|refused| match mlx5dv {
+            Some(mlx5dv) => Srq::create_tagged_by_command(pd, mlx5dv, raw, max_wr, tags),
+            None => Err(refused),
+        })?;
+        Ok(Self { srq: Arc::new(srq), cq, operations })
     }
 
     pub(super) fn create_qp(&self, pd: &ProtectionDomain, config: &QpConfig, send: SendSide) -> Result<QueuePair> {

@@ -143,6 +143,8 @@ pub struct TagMatchingSrq {
     max_tags: u16,
     manual: bool,
     broken: Option<ListFailure>,
+    /// Why the library matches, if [`Offload::Auto`] chose that.
+    refused: Option<Error>,
     /// [`TagEvent::BuffersLow`] was reported, and is still true.
     low_reported: bool,
     /// Messages that the library has handled.
@@ -165,7 +167,8 @@ impl TagMatchingSrq {
     ///
     /// # Errors
     /// [`Error::Unsupported`] if [`Offload::Required`] is set and the device does not match tags; [`Error::NotDirect`];
-    /// [`Error::OutOfRange`]; [`Error::Verbs`] if the device refuses an [`Offload::Required`], as on RoCE.
+    /// [`Error::OutOfRange`]; [`Error::Verbs`] if the device refuses an [`Offload::Required`], as on RoCE on
+    /// [`DataPath::Verbs`]. Without DEVX the direct path returns [`Error::Unsupported`] on RoCE.
     pub fn new(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let max_slots = pd.context().attr().max_srq_wr.into();
@@ -179,16 +182,16 @@ impl TagMatchingSrq {
                 when: "for tag matching, whose events have no time",
             });
         }
-        let engine = match config.offload {
-            Offload::Never => Self::software(pd, config)?,
-            Offload::Required => Self::hardware(pd, config)?,
-            // A device may say that it can and yet refuse, for example on RoCE.
+        let (engine, refused) = match config.offload {
+            Offload::Never => (Self::software(pd, config)?, None),
+            Offload::Required => (Self::hardware(pd, config)?, None),
+            // A device may say that it can and yet refuse, for example on RoCE without DEVX.
             Offload::Auto => match Self::hardware(pd, config) {
-                Ok(engine) => engine,
+                Ok(engine) => (engine, None),
                 Err(error @ (Error::OutOfRange { .. } | Error::NotDirect { .. })) => {
                     return Err(error);
                 }
-                Err(_) => Self::software(pd, config)?,
+                Err(error) => (Self::software(pd, config)?, Some(error)),
             },
         };
         let channel = engine.core().object.channel().cloned();
@@ -216,6 +219,7 @@ impl TagMatchingSrq {
             max_tags: config.max_tags,
             manual: config.manual,
             broken: None,
+            refused,
             low_reported: false,
             arrivals: 0,
             next_send: 0,
@@ -237,6 +241,24 @@ impl TagMatchingSrq {
     /// Returns `true` if the device matches.
     pub fn offload(&self) -> bool {
         self.engine.offloads()
+    }
+
+    /// Returns why the device does not match, if [`Offload::Auto`] was asked for and the library matches.
+    ///
+    /// ```
+    /// # let _device = doorbell_doc::device();
+    /// # let pd = doorbell::open("mlx5_0")?.alloc_pd()?;
+    /// use doorbell::tags::{TagMatchingConfig, TagMatchingSrq};
+    ///
+    /// let tags = TagMatchingSrq::new(&pd, &TagMatchingConfig::new(64))?;
+    /// if let Some(reason) = tags.offload_refused() {
+    ///     println!("matched by the library: {reason}");
+    /// }
+    /// # assert!(tags.offload_refused().is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn offload_refused(&self) -> Option<&Error> {
+        self.refused.as_ref()
     }
 
     /// Returns the path of the queues: [`DataPath::Direct`] or [`DataPath::Verbs`].

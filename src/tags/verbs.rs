@@ -43,7 +43,7 @@ enum Reported {
 
 impl VerbsTags {
     pub(super) fn new(pd: &ProtectionDomain, config: &TagMatchingConfig) -> Result<Self> {
-        let objects = Objects::create(pd, config)?;
+        let objects = Objects::create(pd, config, None)?;
         let object = QueueObject::Srq(Arc::clone(&objects.srq));
         Ok(Self {
             queue: VerbsQueue::new(object, 0, config.max_wr, 1),

@@ -1,6 +1,7 @@
 //! The steps of the test-suite, and the commands that run them.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::process::Command;
 use std::time::Instant;
@@ -188,6 +189,12 @@ fn device(session: &Session) -> Result<Totals> {
 fn integration(session: &Session, path: &str) -> Result<Totals> {
     let binaries = tests(session, EVERYTHING, &[Needs::AnyDevice])?;
     let mut totals = isolate::run(&binaries, &on_device(session, path, &[]))?;
+    if path == "direct" {
+        // On Ethernet commands of the firmware make the queues of tag matching.
+        let is_of_tags = |name: &OsStr| name.to_string_lossy().starts_with("tags-");
+        let tags = binaries.into_iter().filter(|binary| binary.path.file_name().is_some_and(is_of_tags));
+        totals += isolate::run(&tags.collect::<Vec<_>>(), &on_device(session, path, &["--link", "roce"]))?;
+    }
     let fabric = format!("test-{}", std::process::id());
     let mut network = on_device(session, path, &["--fabric", &fabric]);
     network.variables.push(("DOORBELL_NETWORKED".into(), "1".into()));

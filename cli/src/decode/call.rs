@@ -1,7 +1,7 @@
 //! Calls that failed: by their name in C or in words, with their errno.
 
 use super::cause::unknown;
-use super::event::{Event, SYNDROME, add_queue, errno, errno_field, event_of};
+use super::event::{Event, SYNDROME, add_command, add_queue, errno, errno_field, event_of};
 use super::known::{Row, rows};
 use super::lines::Line;
 use super::refused;
@@ -81,6 +81,7 @@ pub fn call(line: &Line, words: &[Word]) -> Option<Event> {
         errno_field(&mut event.finding, error);
     }
     if let Some(syndrome) = syndrome {
+        add_command(&mut event.finding, &line.text, words);
         event.finding.field(None, SYNDROME, format!("{syndrome:#x}"));
     }
     if let Some(state) = state {

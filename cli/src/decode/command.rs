@@ -6,7 +6,7 @@ use mlx5_wire::syndrome::Syndrome;
 
 use super::call::call;
 use super::cause::{Explanation, unknown};
-use super::event::{Event, SYNDROME, add_queue, errno_field, event_of, keyed};
+use super::event::{Event, SYNDROME, add_queue, command_name, errno_field, event_of, keyed};
 use super::keys::printer;
 use super::known::{Row, find, rows};
 use super::lines::Line;
@@ -104,13 +104,20 @@ fn command(lines: &[Line]) -> Option<Event> {
 }
 
 /// A command that a program gave the firmware itself: `DevX create QP failed errno=22 status=0x3 syndrome=0x4bb88f`,
-/// `Failed to create FT (syndrome: 0x6231e6)`.
+/// `Failed to create FT (syndrome: 0x6231e6)`, `CREATE_QP: syndrome=0x4bb88f`.
 fn refused(text: &str, words: &[Word]) -> Option<Event> {
     // No CQE has so large a syndrome.
-    let syndrome = keyed(words, &["syndrome"]).filter(|&syndrome| syndrome > 0xff)?;
+    let named = command_name(text);
+    // Beside the name of a command DEVX prints it without a prefix, too.
+    let behind = || words.get(words.iter().position(|word| word.is("syndrome"))? + 1)?.hex();
+    let syndrome = named.and_then(|_| behind()).or_else(|| keyed(words, &["syndrome"]));
+    let syndrome = syndrome.filter(|&syndrome| syndrome > 0xff)?;
+    let is_bare = text.contains(&format!("syndrome={syndrome:#x}"));
     let failed = text.find("failed").map(|at| text[..at].rsplit("DevX ").next().unwrap_or_default());
     let to = || text.split("ailed to ").nth(1).and_then(|rest| rest.split(['(', ',', '.']).next());
-    let name = failed.or_else(to)?.rsplit(": ").next()?.trim();
+    // A bare `syndrome=0x4bb88f` is that of a command.
+    let bare = || named.or(is_bare.then_some("not printed"));
+    let name = failed.or_else(to).or_else(bare)?.rsplit(": ").next()?.trim();
     let status = keyed(words, &["status"]).map(|status| format!("{status:#04x}"));
     let mut event = command_of(name.to_owned(), status.map(|status| (status.clone(), status)));
     event.finding.field(None, SYNDROME, format!("{syndrome:#x}"));

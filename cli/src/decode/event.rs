@@ -1,8 +1,10 @@
 //! The contents of a report: the finding, its object, its errno.
 
+use mlx5_wire::firmware::command::Opcode;
+
 use super::Finding;
 use super::cause::{Explanation, Source};
-use super::known::{Row, rows};
+use super::known::{Row, find, rows};
 use super::lines::Line;
 use super::report::queue;
 use super::words::{Word, begins};
@@ -21,6 +23,25 @@ pub fn event_of(mut explanation: Explanation, sure: &str, source: &'static str, 
     explanation.sure = format!("{sure}; where to look first is experience, no proof");
     explanation.sources = vec![Source { claim: source, place: place.into() }];
     Event { finding: Finding { explanation: Some(explanation), ..Finding::default() }, object: None }
+}
+
+/// Adds the name of a firmware command that the line has, such as `INIT2RTR_QP`, and the status of its answer.
+pub fn add_command(finding: &mut Finding, text: &str, words: &[Word]) {
+    if let Some(name) = command_name(text) {
+        finding.field(None, "command", name.into());
+    }
+    // Programs also call the errno a status.
+    let number = keyed(words, &["status"]).map(|status| format!("{status:#04x}"));
+    if let Some((number, known)) = number.and_then(|number| find("command", &number).map(|known| (number, known))) {
+        finding.field(None, "status of the command", number).means(known.words);
+    }
+}
+
+/// Returns the first name of a firmware command in a text.
+pub fn command_name(text: &str) -> Option<&'static str> {
+    let words = text.split(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'));
+    let mut long = words.filter(|word| word.len() > 5 && word.contains('_'));
+    long.find_map(|word| (0..0xfff).filter_map(|code| Opcode(code).name()).find(|name| *name == word))
 }
 
 /// Adds the queue pair that the line names.

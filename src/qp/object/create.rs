@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use rdma_core_sys as sys;
 
-use super::{Parts, Qp, ReceiveSide, SendSide};
+use super::command::CommandQp;
+use super::{Handle, Parts, Qp, ReceiveSide, SendSide};
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::memory::DeferredFree;
@@ -56,6 +57,16 @@ impl Qp {
         let context = pd.context();
         config.check(context.attr())?;
         config.check_receives(receive.own, receive.srq.is_some(), context.attr())?;
+        if let Some(xrq) = receive.srq.as_ref().and_then(|srq| srq.xrq()) {
+            let qp = CommandQp::create(config, xrq, send.cq.as_raw(), receive.cq.as_raw())?;
+            let cap = sys::ibv_qp_cap {
+                max_send_wr: config.max_send_wr,
+                max_send_sge: config.max_send_sge,
+                max_inline_data: config.max_inline.unwrap_or(0),
+                ..Default::default()
+            };
+            return Ok(Self::made(Handle::Command(qp), cap, pd, receive, send));
+        }
         let mut init = sys::ibv_qp_init_attr_ex {
             send_cq: send.cq.as_raw(),
             recv_cq: receive.cq.as_raw(),
@@ -116,23 +127,28 @@ impl Qp {
             let free = if init.cap.max_send_wr > 1 { SMALL } else { SMALL_WRITE };
             init.cap.max_inline_data = init.cap.max_inline_data.max(free);
         }
+        let this = Self::made(Handle::Verbs(qp), init.cap, pd, receive, send);
+        this.enter_events();
+        Ok(this)
+    }
+
+    /// A queue pair that was made just now.
+    fn made(handle: Handle, cap: sys::ibv_qp_cap, pd: &ProtectionDomain, receive: ReceiveSide, send: SendSide) -> Self {
         let has_sender = AtomicBool::new(send.has_sender);
         let parts = Parts::new(pd, receive, send);
-        let this = Self {
-            qp,
+        Self {
+            handle,
             state: AtomicU32::new(sys::IBV_QPS_RESET),
             receives: AtomicBool::new(false),
             has_handle: AtomicBool::new(true),
             has_sender,
             sends_ended: AtomicBool::new(false),
             first_failure: AtomicU32::new(sys::IBV_WC_SUCCESS),
-            cap: init.cap,
+            cap,
             parts,
             groups: Mutex::default(),
             destroys: true,
-        };
-        this.enter_events();
-        Ok(this)
+        }
     }
 
     /// A queue pair that the caller made and will destroy. Also returns its attributes.
@@ -148,7 +164,7 @@ impl Qp {
         let has_sender = AtomicBool::new(send.has_sender);
         let parts = Parts::new(pd, receive, send);
         let mut this = Self {
-            qp,
+            handle: Handle::Verbs(qp),
             state: AtomicU32::new(sys::IBV_QPS_UNKNOWN),
             receives: AtomicBool::new(true),
             has_handle: AtomicBool::new(true),

@@ -80,20 +80,25 @@ fn the_poison_ends_a_program_on_the_verbs_path() {
 /// `make demo-tags` with fewer messages; on the direct path with the driver's entries replaced.
 #[test]
 fn tags_are_matched_by_the_device_and_by_the_library() {
-    for (options, poisoned, offload) in [
-        (&["--path", "direct"][..], true, "yes"),
-        (&["--path", "verbs"], false, "yes"),
-        (&["--path", "direct", "--software"], true, "no"),
-        (&["--path", "verbs", "--software"], false, "no"),
+    for (link, options, is_poisoned, offload) in [
+        ("ib", &["--path", "direct"][..], true, "device"),
+        ("roce", &["--path", "direct"], true, "device"),
+        ("ib", &["--path", "verbs"], false, "device"),
+        ("roce", &["--path", "verbs"], false, "library"),
+        ("ib", &["--path", "direct", "--software"], true, "library"),
+        ("ib", &["--path", "verbs", "--software"], false, "library"),
     ] {
-        let mut command = on_device("tag_matching", poisoned);
+        let mut command = example(&["--link", link], "tag_matching");
+        if is_poisoned {
+            poisoned(&mut command);
+        }
         let ended = succeed(command.args(["--messages", "1600"]).args(options));
         let printed = ended.last_line();
         let (start, rest) = printed.split_at("demo-tags: ok: 4800 matched, ".len());
         assert_eq!(start, "demo-tags: ok: 4800 matched, ", "{printed}");
         let (unexpected, rest) = rest.split_once(' ').unwrap();
         assert!(unexpected.parse::<u32>().is_ok(), "{printed}");
-        let end = format!("unexpected, 600 rendezvous, offload {offload}, 0 out of order");
+        let end = format!("unexpected, 600 rendezvous, offload: {offload}, 0 out of order");
         assert_eq!(rest, end);
     }
 }

@@ -14,7 +14,8 @@ on_each_path! {
     a_receive_that_waits_alone_is_left_to_the_device
     a_batch_rings_once
     one_call_takes_the_events_of_both_queues
-    on_roce_the_library_matches
+    on_roce_commands_make_the_queues
+    without_devx_the_library_matches_on_roce
 }
 
 const ALL: u64 = u64::MAX;
@@ -246,18 +247,32 @@ fn a_batch_rings_once(path: DataPath) {
 }
 
 /// On RoCE libmlx5 cannot connect the queue pair for the list: the library matches, and says so.
-fn on_roce_the_library_matches(path: DataPath) {
+fn on_roce_commands_make_the_queues(path: DataPath) {
     let roce = Device::builder().link_layer(LinkLayer::Ethernet);
     let mut world = TagLists::on(roce, path, Offload::Auto);
-    assert!(!world.near.offload());
-    assert_eq!(world.near.path(), path);
+    assert_eq!((world.near.offload(), world.near.path()), (path == DataPath::Direct, path));
+    // The list of libmlx5 knows InfiniBand only.
+    assert_eq!(world.near.offload_refused().is_some(), path == DataPath::Verbs);
     let receive = world.post(1, ALL);
     let message = world.send(1);
     assert_eq!(world.ends(), [(receive, Some(message))]);
+    let cancelled = world.post(2, ALL);
+    world.near.cancel(cancelled).unwrap();
+    assert_eq!(world.ends(), [(cancelled, None)]);
+}
 
-    let pd = world.near.pd().clone();
-    let config = TagMatchingConfig::new(8).cq(cq(path));
-    assert!(!TagMatchingSrq::new(&pd, &config).unwrap().offload());
-    let error = TagMatchingSrq::new(&pd, &config.offload(Offload::Required)).unwrap_err();
-    assert!(matches!(error, Error::Verbs { operation: "ibv_create_srq_ex", .. }), "{error}");
+fn without_devx_the_library_matches_on_roce(path: DataPath) {
+    let roce = Device::builder().link_layer(LinkLayer::Ethernet).devx(false);
+    let mut world = TagLists::on(roce, path, Offload::Auto);
+    assert!(!world.near.offload());
+    let refuses = |error: &Error| match path {
+        DataPath::Direct => matches!(error, Error::Unsupported { operation: "mlx5dv_devx_umem_reg", .. }),
+        _ => matches!(error, Error::Verbs { operation: "ibv_create_srq_ex", .. }),
+    };
+    assert!(world.near.offload_refused().is_some_and(refuses));
+    let receive = world.post(1, ALL);
+    let message = world.send(1);
+    assert_eq!(world.ends(), [(receive, Some(message))]);
+    let config = TagMatchingConfig::new(8).cq(cq(path)).offload(Offload::Required);
+    assert!(refuses(&TagMatchingSrq::new(world.near.pd(), &config).unwrap_err()));
 }
