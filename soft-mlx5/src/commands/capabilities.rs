@@ -108,17 +108,30 @@ pub const fn general(layer: LinkLayer) -> General {
     }
 }
 
-/// Returns the general capabilities that programs find: with tag matching, which no driver of a machine was seen to
-/// use.
+/// Returns the general capabilities that programs find: with tag matching and dynamic connections, which no driver of a
+/// machine was seen to use.
 pub const fn of_process(layer: LinkLayer) -> General {
     General {
         tag_matching: true,
         rndv_offload_rc: true,
         log_tag_matching_list_sz: LOG_TAGS,
         log_max_xrq: 20,
+        dct: true,
+        log_max_ra_req_dc: GENERAL.log_max_ra_req_qp,
+        log_max_ra_res_dc: GENERAL.log_max_ra_res_qp,
+        max_wqe_sz_sq_dc: GENERAL.max_wqe_sz_sq,
+        log_max_dci_stream_channels: LOG_STREAMS,
+        log_max_dci_errored_streams: LOG_STREAMS,
+        qpc_extension: true,
+        general_obj_types: 1 << PATH_MAPPING,
         ..general(layer)
     }
 }
+
+/// log2 of the streams of an initiator of dynamic connections, and of those in error that it survives.
+pub const LOG_STREAMS: u8 = 5;
+/// General object that says which path a queue pair uses (`MLX5_OBJ_TYPE_AV_QP_MAPPING`).
+pub const PATH_MAPPING: u16 = 0x3a;
 
 /// log2 of the entries of a tag list, one of which is always free.
 pub const LOG_TAGS: u8 = 7;
@@ -134,7 +147,7 @@ pub const ETHERNET: Ethernet = Ethernet {
 };
 
 /// Atomics.
-pub const ATOMIC: Atomic = Atomic { req_8b_endianness_mode: 1, operations: 3, size_qp: 8 };
+pub const ATOMIC: Atomic = Atomic { req_8b_endianness_mode: 1, operations: 3, size_qp: 8, size_dc: 8 };
 
 /// Memory of the adapter, which verbs allocate (`ibv_alloc_dm`).
 pub const DEVICE_MEMORY: DeviceMemory =

@@ -1,9 +1,9 @@
 //! Objects without queues: users, domains, UAR pages, counters, multicast groups.
 
-use mlx5_wire::firmware::command::Multicast;
+use mlx5_wire::firmware::command::{CreatePathMapping, Multicast};
 
 use super::Execution;
-use super::capabilities::GENERAL;
+use super::capabilities::{GENERAL, PATH_MAPPING};
 use super::objects::{Entry, Id, Kind};
 use super::opcodes::{Command, Result, created};
 use super::refusal::Refusal;
@@ -17,6 +17,16 @@ impl Execution<'_> {
     pub(super) fn create_numbered(&mut self, kind: Kind, command: &Command, output: &mut [u8]) -> Result {
         let entry = Entry { uid: command.uid(), ..Entry::default() };
         created(output, self.state.objects.insert_new(kind, entry)?)
+    }
+
+    /// Makes a general object. A path that is mapped to a queue pair is a hint, and the queue pair may go before it.
+    pub(super) fn create_general_object(&mut self, command: &Command, output: &mut [u8]) -> Result {
+        let CreatePathMapping { qpn, .. } = command.parse()?;
+        if command.request.op_mod != PATH_MAPPING {
+            return Err(Refusal::GENERAL_OBJECT);
+        }
+        self.state.objects.get(Kind::Qp, qpn).ok_or(Refusal::NO_OBJECT)?;
+        self.create_numbered(Kind::PathMapping, command, output)
     }
 
     pub(super) fn alloc_pd(&mut self, command: &Command, output: &mut [u8]) -> Result {

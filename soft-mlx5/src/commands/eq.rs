@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use mlx5_wire::firmware::eq::{
-    CommandData, CqErrorData, CreateEq, EqContext, Eqe, PortData, QueryEqReply, QueueData, event,
+    CommandData, CqErrorData, CreateEq, DctData, EqContext, Eqe, PortData, QueryEqReply, QueueData, event,
 };
 
 use super::capabilities::GENERAL;
@@ -176,6 +176,10 @@ impl Commands {
         let of_srq = |event, number: u32| {
             (Id(first(&[Kind::Rmp, Kind::XrcSrq, Kind::Xrq], number), number), of_queue(event, OTHER, number))
         };
+        let of_dct = |event, dctn| {
+            let data = DctData { dctn }.to_bytes();
+            (Id(Kind::Dct, dctn), Eqe { event, data, ..Eqe::ZERO })
+        };
         let (source, eqe) = match *happened {
             Event::Completion(cqn) => (Id(Kind::Cq, cqn.0), of_queue(event::COMPLETION, OTHER, cqn.0)),
             Event::CqError(cqn) => {
@@ -189,6 +193,8 @@ impl Commands {
             Event::CommunicationEstablished(qpn) => of_qp(event::COMMUNICATION_ESTABLISHED, qpn.0),
             Event::SqDrained(qpn) => of_qp(event::SQ_DRAINED, qpn.0),
             Event::LastWqe(qpn) => of_qp(event::SRQ_LAST_WQE, qpn.0),
+            Event::DctDrained(dctn) => of_dct(event::DCT_DRAINED, dctn.0),
+            Event::DctKeyViolation(dctn) => of_dct(event::DCT_KEY_VIOLATION, dctn.0),
             Event::SrqLimit(srqn) => of_srq(event::SRQ_LIMIT, srqn.0),
             Event::SrqError(srqn) => of_srq(event::SRQ_CATASTROPHIC, srqn.0),
             Event::WqFatal(wqn) => (Id(Kind::Rq, wqn.0), of_queue(event::WQ_CATASTROPHIC, RQ, wqn.0)),

@@ -17,8 +17,8 @@ use super::srq::memory_of;
 use crate::fabric::LinkLayer;
 use crate::objects::rss::{HashAttr, field};
 use crate::objects::{
-    Cqn, Loopback, Pdn, QpAttr, QpModify, QpState, Qpn, RawAttr, Register, RwqAttr, RxOffloads, Service, TirAttr, Tirn,
-    WqAttr, WqState, Wqn,
+    Cqn, DcAttr, Loopback, Pdn, QpAttr, QpModify, QpState, Qpn, RawAttr, Register, RwqAttr, RxOffloads, Service,
+    TirAttr, Tirn, WqAttr, WqState, Wqn,
 };
 
 const DIRECT: u8 = 0;
@@ -222,6 +222,7 @@ impl Execution<'_> {
             scatter_to_cqe_sq: false,
             block_multicast_loopback: false,
             raw: RawAttr { domain, ..RawAttr::default() },
+            dc: DcAttr::None,
         };
         let sq = self.nic.create_qp_in(attr, &found.spaces)?;
         let context = context.to_bytes().to_vec();

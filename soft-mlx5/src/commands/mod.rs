@@ -8,6 +8,7 @@
 
 pub(crate) mod capabilities;
 mod cq;
+mod dct;
 mod domain;
 mod eq;
 mod flow;
@@ -184,7 +185,7 @@ impl Execution<'_> {
             Kind::Pd => self.nic.dealloc_pd(Pdn(number))?,
             Kind::Mkey => self.nic.destroy_mkey_index(number)?,
             Kind::Cq => self.nic.destroy_cq(Cqn(number))?,
-            Kind::Qp | Kind::Sq => self.nic.destroy_qp(Qpn(number))?,
+            Kind::Qp | Kind::Dct | Kind::Sq => self.nic.destroy_qp(Qpn(number))?,
             Kind::Rq => self.nic.destroy_wq(Wqn(number))?,
             Kind::Tir => self.nic.destroy_tir(Tirn(number))?,
             Kind::FlowTable | Kind::FlowEntry => self.end_flow(Id(kind, number)),

@@ -46,6 +46,10 @@ pub enum Kind {
     Xrq,
     /// Queue pair.
     Qp,
+    /// Target of dynamic connections.
+    Dct,
+    /// Path that was mapped to a queue pair.
+    PathMapping,
     /// Source of frames.
     Tis,
     /// Send queue.
@@ -116,11 +120,12 @@ fn range(kind: Kind, uars: Range) -> Option<Range> {
         Kind::Counters => objects(8),
         Kind::Umem => objects(GENERAL.log_max_umem),
         Kind::Eq => range(Objects::FIRST_EQ, GENERAL.max_num_eqs.into()),
+        Kind::PathMapping => objects(24),
         Kind::Tis => objects(ETHERNET.log_max_tis),
         Kind::Rqt => objects(ETHERNET.log_max_rqt),
         Kind::FlowTable | Kind::FlowGroup | Kind::FlowEntry => objects(16),
         Kind::Pd | Kind::Mkey | Kind::Cq | Kind::Rmp | Kind::XrcSrq | Kind::Xrq | Kind::Qp => None,
-        Kind::Sq | Kind::Rq | Kind::Tir => None,
+        Kind::Dct | Kind::Sq | Kind::Rq | Kind::Tir => None,
     }
 }
 

@@ -2,10 +2,11 @@
 
 use mlx5_wire::firmware::capabilities::GROUP;
 use mlx5_wire::firmware::command::{
-    Created, ManagePages, Multicast, Numbered, OfFunction, Opcode, QueryAdapterReply, QueryIssiReply, QueryPagesReply,
-    Request, SetIssi, TeardownHca,
+    CreatePathMapping, Created, ManagePages, Multicast, Numbered, OfFunction, Opcode, QueryAdapterReply,
+    QueryIssiReply, QueryPagesReply, Request, SetIssi, TeardownHca,
 };
 use mlx5_wire::firmware::cq::{CreateCq, ModifyCq, QueryCqReply};
+use mlx5_wire::firmware::dct::{CreateDct, QueryDctReply};
 use mlx5_wire::firmware::eq::{CreateEq, QueryEqReply};
 use mlx5_wire::firmware::fields::Value;
 use mlx5_wire::firmware::flow::{CreateGroup, CreateTable, DeleteEntry, DestroyGroup, ModifyTable, OfTable, SetEntry};
@@ -175,6 +176,13 @@ entries! {
     };
     QUERY_XRC_SRQ: Initialized, Numbered => QueryXrcSrqReply::SIZE, Execution::query_xrc_srq;
     ARM_XRC_SRQ: Initialized, ArmSrq => HEAD, Execution::arm_xrc_srq;
+    CREATE_DCT: Initialized, CreateDct => CREATED, Execution::create_dct;
+    DESTROY_DCT: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::Dct, command)
+    };
+    DRAIN_DCT: Initialized, Numbered => HEAD, Execution::drain_dct;
+    QUERY_DCT: Initialized, Numbered => QueryDctReply::SIZE, Execution::query_dct;
+    ARM_DCT_FOR_KEY_VIOLATION: Initialized, Numbered => HEAD, Execution::arm_dct;
     CREATE_XRQ: Initialized, CreateXrq => CREATED, Execution::create_xrq;
     DESTROY_XRQ: Initialized, Numbered => HEAD, |on, command, _| {
         on.destroy(Kind::Xrq, command)
@@ -283,6 +291,10 @@ entries! {
     DELETE_FLOW_TABLE_ENTRY: Initialized, DeleteEntry => HEAD, Execution::delete_flow_entry;
     MODIFY_FLOW_TABLE: Initialized, ModifyTable => HEAD, Execution::modify_flow_table;
 
+    CREATE_GENERAL_OBJECT: Initialized, CreatePathMapping => CREATED, Execution::create_general_object;
+    DESTROY_GENERAL_OBJECT: Initialized, Numbered => HEAD, |on, command, _| {
+        on.destroy(Kind::PathMapping, command)
+    };
     CREATE_UCTX: Initialized, Request => CREATED, Execution::create_user;
     DESTROY_UCTX: Initialized, Numbered => HEAD, Execution::destroy_user;
     CREATE_UMEM: Initialized, CreateUmem => CREATED, Execution::create_umem;

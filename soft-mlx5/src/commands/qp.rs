@@ -1,7 +1,9 @@
 //! Queue pairs: creation, the commands of their states, and the context that a query returns.
 
 use mlx5_wire::firmware::command::{Numbered, Opcode};
-use mlx5_wire::firmware::qp::{CreateQp, ModifyQp, QpContext, QueryQpReply, optional, rq_type, service, state};
+use mlx5_wire::firmware::qp::{
+    CreateQp, ModifyQp, ModifyQpExtension, QpContext, QueryQpReply, optional, rq_type, service, state,
+};
 
 use super::Execution;
 use super::capabilities::{self, GENERAL};
@@ -12,7 +14,8 @@ use super::refusal::Refusal;
 use crate::fabric::{LinkLayer, address};
 use crate::objects::mkey::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use crate::objects::{
-    Access, AddressVector, Cqn, Grh, Pdn, QpAttr, QpModify, QpState, Qpn, RawAttr, Register, Service, Srqn, WqAttr,
+    Access, AddressVector, Cqn, DcAttr, Grh, Pdn, QpAttr, QpModify, QpState, Qpn, RawAttr, Register, Service, Srqn,
+    WqAttr,
 };
 
 /// Fields of the mask that a command may name, besides those that it always changes.
@@ -24,9 +27,16 @@ fn service_of(number: u8) -> Result<Service> {
         // A queue pair for UMR is connected to itself, and its WQEs never leave it.
         service::RC | service::REG_UMR => Ok(Service::Rc),
         service::UC => Ok(Service::Uc),
+        service::DCI => Ok(Service::Dc),
         service::UD | service::QP0 | service::QP1 => Ok(Service::Ud),
         _ => Err(Refusal::SERVICE),
     }
+}
+
+/// Returns what an initiator of dynamic connections is.
+fn initiator(context: &QpContext) -> DcAttr {
+    let streams = context.log_num_dci_stream_channels > 0;
+    DcAttr::Initiator { streams_in_error: streams.then_some(1 << context.log_num_dci_errored_streams.min(31)) }
 }
 
 /// Returns the LID of the port with this MAC address, or 0.
@@ -148,6 +158,16 @@ impl Changes<'_> {
         self.pkey()
     }
 
+    fn mtu(&mut self) -> Result {
+        let mtu = self.given.mtu;
+        if !(1..=5).contains(&mtu) {
+            return Err(Refusal::MTU);
+        }
+        self.now.mtu = mtu;
+        self.device.path_mtu = Some(128 << mtu);
+        Ok(())
+    }
+
     fn path(&mut self, layer: LinkLayer) -> Result {
         let (path, kept) = (self.given.path, self.now.path);
         let gids = match layer {
@@ -158,13 +178,9 @@ impl Changes<'_> {
         if global && u32::from(path.src_addr_index) >= gids {
             return Err(Refusal::GID_INDEX);
         }
-        let mtu = self.given.mtu;
-        if !(1..=5).contains(&mtu) {
-            return Err(Refusal::MTU);
-        }
+        self.mtu()?;
         self.now.path = path;
         (self.now.path.pkey_index, self.now.path.port) = (kept.pkey_index, kept.port);
-        self.now.mtu = mtu;
         self.now.log_msg_max = self.given.log_msg_max;
         self.now.remote_qpn = self.given.remote_qpn;
         self.now.next_rcv_psn = self.given.next_rcv_psn;
@@ -184,7 +200,6 @@ impl Changes<'_> {
                     traffic_class: path.tclass,
                 }),
             }),
-            path_mtu: Some(128 << mtu),
             dest_qpn: Some(self.given.remote_qpn),
             rq_psn: Some(self.given.next_rcv_psn),
             ..self.device
@@ -249,6 +264,8 @@ impl Execution<'_> {
             Pdn(context.pd)
         };
         let (rq_count, srq) = match context.rq_type {
+            // The driver names an SRQ that no initiator uses.
+            _ if device_service == Service::Dc => (0, None),
             rq_type::OWN => (1u32 << context.log_rq_size, None),
             rq_type::SRQ => {
                 let tagged = self.state.objects.get(Kind::Xrq, context.srqn).is_some();
@@ -298,6 +315,7 @@ impl Execution<'_> {
             scatter_to_cqe_sq: context.scatter_requester != 0,
             block_multicast_loopback: false,
             raw: RawAttr::default(),
+            dc: if device_service == Service::Dc { initiator(&context) } else { DcAttr::None },
         };
         let qp = self.nic.create_qp_in(attr, &found.spaces)?;
         match context.service {
@@ -313,17 +331,26 @@ impl Execution<'_> {
     pub(super) fn modify_qp(&mut self, command: &Command, _: &mut [u8]) -> Result {
         let modify: ModifyQp = command.parse()?;
         let change = change_of(Opcode(command.request.opcode)).ok_or(Refusal::UNKNOWN_COMMAND)?;
-        let mut now = self.context_of_qp(modify.qpn, command.uid())?;
         let qp = Qpn(modify.qpn);
+        self.state.objects.find(Id(Kind::Qp, qp.0), command.uid())?;
         if self.nic.query_qp(qp)?.state != change.from {
             return Err(Refusal::QP_STATE);
         }
+        if let Ok(ModifyQpExtension { extended: true, optional, stream, .. }) = command.parse() {
+            if optional & optional::STREAM == 0 || change.from != QpState::Rts {
+                return Err(Refusal::FIELDS);
+            }
+            return self.nic.reset_stream(qp, stream).map_err(|_| Refusal::STREAM);
+        }
+        let mut now = self.context_of_qp(modify.qpn, command.uid())?;
         let which = modify.optional & (change.optional | optional::COUNTER_SET);
         let service = service_of(now.service)?;
         let device = QpModify { state: Some(change.to), ..QpModify::default() };
         let mut changes = Changes { now: &mut now, given: &modify.context, device };
         match (change.from, change.to) {
             (QpState::Reset, QpState::Init) => changes.identity()?,
+            // The path to a target stands in each WQE.
+            (QpState::Init, QpState::Rtr) if service == Service::Dc => changes.mtu()?,
             (QpState::Init, QpState::Rtr) if service != Service::Ud => {
                 changes.path(self.state.layer)?;
                 if service == Service::Rc {
@@ -332,7 +359,7 @@ impl Execution<'_> {
             }
             (QpState::Rtr, QpState::Rts) => {
                 changes.send_psn();
-                if service == Service::Rc {
+                if service.is_reliable() {
                     changes.requester();
                 }
             }

@@ -78,6 +78,8 @@ refusals! {
     KEY_RANGE = BadParam, 0x130b, "The memory key reaches past the end of the address space";
     WQ_KIND = BadParam, 0x130c, "The device has no work queues of this kind";
     WQ_STATE = BadResourceState, 0x130d, "The queue is in another state";
+    STREAM = BadParam, 0x130e, "The queue pair has no such stream in error";
+    GENERAL_OBJECT = BadParam, 0x130f, "The device has no general objects of this kind";
 
     REGISTER = BadParam, 0x1401, "There is no such register";
     LINK_LAYER = BadParam, 0x1402, "The port has another link layer";

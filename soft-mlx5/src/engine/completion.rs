@@ -48,7 +48,7 @@ fn error(qp: &Qp, cqe: CqeOpcode, opcode: u8, counter: u16, failure: Failure) ->
     [bytes.hw_err_synd, bytes.hw_synd_type] = failure.hardware;
     bytes.vendor_err_synd = failure.vendor;
     bytes.syndrome = failure.syndrome.get();
-    bytes.s_wqe_opcode_qpn = number(opcode, qp.number).into();
+    bytes.s_wqe_opcode_qpn = number(opcode, qp.cqe_number()).into();
     bytes.wqe_counter = counter.into();
     // Adapters set the bit in each error CQE of a send queue and of a receive queue of RDMA.
     bytes.op_own = op_own(cqe, CqeFormat::Plain, true, 0);
@@ -67,7 +67,7 @@ pub fn responder(qp: &Qp, counter: u16, arrival: &Arrival, inline: Option<(CqeFo
     cqe.imm_inval_pkey = if manages { PKEY.into() } else { arrival.immediate }.into();
     cqe.byte_cnt = arrival.byte_cnt.into();
     cqe.timestamp = now.into();
-    cqe.sop_drop_qpn = qp.number.into();
+    cqe.sop_drop_qpn = qp.cqe_number().into();
     cqe.wqe_counter = counter.into();
     with_inline(cqe, arrival.opcode, arrival.solicited, inline)
 }

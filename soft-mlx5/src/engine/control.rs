@@ -214,6 +214,8 @@ impl Nic {
     /// Destroys a queue pair; its queues are not touched after this returns.
     pub fn destroy_qp(&mut self, qp: Qpn) -> Result<()> {
         self.take_doorbells(true);
+        // Only a target has connections.
+        let _ = self.end_connections(qp);
         let mut removed = self.qps.remove(qp.0).ok_or(EINVAL)?;
         self.destroy_receiver(qp);
         removed.release(&mut self.core);

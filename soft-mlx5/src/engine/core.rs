@@ -100,6 +100,8 @@ pub struct Core {
     pub progress: bool,
     /// Peers that do not answer.
     pub silent_peers: SilentPeers,
+    /// Number of the last dynamic connection of an initiator. Those of a later device with this port are greater.
+    pub last_session: u64,
 }
 
 impl Core {
@@ -140,6 +142,7 @@ impl Core {
             turn: if config.small_steps { 1 } else { TURN },
             progress: false,
             silent_peers: SilentPeers::default(),
+            last_session: config.epoch,
         })
     }
 

@@ -4,6 +4,7 @@ use mlx5_wire::ctrl::ControlSegment;
 use mlx5_wire::opcode::WqeOpcode;
 
 use super::core::{Core, Turn};
+use super::dc::initiator;
 use super::{frames, requester, tm, transmit, umr};
 use crate::base::defect::Defect;
 use crate::fabric::psn;
@@ -93,7 +94,7 @@ fn advance(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Paus
     }
     let end = if request.kind.is_read_like() { request.packets } else { packet + 1 };
     let psn = qp.requester.sent(&request, end);
-    if qp.attr.service != Service::Rc {
+    if !qp.attr.service.is_reliable() {
         // No answer follows: a sent packet is complete.
         qp.requester.acknowledged_up_to(psn);
         requester::complete_front(qp, core);
@@ -157,6 +158,19 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
     if !qp.requester.may_start(heeded, read_like) {
         return Err(Pause::Waiting);
     }
+    let len = blocks(ctrl.ds());
+    let fits = len > 0 && len <= ready;
+    let stream = u16::from_be_bytes(ctrl.dci_stream_channel_id);
+    let stream_failed = initiator::is_failed(qp, stream);
+    if qp.attr.service == Service::Dc && fits && !matches!(kind, Kind::Nop | Kind::Umr) && !stream_failed {
+        load(qp, core, index, ctrl, &mut loaded.wqe)?;
+        loaded.index = None;
+        // Requests that needed no answer are complete.
+        requester::complete_front(qp, core);
+        if !initiator::turn_to_target(qp, core, &loaded.wqe) {
+            return Err(Pause::Waiting);
+        }
+    }
     core.progress = true;
     if core.faults.is_fatal() {
         qp.fail_fatally(core);
@@ -167,8 +181,6 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
         loaded.index = None;
         core.trace.send(qp.attr.service, &loaded.wqe);
     }
-    let len = blocks(ctrl.ds());
-    let fits = len > 0 && len <= ready;
     let rules =
         [(fits, Rule::SendSize), (ctrl.qpn() == qp.number, Rule::SendQpn), (ctrl.index() == index, Rule::SendIndex)];
     for (_, rule) in rules.into_iter().filter(|(kept, _)| !kept) {
@@ -196,6 +208,7 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
     } else {
         Err(Failure::LOCAL_QP_OP)
     };
+    let measured = if stream_failed { Err(Failure::FLUSH) } else { measured };
     let measured = if core.faults.send_fails() { measured.and(Err(Failure::LOCAL_QP_OP)) } else { measured };
     let (length, packets) = measured.unwrap_or_default();
     qp.sq.advance(if fits { len } else { ready });
@@ -205,6 +218,7 @@ fn start(qp: &mut Qp, core: &mut Core, loaded: &mut Loaded) -> Result<(), Pause>
         kind,
         trailer,
         flags,
+        stream,
         first_psn: qp.requester.next_psn(),
         packets,
         length,
@@ -221,7 +235,7 @@ fn measure(qp: &Qp, core: &mut Core, wqe: &SendWqe, kind: Kind) -> Result<(u32, 
     }
     let at = match qp.attr.service {
         Service::Raw => frames::send::data_offset(wqe)?,
-        service => SendWqe::data_offset(kind, service),
+        _ => wqe.data_offset(kind),
     };
     if let Some(bytes) = wqe.zero_length(at) {
         let index = wqe.ctrl().index().into();

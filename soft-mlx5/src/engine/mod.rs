@@ -10,6 +10,7 @@ mod config;
 mod control;
 mod core;
 mod counting;
+mod dc;
 mod execute;
 mod faults;
 pub(crate) mod frames;

@@ -80,8 +80,7 @@ fn take(qp: &mut Qp, core: &mut Core) -> bool {
 
 /// Injects RNR where a sender would get the NAK.
 fn refuse_on_request(qp: &Qp, core: &mut Core) -> Result<(), Refusal> {
-    let reliable = qp.attr.service == Service::Rc;
-    if reliable && core.faults.is_rnr() { Err(Refusal::NotReady) } else { Ok(()) }
+    if qp.attr.service.is_reliable() && core.faults.is_rnr() { Err(Refusal::NotReady) } else { Ok(()) }
 }
 
 fn receive_cq(qp: &Qp, core: &Core) -> Cqn {

@@ -5,11 +5,12 @@ mod retry;
 
 use super::completion;
 use super::core::Core;
+use super::dc::initiator;
 use super::tm::rendezvous;
 use crate::fabric::psn;
+use crate::objects::QpState;
 use crate::objects::completion::Failure;
 use crate::objects::qp::Qp;
-use crate::objects::{QpState, Service};
 
 pub use self::retry::{answer_lost, back_off, echo_returned, ensure_timer, expire, missing, note_progress};
 
@@ -21,7 +22,7 @@ pub fn complete_front(qp: &mut Qp, core: &mut Core) {
         }
         let complete = front.packets == 0
             || !front.kind.is_read_like() && psn::diff(qp.requester.unacked_psn, front.end()) >= 0
-            || qp.attr.service != Service::Rc && psn::diff(qp.requester.unacked_psn, front.end()) >= 0;
+            || !qp.attr.service.is_reliable() && psn::diff(qp.requester.unacked_psn, front.end()) >= 0;
         if !complete {
             return;
         }
@@ -52,8 +53,11 @@ pub fn fail(qp: &mut Qp, core: &mut Core, failure: Failure) {
     if let Some(request) = request.filter(|_| qp.rendezvous.is_none()) {
         let cqe = completion::requester_error(qp, request.opcode, request.index, failure);
         core.complete(qp.attr.send_cq, &cqe);
+        if initiator::is_confined(qp, core, request.stream, failure) {
+            return;
+        }
     }
-    if qp.attr.service == Service::Rc || qp.state != QpState::Rts {
+    if qp.attr.service.is_reliable() || qp.state != QpState::Rts {
         qp.fail(core);
     } else {
         // A send queue that failed does not stop the receive queue of an unreliable service.

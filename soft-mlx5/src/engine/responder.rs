@@ -12,14 +12,14 @@ use crate::objects::completion::Failure;
 use crate::objects::mkey::REMOTE_READ;
 use crate::objects::qp::Qp;
 use crate::objects::responder::{Answer, Message, ReadAnswer, Refusal};
-use crate::objects::{Event, Qpn, Service};
+use crate::objects::{Event, Service};
 
 pub use self::answer::transmit;
 
 /// Executes an arrived request.
 pub fn receive(qp: &mut Qp, core: &mut Core, packet: &Packet) {
     match qp.attr.service {
-        Service::Rc => receive_reliable(qp, core, packet),
+        Service::Rc | Service::Dc => receive_reliable(qp, core, packet),
         Service::Uc => receive_unreliable(qp, core, packet),
         Service::Ud => receive::datagram(qp, core, packet),
         // No packet of a transport is for a queue pair of frames.
@@ -47,7 +47,7 @@ fn receive_reliable(qp: &mut Qp, core: &mut Core, packet: &Packet) {
     }
     qp.responder.refused = false;
     if begins(packet.operation) && core.faults.is_fatal() {
-        core.events.push_back(Event::QpFatal(Qpn(qp.number)));
+        core.events.extend(qp.event(Event::QpFatal));
         return qp.fail(core);
     }
     let outcome = execute(qp, core, packet);
@@ -77,10 +77,9 @@ fn refuse(qp: &mut Qp, core: &mut Core, code: NakCode, failure: Option<Failure>)
         (Some(failure), Some(_)) => receive::fail(qp, core, failure),
         _ => {
             // No WQE stands for the error: it becomes an event.
-            let qpn = Qpn(qp.number);
-            core.events.push_back(match code {
-                NakCode::RemoteAccess => Event::QpAccessError(qpn),
-                _ => Event::QpRequestError(qpn),
+            core.events.extend(match code {
+                NakCode::RemoteAccess => qp.event(Event::QpAccessError),
+                _ => qp.event(Event::QpRequestError),
             });
         }
     }

@@ -150,7 +150,7 @@ fn place(qp: &Qp, core: &mut Core, request: &Request, offset: u64, bytes: &[u8],
     let ctrl = qp.sq.ctrl(request.index);
     let loaded = ctrl.and_then(|ctrl| qp.sq.load(request.index, ctrl, &mut wqe));
     loaded.map_err(|Unmapped| Failure::LOCAL_QP_OP)?;
-    let at = SendWqe::data_offset(request.kind, qp.attr.service);
+    let at = wqe.data_offset(request.kind);
     let segments: Vec<DataSegment> = wqe.segments(at).collect();
     let pd = if qp.rendezvous.is_some() { core.receive_pd(qp) } else { qp.attr.pd };
     scatter(&segments, &core.mkeys, pd, offset, bytes).map_err(|error| match error {

@@ -1,6 +1,7 @@
 //! States of queue pairs: what the device does to a queue pair by itself.
 
 use super::core::Core;
+use crate::objects::dc::Role;
 use crate::objects::memory::Unmapped;
 use crate::objects::qp::Qp;
 use crate::objects::strict::Rule;
@@ -64,7 +65,7 @@ impl Qp {
     /// Stops for a reason that no completion reports.
     pub fn fail_fatally(&mut self, core: &mut Core) {
         if self.state != QpState::Err && self.state != QpState::Reset {
-            core.events.push_back(Event::QpFatal(Qpn(self.number)));
+            core.events.extend(self.event(Event::QpFatal));
             self.fail(core);
         }
     }
@@ -79,7 +80,8 @@ impl Qp {
             core.strict.violation(Rule::ReceiveState, self.object(), index, &posted.to_be_bytes());
         }
         self.state = state;
-        if state == QpState::Err {
+        // The timer of a connection of a target ends it, failed or not.
+        if state == QpState::Err && !matches!(self.role, Role::Connection(_)) {
             core.timers.set(self.number, &mut self.deadline, None);
         }
         if state != QpState::Reset {

@@ -8,11 +8,12 @@ use crate::base::tally::Fault;
 use crate::fabric::echo::Echo;
 use crate::fabric::mad::GSI_QPN;
 use crate::fabric::packet::Packet;
+use crate::objects::dc::Role;
 use crate::objects::qp::Qp;
 use crate::objects::strict::{Object, Rule};
 use crate::objects::table::Table;
 use crate::objects::uar::Ring;
-use crate::objects::{QpState, Qpn};
+use crate::objects::{QpState, Qpn, Service};
 
 // Bounds of one step.
 const PACKETS_PER_STEP: usize = 256;
@@ -246,6 +247,12 @@ impl Nic {
         if packet.bth.dest_qpn <= GSI_QPN {
             return self.management.receive(packet);
         }
+        if packet.service == Service::Dc && !packet.operation.is_response() {
+            if let Some(connection) = self.connection_of(packet) {
+                deliver(&mut self.qps, &mut self.core, connection, packet);
+            }
+            return;
+        }
         if packet.bth.dest_qpn != transmit::MULTICAST_QPN {
             return deliver(&mut self.qps, &mut self.core, packet.bth.dest_qpn, packet);
         }
@@ -264,8 +271,12 @@ impl Nic {
     fn expire_timers(&mut self) {
         while let Some(number) = self.core.timers.pop(self.core.now) {
             let Some(qp) = self.qps.get_mut(number) else { continue };
-            if self.core.timers.is_due(number, &mut qp.deadline, self.core.now) {
-                requester::expire(qp, &mut self.core);
+            if !self.core.timers.is_due(number, &mut qp.deadline, self.core.now) {
+                continue;
+            }
+            match qp.role {
+                Role::Connection(_) => self.close(Qpn(number)),
+                _ => requester::expire(qp, &mut self.core),
             }
         }
     }
@@ -304,7 +315,8 @@ impl Nic {
 fn deliver(qps: &mut Table<Box<Qp>>, core: &mut Core, number: u32, packet: &Packet) {
     let Some(qp) = qps.get_mut(number) else { return };
     let from_peer = !qp.attr.service.is_connected() || qp.route.as_ref().is_some_and(|route| route.dlid == packet.slid);
-    if packet.service != qp.attr.service || !from_peer || !qp.receives() {
+    let of_session = qp.role.header(qp.number).is_none_or(|own| own.session == packet.dc.session);
+    if packet.service != qp.attr.service || !from_peer || !of_session || !qp.receives() {
         return;
     }
     if packet.operation.is_response() {

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 
+use mlx5_wire::datagram::DatagramSegment;
 use mlx5_wire::opcode::WqeOpcode;
 
 use super::core::Core;
@@ -35,6 +36,16 @@ pub fn packet(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request, number
     }
 }
 
+/// Begins a packet on the route of a queue pair.
+fn begin(qp: &Qp, core: &mut Core, route: &Route, bth: &Bth) -> Frame {
+    let mut frame = core.link.frame();
+    frame.begin(route, bth);
+    if let Some(header) = qp.role.header(qp.number) {
+        frame.push(&header);
+    }
+    frame
+}
+
 fn bth(qp: &Qp, operation: Operation, psn: u32) -> Bth {
     Bth { opcode: operation.encode(qp.attr.service), pkey: PKEY, dest_qpn: qp.dest_qpn, psn, ..Bth::default() }
 }
@@ -59,8 +70,7 @@ pub fn try_send<E>(
     fill: impl FnOnce(&mut Frame) -> Result<(), E>,
 ) -> Result<(), E> {
     let Some(route) = &qp.route else { return Ok(()) };
-    let mut frame = core.link.frame();
-    frame.begin(route, bth);
+    let mut frame = begin(qp, core, route, bth);
     if let Err(error) = fill(&mut frame) {
         core.link.recycle(frame);
         return Err(error);
@@ -101,8 +111,7 @@ fn data(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request, number: u32)
     bth.solicited = last && notify && request.flags.solicited();
     bth.ack_request = last || number % ACK_EVERY == ACK_EVERY - 1;
     let Some(route) = &qp.route else { return Ok(()) };
-    let mut frame = core.link.frame();
-    frame.begin(route, &bth);
+    let mut frame = begin(qp, core, route, &bth);
     if operation.has_reth() {
         let remote = wqe.remote()?;
         frame.push(&Reth { va: remote.raddr.get(), rkey: remote.rkey.get(), length: request.length });
@@ -110,7 +119,7 @@ fn data(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request, number: u32)
     if operation.has_immediate() || operation.has_ieth() {
         frame.push(&wqe.ctrl().imm.get());
     }
-    let at = SendWqe::data_offset(request.kind, qp.attr.service);
+    let at = wqe.data_offset(request.kind);
     let payload = frame.payload_mut(len);
     let gathered = wqe.gather(at, offset as u64, payload, &core.mkeys, qp.attr.pd);
     if gathered.is_err() {
@@ -155,13 +164,13 @@ fn atomic_request(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request) ->
     Ok(())
 }
 
-fn datagram(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request) -> Result<(), WqeError> {
-    let segment = wqe.datagram()?;
+/// Returns the path to the destination that a WQE names.
+pub fn path_of(segment: &DatagramSegment, layer: LinkLayer) -> AddressVector {
     let fields = segment.grh_gid_fl.get();
-    let global = fields & GRH_PRESENT != 0 || core.link_layer == LinkLayer::Ethernet;
-    let av = AddressVector {
+    let global = fields & GRH_PRESENT != 0 || layer == LinkLayer::Ethernet;
+    AddressVector {
         // On Ethernet the field of the LID holds the UDP source port.
-        dlid: match core.link_layer {
+        dlid: match layer {
             LinkLayer::Ethernet => address::lid_of_mac(&segment.rmac).unwrap_or(0),
             LinkLayer::InfiniBand => segment.rlid.get(),
         },
@@ -174,7 +183,12 @@ fn datagram(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request) -> Resul
             hop_limit: segment.hop_limit,
             traffic_class: segment.tclass,
         }),
-    };
+    }
+}
+
+fn datagram(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request) -> Result<(), WqeError> {
+    let segment = wqe.datagram()?;
+    let av = path_of(&segment, core.link_layer);
     let qkey = segment.qkey.get();
     let deth = Deth { qkey: if qkey & PRIVILEGED_QKEY != 0 { qp.qkey } else { qkey }, source_qpn: qp.wire_number };
     let operation = operation_of(Kind::Send, request.trailer, true, true);
@@ -184,7 +198,7 @@ fn datagram(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request) -> Resul
 
     let mut payload = [0; MAX_MTU];
     let payload = &mut payload[..request.length as usize];
-    let at = SendWqe::data_offset(request.kind, qp.attr.service);
+    let at = wqe.data_offset(request.kind);
     wqe.gather(at, 0, payload, &core.mkeys, qp.attr.pd)?;
 
     let emit = |core: &mut Core, way: &Route| {

@@ -1,10 +1,12 @@
 //! The turn of a queue pair, and its changes by MODIFY_QP.
 
 use super::core::{Core, Turn};
+use super::dc::initiator;
 use super::tm::{message, rendezvous};
 use super::{completion, execute, requester, responder};
 use crate::fabric::packet::MAX_MTU;
 use crate::objects::completion::Failure;
+use crate::objects::dc::Role;
 use crate::objects::qp::Qp;
 use crate::objects::rendezvous::Rendezvous;
 use crate::objects::requester::Requester;
@@ -33,6 +35,9 @@ impl Qp {
         }
         if let Some(av) = &change.av {
             self.route = core.route(av);
+            if let Role::Target(target) = &mut self.role {
+                target.path = *av;
+            }
         }
         self.requester.modify(change);
         self.responder.modify(change);
@@ -61,6 +66,7 @@ impl Qp {
         self.rendezvous.iter_mut().for_each(Rendezvous::reset);
         self.requester = Requester::default();
         self.responder = Responder::default();
+        initiator::reset(self);
         core.timers.set(self.number, &mut self.deadline, None);
         (self.established, self.drained, self.last_wqe) = (false, false, false);
     }
@@ -100,7 +106,7 @@ impl Qp {
             self.last_wqe = true;
             core.progress = true;
             core.release_completions_of(self.number);
-            core.events.push_back(Event::LastWqe(Qpn(self.number)));
+            core.events.extend(self.event(Event::LastWqe));
         }
     }
 

@@ -220,6 +220,31 @@ impl Header for Deth {
     }
 }
 
+/// Header of dynamic connections, of this device's own making.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DcHeader {
+    /// Access key of the target; 0 in an answer.
+    pub key: u64,
+    /// Number of the connection. A later connection of the same initiator has a greater one.
+    pub session: u64,
+    /// Queue pair number of the initiator.
+    pub initiator: u32,
+}
+
+impl Header for DcHeader {
+    const SIZE: usize = 20;
+
+    fn parse(bytes: &[u8]) -> Self {
+        Self { key: be64(bytes, 0), session: be64(bytes, 8), initiator: be24(bytes, 17) }
+    }
+
+    fn emit(&self, bytes: &mut [u8]) {
+        bytes[..8].copy_from_slice(&self.key.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.session.to_be_bytes());
+        bytes[16..20].copy_from_slice(&(self.initiator & 0xff_ffff).to_be_bytes());
+    }
+}
+
 /// Four bytes on their own: immediate data or the key to invalidate, as they stand on the wire.
 impl Header for u32 {
     const SIZE: usize = 4;
@@ -282,6 +307,10 @@ mod tests {
             &[1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x22, 0x33, 0x44, 0, 0, 0, 0x55],
         );
         check(Deth { qkey: 0x1111_1111, source_qpn: 0x45 }, &[0x11, 0x11, 0x11, 0x11, 0, 0, 0, 0x45]);
+        check(
+            DcHeader { key: 0xbad_c0de, session: 0x1_0000_0002, initiator: 0x45 },
+            &[0, 0, 0, 0, 0x0b, 0xad, 0xc0, 0xde, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0x45],
+        );
         check(Aeth { syndrome: Syndrome::Ack, msn: 0x10203 }, &[0x1f, 1, 2, 3]);
         check(Aeth { syndrome: Syndrome::Rnr(12), msn: 1 }, &[0x2c, 0, 0, 1]);
         check(Aeth { syndrome: Syndrome::Nak(NakCode::RemoteAccess), msn: 0 }, &[0x62, 0, 0, 0]);

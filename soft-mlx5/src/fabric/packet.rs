@@ -9,7 +9,7 @@
 //! An Ethernet frame, too, has a local route header before it, with its length in bytes.
 
 use super::address::GidType;
-use super::headers::{Aeth, AtomicEth, Bth, Deth, Header, Reth};
+use super::headers::{Aeth, AtomicEth, Bth, DcHeader, Deth, Header, Reth};
 use super::icrc::Crc;
 use super::opcode::{Operation, Service};
 
@@ -19,7 +19,8 @@ const UDP: usize = 48;
 const BTH: usize = 56;
 const TRANSPORT: usize = 68;
 const ICRC_SIZE: usize = 4;
-const LONGEST_EXTENSION: usize = 28;
+// An atomic of a dynamic connection.
+const LONGEST_EXTENSION: usize = AtomicEth::SIZE + DcHeader::SIZE;
 
 /// Largest payload of a packet: the largest path MTU.
 pub const MAX_MTU: usize = 4096;
@@ -307,6 +308,8 @@ pub struct Packet<'a> {
     pub original: u64,
     /// Datagram header.
     pub deth: Deth,
+    /// Header of a dynamic connection.
+    pub dc: DcHeader,
     /// Immediate data or key to invalidate.
     pub immediate: u32,
     /// Payload without padding.
@@ -348,11 +351,15 @@ impl<'a> Packet<'a> {
             aeth: None,
             original: 0,
             deth: Deth::default(),
+            dc: DcHeader::default(),
             immediate: 0,
             payload: &[],
         };
         if service == Service::Ud {
             packet.deth = take(&mut rest)?;
+        }
+        if service == Service::Dc {
+            packet.dc = take(&mut rest)?;
         }
         if operation.has_reth() {
             packet.reth = take(&mut rest)?;

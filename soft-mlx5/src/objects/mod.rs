@@ -7,6 +7,7 @@
 pub(crate) mod completion;
 pub(crate) mod compress;
 pub(crate) mod cq;
+pub(crate) mod dc;
 pub mod defects;
 pub(crate) mod flow;
 pub(crate) mod flow_tables;
@@ -295,9 +296,51 @@ pub struct QpAttr {
     pub block_multicast_loopback: bool,
     /// Attributes for frames ([`Service::Raw`]).
     pub raw: RawAttr,
+    /// Side of dynamic connections ([`Service::Dc`]).
+    pub dc: DcAttr,
+}
+
+/// Side of a queue pair of dynamic connections.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DcAttr {
+    /// The queue pair has another service.
+    #[default]
+    None,
+    /// Initiator: it has a send queue only.
+    Initiator {
+        /// Streams in error that stop the queue; `None` if any error stops it.
+        streams_in_error: Option<u32>,
+    },
+    /// Target: it has an SRQ and no queue of its own.
+    Target {
+        /// Key that initiators must name.
+        key: u64,
+    },
 }
 
 impl QpAttr {
+    /// Returns the attributes of a target of dynamic connections, which has no queue of its own.
+    pub fn of_target(pd: Pdn, cq: Cqn, srq: Srqn, key: u64) -> Self {
+        Self {
+            pd,
+            service: Service::Dc,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: Some(srq),
+            rq: WqAttr::default(),
+            sq: WqAttr::default(),
+            dbrec: 0,
+            register: Register { page: 0, offset: Register::ANY },
+            user_index: 0,
+            signal_all: false,
+            scatter_to_cqe_rq: false,
+            scatter_to_cqe_sq: false,
+            block_multicast_loopback: false,
+            raw: RawAttr::default(),
+            dc: DcAttr::Target { key },
+        }
+    }
+
     /// Returns the receive queue of a raw packet queue pair.
     pub fn receive_side(&self) -> RwqAttr {
         RwqAttr {
@@ -428,6 +471,17 @@ pub struct CqStatus {
     pub producer: u32,
 }
 
+/// State of a target of dynamic connections that the driver does not know.
+#[derive(Debug, Clone, Copy)]
+pub struct TargetStatus {
+    /// It has ended its connections.
+    pub drained: bool,
+    /// Requests that named it with another key.
+    pub key_violations: u32,
+    /// Connections.
+    pub connections: usize,
+}
+
 /// State for QUERY_QP that the kernel side does not know.
 #[derive(Debug, Clone, Copy)]
 pub struct QpStatus {
@@ -466,6 +520,10 @@ pub enum Event {
     SrqError(Srqn),
     /// A receive queue of frames went to error by itself (`IBV_EVENT_WQ_FATAL`).
     WqFatal(Wqn),
+    /// A target has ended its connections.
+    DctDrained(Qpn),
+    /// A request named a target with another key.
+    DctKeyViolation(Qpn),
     /// Port changed state.
     Port {
         /// `true` for `IBV_EVENT_PORT_ACTIVE`.

@@ -1,5 +1,6 @@
 //! A queue pair: its context, its queues, and the state of both sides.
 
+use super::dc::Role;
 use super::memory::{Spaces, Span};
 use super::mkey::Owner;
 use super::rendezvous::Rendezvous;
@@ -9,7 +10,7 @@ use super::rq::ReceiveQueue;
 use super::sq::SendQueue;
 use super::strict::Object;
 use super::timer::Deadline;
-use super::{Access, Errno, QpAttr, QpState, QpStatus, Result, Service, WqAttr};
+use super::{Access, Errno, Event, QpAttr, QpState, QpStatus, Qpn, Result, Service, WqAttr};
 use crate::fabric::packet::{MAX_MTU, Route};
 
 /// A queue pair.
@@ -43,7 +44,9 @@ pub struct Qp {
     pub requester: Requester,
     /// Serves the peer.
     pub responder: Responder,
-    /// Next timer of the requester.
+    /// Role in dynamic connections.
+    pub role: Role,
+    /// Next timer of the requester; of a connection of a target, the end of its patience with a silent initiator.
     pub deadline: Deadline,
     /// Is in the list of active queue pairs.
     pub active: bool,
@@ -80,10 +83,11 @@ impl Qp {
             dest_qpn: 0,
             route: None,
             rq: ReceiveQueue::new(rq, &spaces.ring, record.clone())?,
-            sq: SendQueue::new(attr.sq, &spaces.ring, record)?,
+            sq: SendQueue::new(attr.sq, attr.service, &spaces.ring, record)?,
             rendezvous: None,
             requester: Requester::default(),
             responder: Responder::default(),
+            role: Role::of(attr.dc),
             deadline: Deadline::default(),
             active: false,
             established: false,
@@ -105,6 +109,19 @@ impl Qp {
     /// Returns the object for the strict rules.
     pub fn object(&self) -> Object {
         Object::Qp(self.number)
+    }
+
+    /// Returns the number in its CQEs: a connection completes in the name of its target.
+    pub fn cqe_number(&self) -> u32 {
+        match &self.role {
+            Role::Connection(connection) => connection.target,
+            _ => self.number,
+        }
+    }
+
+    /// Returns an event about it, if the driver hears of it.
+    pub fn event(&self, event: impl FnOnce(Qpn) -> Event) -> Option<Event> {
+        self.role.raises_events().then(|| event(Qpn(self.number)))
     }
 
     /// Returns `true` if packets are received.

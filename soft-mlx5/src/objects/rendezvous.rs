@@ -9,7 +9,7 @@ use mlx5_wire::opcode::WqeOpcode;
 use super::completion::Arrival;
 use super::memory::{Space, Span};
 use super::sq::SendQueue;
-use super::{Result, WqAttr};
+use super::{Result, Service, WqAttr};
 
 // Basic blocks of the queue; a rendezvous needs one to read and one to notify.
 const BLOCKS: u16 = 64;
@@ -51,7 +51,7 @@ impl Rendezvous {
     pub fn send_queue(&mut self) -> Result<SendQueue> {
         let buf = self.ring.as_mut_ptr() as u64;
         let attr = WqAttr { buf, count: BLOCKS.into(), shift: 6 };
-        SendQueue::new(attr, &Space::Process, self.record())
+        SendQueue::new(attr, Service::Rc, &Space::Process, self.record())
     }
 
     fn record(&mut self) -> Span {

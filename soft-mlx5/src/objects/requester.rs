@@ -30,6 +30,8 @@ pub struct Request {
     pub trailer: Trailer,
     /// Flags of its control segment.
     pub flags: Flags,
+    /// Stream of an initiator of dynamic connections.
+    pub stream: u16,
     /// First packet sequence number.
     pub first_psn: u32,
     /// Packet sequence numbers it uses; for a READ those of the answer.
@@ -203,6 +205,13 @@ impl Requester {
             self.sent_psn = psn;
         }
         psn
+    }
+
+    /// Forgets all requests, and gives the next packet the number 0.
+    pub fn start_over(&mut self) {
+        let Self { retry_cnt, rnr_retry, timeout, max_reads, .. } = *self;
+        let kept = Self { retry_cnt, rnr_retry, timeout, max_reads, ..Self::default() };
+        *self = Self { retries_left: retry_cnt, rnr_left: rnr_retry, ..kept };
     }
 
     /// Notes that the current request cannot go on.

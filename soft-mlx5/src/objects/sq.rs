@@ -6,7 +6,7 @@ use mlx5_wire::dbrec::SEND;
 use super::memory::{Space, Span, Unmapped};
 use super::strict::{Object, Rule, Strict};
 use super::wqe::SendWqe;
-use super::{Errno, WqAttr};
+use super::{Errno, Service, WqAttr};
 use crate::objects;
 
 /// Units of 16 bytes in a basic block.
@@ -17,6 +17,7 @@ const UNITS_PER_BLOCK: u8 = 4;
 pub struct SendQueue {
     ring: Span,
     record: Span,
+    service: Service,
     count: u32,
     // Producer index up to which doorbells were rung, and index of the next WQE to start.
     rung: u16,
@@ -47,13 +48,13 @@ pub fn blocks(ds: u8) -> u16 {
 
 impl SendQueue {
     /// Makes the queue that `attr` describes, with the QP's doorbell record.
-    pub fn new(attr: WqAttr, space: &Space, record: Span) -> objects::Result<Self> {
+    pub fn new(attr: WqAttr, service: Service, space: &Space, record: Span) -> objects::Result<Self> {
         let valid = (attr.count == 0 || attr.count.is_power_of_two()) && attr.count <= 1 << 15;
         if !valid {
             return Err(Errno(libc::EINVAL));
         }
         let ring = Span::of(space, attr.buf, attr.count as usize * SEND_WQE_BB);
-        Ok(Self { ring, record, count: attr.count, rung: 0, next: 0, unrung: None, instead: None })
+        Ok(Self { ring, record, service, count: attr.count, rung: 0, next: 0, unrung: None, instead: None })
     }
 
     /// Starts again, as after a reset of the QP.
@@ -138,6 +139,11 @@ impl SendQueue {
         self.instead.take_if(|(index, _)| behind(*index));
     }
 
+    /// Goes back to the WQE at `index`, which was started and is started again.
+    pub fn go_back(&mut self, index: u16) {
+        self.next = index;
+    }
+
     /// Executes the WQE at `index` from these bytes, and not from those in the queue.
     pub fn execute_instead(&mut self, index: u16, wqe: Vec<u8>) {
         self.instead = Some((index, wqe));
@@ -159,7 +165,7 @@ impl SendQueue {
 
     /// Copies the WQE at `index`; its size is what `ctrl` says.
     pub fn load(&self, index: u16, ctrl: ControlSegment, wqe: &mut SendWqe) -> Result<(), Unmapped> {
-        wqe.load(ctrl, |bytes| {
+        wqe.load(ctrl, self.service, |bytes| {
             let at = self.offset(index);
             let before_end = bytes.len().min(self.ring.len() - at);
             let (straight, wrapped) = bytes.split_at_mut(before_end);
@@ -202,7 +208,7 @@ mod tests {
             let record = Box::new([0]);
             let attr = WqAttr { buf: ring.as_ptr() as u64, count, shift: 6 };
             let span = Span::new(record.as_ptr() as u64, 8);
-            (Self { _ring: ring, record }, SendQueue::new(attr, &Space::Process, span).unwrap())
+            (Self { _ring: ring, record }, SendQueue::new(attr, Service::Rc, &Space::Process, span).unwrap())
         }
 
         fn post(&self, producer: u16) {

@@ -81,7 +81,7 @@ impl Kind {
             _ => return None,
         };
         let served = match service {
-            Service::Rc => true,
+            Service::Rc | Service::Dc => true,
             Service::Uc => !reliable,
             Service::Ud => !connected,
             Service::Raw => !connected && trailer == Trailer::None,
@@ -125,6 +125,8 @@ pub struct SendWqe {
     bytes: [u8; MAX_WQE],
     len: usize,
     ctrl: ControlSegment,
+    // Bytes of the address of the destination, behind the control segment.
+    address: usize,
 }
 
 /// A piece of the data part.
@@ -136,7 +138,7 @@ enum Piece {
 
 impl Default for SendWqe {
     fn default() -> Self {
-        Self { bytes: [0; MAX_WQE], len: 0, ctrl: ControlSegment::zeroed() }
+        Self { bytes: [0; MAX_WQE], len: 0, ctrl: ControlSegment::zeroed(), address: 0 }
     }
 }
 
@@ -146,11 +148,31 @@ impl SendWqe {
     /// Offset of the list in a change of a memory key.
     pub const TRANSLATION: usize = Self::MKEY_CONTEXT + size_of::<[u8; 64]>();
 
-    /// Fills the WQE: `read` copies `ds` units of it, control segment included.
-    pub fn load<E>(&mut self, ctrl: ControlSegment, read: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<(), E> {
+    /// Fills the WQE of a queue of this service: `read` copies `ds` units of it, control segment included.
+    pub fn load<E>(
+        &mut self,
+        ctrl: ControlSegment,
+        service: Service,
+        read: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         self.ctrl = ctrl;
         self.len = usize::from(ctrl.ds()) * UNIT;
-        read(&mut self.bytes[..self.len])
+        read(&mut self.bytes[..self.len])?;
+        self.address = self.address_len(service);
+        Ok(())
+    }
+
+    /// Returns the length of the address between the control segment and the others.
+    fn address_len(&self, service: Service) -> usize {
+        match (service, Kind::of(self.ctrl.opcode(), service)) {
+            (Service::Ud, _) => DatagramSegment::SIZE,
+            (Service::Dc, Some((Kind::Send | Kind::Write | Kind::Read | Kind::Atomic, _))) => {
+                // An address without a GRH on InfiniBand may be compact.
+                let extended = self.bytes[..self.len].get(UNIT + 8).is_some_and(|byte| byte >> 7 == 1);
+                if extended { DatagramSegment::SIZE } else { UNIT }
+            }
+            _ => 0,
+        }
     }
 
     /// Reverses the segments after the control segment, unless one holds bytes: a [defect](super::defects).
@@ -194,12 +216,12 @@ impl SendWqe {
 
     /// Returns the remote address segment.
     pub fn remote(&self) -> Result<RemoteAddressSegment, WqeError> {
-        self.segment(UNIT).map(RemoteAddressSegment::from_bytes)
+        self.segment(UNIT + self.address).map(RemoteAddressSegment::from_bytes)
     }
 
     /// Returns the atomic segment.
     pub fn atomic(&self) -> Result<AtomicSegment, WqeError> {
-        self.segment(2 * UNIT).map(AtomicSegment::from_bytes)
+        self.segment(2 * UNIT + self.address).map(AtomicSegment::from_bytes)
     }
 
     /// Returns the first segment of a change of a memory key.
@@ -207,8 +229,13 @@ impl SendWqe {
         self.segment(UNIT).map(UmrControl::from_bytes)
     }
 
-    /// Returns the datagram segment.
+    /// Returns the address of the destination; a compact one names no GID and no MAC address.
     pub fn datagram(&self) -> Result<DatagramSegment, WqeError> {
+        if self.address == UNIT {
+            let mut bytes = [0; DatagramSegment::SIZE];
+            bytes[..UNIT].copy_from_slice(self.segment::<UNIT>(UNIT)?);
+            return Ok(DatagramSegment::from_bytes(&bytes));
+        }
         self.segment(UNIT).map(DatagramSegment::from_bytes)
     }
 
@@ -223,9 +250,8 @@ impl SendWqe {
     }
 
     /// Returns the offset of the data part.
-    pub fn data_offset(kind: Kind, service: Service) -> usize {
-        let datagram = if service == Service::Ud { DatagramSegment::SIZE } else { 0 };
-        UNIT + datagram
+    pub fn data_offset(&self, kind: Kind) -> usize {
+        UNIT + self.address
             + match kind {
                 Kind::Nop | Kind::Send | Kind::Umr => 0,
                 Kind::Write | Kind::Read => UNIT,
@@ -377,7 +403,7 @@ mod tests {
     fn wqe(units: &[[u8; 16]]) -> SendWqe {
         let mut wqe = SendWqe::default();
         let ctrl = ControlSegment::new(0x0a, 0, 1, units.len() as u8 + 1, 0);
-        wqe.load(ctrl, |bytes| {
+        wqe.load(ctrl, Service::Rc, |bytes| {
             for (to, from) in bytes[UNIT..].chunks_exact_mut(UNIT).zip(units) {
                 to.copy_from_slice(from);
             }

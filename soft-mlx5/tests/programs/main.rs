@@ -44,7 +44,7 @@ fn pair(options: &[&str], program: &[&str]) -> [String; 2] {
         report(&client)
     );
     // UCX's accelerated transports have a data path of their own.
-    let has_own = words.iter().any(|word| word.contains("rc_x") || word.contains("ud_x"));
+    let has_own = words.iter().any(|word| ["rc_x", "ud_x", "dc_x"].iter().any(|own| word.contains(own)));
     if std::env::var_os("UNDER").is_some() && !has_own {
         // The server of RDMA posts no WQEs.
         used_doorbell(&server, 0);

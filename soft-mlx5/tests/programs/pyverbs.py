@@ -38,7 +38,7 @@ FOREIGN = ("efa", "irdma")
 # There is no module `srq` in rdma-core 44.
 MODULES = """addr atomic cq cq_events cqex device flow fork mr parent_domain pd qp qpex relaxed_ordering
     rss_traffic shared_pd tag_matching mlx5_cq mlx5_raw_wqe mlx5_timestamp mlx5_devx mlx5_uar mlx5_query_port
-    mlx5_huge_page mlx5_dm_ops rdmacm""".split()
+    mlx5_huge_page mlx5_dm_ops mlx5_dc rdmacm""".split()
 
 # Its forked children use the context of their parent, for which they have no device: docs/programs.md.
 LEFT_OUT = {"tests.test_device.DMTest.test_multi_process_alloc_dm"}

@@ -82,6 +82,17 @@ fn tags_matched_by_the_adapter_over_devx() {
     }
 }
 
+/// The address of the target stands in each WQE of `dc_x`.
+#[test]
+fn dynamic_connections() {
+    for link in LINKS {
+        let settings = ["UCX_TLS=dc_x,self", "UCX_LOG_LEVEL=debug"];
+        for output in perftest(link, &settings, "tag_lat", "8") {
+            assert!(output.contains("created DevX DCI"), "{link}: {output}");
+        }
+    }
+}
+
 fn over_devx(link: &str, settings: &[&str], test: &str, size: &str) -> [String; 2] {
     let program = ["ucx_perftest", "-t", test, "-s", size, "-n", "300", "-w", "10"];
     let settings = [&["env", "UCX_TLS=rc_x,self", "UCX_LOG_LEVEL=debug"], settings].concat();

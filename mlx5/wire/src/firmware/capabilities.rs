@@ -66,6 +66,12 @@ fields! {
         umr_extended_translation_offset: bool = 0x20[7],
         /// log2 of the entries of the longest list of a key.
         log_max_klm_list_size: u8 = 0x20[5:0],
+        /// Commands change fields that stand behind the context of a queue pair.
+        qpc_extension: bool = 0x24[29],
+        /// log2 of READs answered at once by a target of dynamic connections.
+        log_max_ra_req_dc: u8 = 0x24[21:16],
+        /// log2 of READs outstanding of an initiator of dynamic connections.
+        log_max_ra_res_dc: u8 = 0x24[5:0],
         /// log2 of READs outstanding.
         log_max_ra_req_qp: u8 = 0x28[21:16],
         /// log2 of READs answered at once.
@@ -96,6 +102,8 @@ fields! {
         umr_modify_entity_size_disabled: bool = 0x40[24],
         /// Commands are checked.
         cmdif_checksum: u8 = 0x40[15:14],
+        /// Dynamic connections.
+        dct: bool = 0x40[5],
         /// Offloads of Ethernet.
         eth_net_offloads: bool = 0x40[3],
         /// RoCE.
@@ -132,6 +140,8 @@ fields! {
         max_wqe_sz_sq: u16 = 0x50[15:0],
         /// Bytes of a receive WQE.
         max_wqe_sz_rq: u16 = 0x54[15:0],
+        /// Bytes of a send WQE of an initiator of dynamic connections.
+        max_wqe_sz_sq_dc: u16 = 0x58[15:0],
         /// Queue pairs in a multicast group.
         max_qp_mcg: u32 = 0x5c[24:0],
         /// log2 of the multicast groups.
@@ -164,6 +174,12 @@ fields! {
         log_max_current_mc_list: u8 = 0x7c[12:8],
         /// log2 of the unicast addresses that a port receives.
         log_max_current_uc_list: u8 = 0x7c[4:0],
+        /// Kinds of general objects, a bit each.
+        general_obj_types: u64 = 0x80,
+        /// log2 of the streams of an initiator of dynamic connections.
+        log_max_dci_stream_channels: u8 = 0xb0[20:16],
+        /// log2 of the streams in error that an initiator survives.
+        log_max_dci_errored_streams: u8 = 0xb0[12:8],
         /// SRQs match tags.
         tag_matching: bool = 0xbc[15],
         /// The device does the rendezvous of matched messages.
@@ -212,6 +228,8 @@ fields! {
         operations: u16 = 0x10[15:0],
         /// Bit 3: eight bytes.
         size_qp: u16 = 0x14[15:0],
+        /// Bit 3: eight bytes, in dynamic connections.
+        size_dc: u16 = 0x18[15:0],
     }
 }
 

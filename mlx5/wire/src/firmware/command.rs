@@ -101,6 +101,16 @@ opcodes! {
     QUERY_XRC_SRQ = 0x707,
     /// Sets the limit of an XRC SRQ.
     ARM_XRC_SRQ = 0x708,
+    /// Makes a target of dynamic connections.
+    CREATE_DCT = 0x710,
+    /// Destroys a target of dynamic connections.
+    DESTROY_DCT = 0x711,
+    /// Ends the connections of a target.
+    DRAIN_DCT = 0x712,
+    /// Returns the context of a target.
+    QUERY_DCT = 0x713,
+    /// Asks for an event at the next request that names a target with another key.
+    ARM_DCT_FOR_KEY_VIOLATION = 0x714,
     /// Makes an SRQ for tag matching.
     CREATE_XRQ = 0x717,
     /// Destroys an SRQ for tag matching.
@@ -223,6 +233,10 @@ opcodes! {
     DELETE_FLOW_TABLE_ENTRY = 0x938,
     /// Changes a flow table.
     MODIFY_FLOW_TABLE = 0x93c,
+    /// Makes an object of one of many kinds, which the modifier names.
+    CREATE_GENERAL_OBJECT = 0xa00,
+    /// Destroys such an object.
+    DESTROY_GENERAL_OBJECT = 0xa03,
     /// Gives a user a number.
     CREATE_UCTX = 0xa04,
     /// Takes the number of a user back.
@@ -315,6 +329,16 @@ fields! {
         reply: Reply = 0x00,
         /// Number of the object.
         number: u32 = 0x08[23:0],
+    }
+}
+
+fields! {
+    /// CREATE_GENERAL_OBJECT for a path that is mapped to a queue pair (`create_av_qp_mapping_in`).
+    pub struct CreatePathMapping: 0x20 {
+        /// Head.
+        request: Request = 0x00,
+        /// Queue pair.
+        qpn: u32 = 0x1c,
     }
 }
 

@@ -85,6 +85,14 @@ fields! {
 }
 
 fields! {
+    /// Data of [`event::DCT_DRAINED`] and [`event::DCT_KEY_VIOLATION`].
+    pub struct DctData: 0x1c {
+        /// Target.
+        dctn: u32 = 0x18[23:0],
+    }
+}
+
+fields! {
     /// Data of [`event::COMMAND`].
     pub struct CommandData: 0x1c {
         /// Bit `n`: the command in slot `n` is complete.
@@ -128,6 +136,11 @@ pub mod event {
     pub const SRQ_LAST_WQE: u8 = 0x13;
     /// An SRQ fell below its limit.
     pub const SRQ_LIMIT: u8 = 0x14;
+
+    /// A target has ended its connections.
+    pub const DCT_DRAINED: u8 = 0x1c;
+    /// A request named a target with another key.
+    pub const DCT_KEY_VIOLATION: u8 = 0x1d;
 
     /// [`PORT_CHANGE`]: down.
     pub const PORT_DOWN: u8 = 1;

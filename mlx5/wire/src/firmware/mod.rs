@@ -11,6 +11,7 @@ pub mod fields;
 pub mod capabilities;
 pub mod command;
 pub mod cq;
+pub mod dct;
 pub mod eq;
 pub mod flow;
 pub mod mkey;

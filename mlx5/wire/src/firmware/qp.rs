@@ -95,8 +95,12 @@ fields! {
         rnr_retry: u8 = 0x70[15:13],
         /// First PSN to send.
         next_send_psn: u32 = 0x78[23:0],
+        /// log2 of the streams of an initiator of dynamic connections.
+        log_num_dci_stream_channels: u8 = 0x7c[28:24],
         /// CQ of send completions.
         cqn_snd: u32 = 0x7c[23:0],
+        /// log2 of the streams in error that stop an initiator.
+        log_num_dci_errored_streams: u8 = 0x80[28:24],
         /// log2 of READs and atomics answered at once.
         log_rra_max: u8 = 0x90[23:21],
         /// Atomics that are allowed: 1 for 8 bytes in the order of the standard, 2 within the device.
@@ -148,6 +152,8 @@ pub mod service {
     pub const UC: u8 = 1;
     /// Unreliable datagram.
     pub const UD: u8 = 2;
+    /// Initiator of dynamic connections.
+    pub const DCI: u8 = 5;
     /// Subnet management, QP 0.
     pub const QP0: u8 = 7;
     /// General services, QP 1.
@@ -212,6 +218,8 @@ pub mod optional {
     pub const ACK_TIMEOUT: u32 = 1 << 14;
     /// Set of counters.
     pub const COUNTER_SET: u32 = 1 << 25;
+    /// Stream of an initiator, in the mask of [`ModifyQpExtension`](super::ModifyQpExtension).
+    pub const STREAM: u64 = 1 << 0;
 }
 
 fields! {
@@ -243,6 +251,20 @@ fields! {
         optional: u32 = 0x10,
         /// Context.
         context: QpContext = 0x18,
+    }
+}
+
+fields! {
+    /// Fields behind the context of [`ModifyQp`].
+    pub struct ModifyQpExtension: 0x114 {
+        /// Head.
+        request: Request = 0x00,
+        /// These fields count.
+        extended: bool = 0x08[31],
+        /// Optional fields behind the context: bit 0 the stream.
+        optional: u64 = 0x108,
+        /// Stream of an initiator that goes on after an error.
+        stream: u16 = 0x110[15:0],
     }
 }
 

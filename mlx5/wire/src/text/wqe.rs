@@ -5,7 +5,7 @@ use core::fmt::{self, Display, Formatter};
 use super::{Field, Value, line};
 use crate::ctrl::{ControlSegment, SEND_WQE_BB, UNIT};
 use crate::data::DataSegment;
-use crate::datagram::DatagramSegment;
+use crate::datagram::{DatagramSegment, EXTENDED_UD_AV};
 use crate::eth::{EthSegment, INLINE_HEADER_START, INSERT_VLAN};
 use crate::inline::InlineHeader;
 use crate::opcode::WqeOpcode;
@@ -21,6 +21,8 @@ pub enum Addressing {
     Datagram,
     /// An Ethernet segment.
     Ethernet,
+    /// The address of a target of dynamic connections, in each WQE with a message.
+    Dynamic,
 }
 
 /// A send WQE, or as much of one as there is, for printing.
@@ -63,6 +65,10 @@ impl<'a> WqeText<'a> {
         put(3, "opcode", Value::Opcode(ctrl.opcode().get()), "");
         put(4, "qp", Value::Hex(ctrl.qpn().into(), 0), "");
         put(7, "ds", Value::Count(ctrl.ds().into()), "units of 16 bytes");
+        let stream = u16::from_be_bytes(ctrl.dci_stream_channel_id);
+        if stream != 0 {
+            put(9, "stream", Value::Count(stream.into()), "of an initiator of dynamic connections");
+        }
         put(11, "fm_ce_se", Value::Flags(ctrl.fm_ce_se), "");
         if ctrl.imm.get() != 0 {
             let note = match ctrl.opcode() {
@@ -75,6 +81,11 @@ impl<'a> WqeText<'a> {
         self.data(&ctrl, data, &mut put);
     }
 
+    fn is_message(opcode: WqeOpcode) -> bool {
+        let local = [WqeOpcode::NOP, WqeOpcode::UMR, WqeOpcode::TAG_MATCHING];
+        !local.contains(&opcode)
+    }
+
     /// Puts the segments before the data; returns the offset of the data, if the opcode has data.
     fn head(
         &self,
@@ -83,6 +94,17 @@ impl<'a> WqeText<'a> {
     ) -> Option<usize> {
         let segments = self.segments(ctrl);
         let at = |at: usize| segments.get(at - UNIT..).unwrap_or_default();
+        // Other segments follow the address.
+        let mut behind = UNIT;
+        if self.addressing == Some(Addressing::Dynamic) && Self::is_message(ctrl.opcode()) {
+            let unit: &[u8; UNIT] = at(16).first_chunk()?;
+            let key = u64::from_be_bytes(*unit.first_chunk()?);
+            let number = u32::from_be_bytes([unit[8], unit[9], unit[10], unit[11]]);
+            put(16, "dc_access_key", Value::Hex(key, 0), "");
+            put(24, "dctn", Value::Hex((number & 0xff_ffff).into(), 0), "");
+            put(30, "rlid", Value::Count(u16::from_be_bytes([unit[14], unit[15]]).into()), "");
+            behind += if number & EXTENDED_UD_AV != 0 { DatagramSegment::SIZE } else { UNIT };
+        }
         match ctrl.opcode() {
             WqeOpcode::TAG_MATCHING => {
                 let tm = TagMatchingSegment::from_bytes(at(16).first_chunk()?);
@@ -99,19 +121,20 @@ impl<'a> WqeText<'a> {
             | WqeOpcode::RDMA_READ
             | WqeOpcode::ATOMIC_CS
             | WqeOpcode::ATOMIC_FA => {
-                let remote = RemoteAddressSegment::from_bytes(at(16).first_chunk()?);
-                put(16, "raddr", Value::Hex(remote.raddr.get(), 0), "address at the peer");
-                put(24, "rkey", Value::Hex(remote.rkey.get().into(), 0), "");
+                let remote = RemoteAddressSegment::from_bytes(at(behind).first_chunk()?);
+                put(behind, "raddr", Value::Hex(remote.raddr.get(), 0), "address at the peer");
+                put(behind + 8, "rkey", Value::Hex(remote.rkey.get().into(), 0), "");
+                let operands = behind + UNIT;
                 if !matches!(ctrl.opcode(), WqeOpcode::ATOMIC_CS | WqeOpcode::ATOMIC_FA) {
-                    return Some(32);
+                    return Some(operands);
                 }
-                let atomic = AtomicSegment::from_bytes(at(32).first_chunk()?);
-                put(32, "swap_add", Value::Hex(atomic.swap_add.get(), 0), "");
-                put(40, "compare", Value::Hex(atomic.compare.get(), 0), "");
-                Some(48)
+                let atomic = AtomicSegment::from_bytes(at(operands).first_chunk()?);
+                put(operands, "swap_add", Value::Hex(atomic.swap_add.get(), 0), "");
+                put(operands + 8, "compare", Value::Hex(atomic.compare.get(), 0), "");
+                Some(operands + UNIT)
             }
             WqeOpcode::SEND | WqeOpcode::SEND_IMM | WqeOpcode::SEND_INVAL => match self.addressing? {
-                Addressing::Connected => Some(16),
+                Addressing::Connected | Addressing::Dynamic => Some(behind),
                 Addressing::Datagram => {
                     let av = DatagramSegment::from_bytes(at(16).first_chunk()?);
                     put(16, "qkey", Value::Hex(av.qkey.get().into(), 0), "");
@@ -249,6 +272,21 @@ mod tests {
         assert_eq!(
             send(WqeOpcode::SEND, Some(Addressing::Datagram), &[units[0], units[1], units[2], data]),
             "opcode=SEND  qkey=0x11 dqp=0x99 rlid=7 data=0x7000+64 lkey=0x1001"
+        );
+        let remote = RemoteAddressSegment { raddr: 0x9000.into(), rkey: 2.into(), ..RemoteAddressSegment::zeroed() };
+        assert_eq!(
+            send(
+                WqeOpcode::RDMA_READ,
+                Some(Addressing::Dynamic),
+                &[units[0], units[1], units[2], remote.to_bytes(), data]
+            ),
+            "opcode=RDMA_READ  dc_access_key=0x1100000000 dctn=0x99 rlid=7 raddr=0x9000 rkey=0x2 data=0x7000+64 lkey=0x1001"
+        );
+        let mut compact = units[0];
+        compact[8] = 0;
+        assert_eq!(
+            send(WqeOpcode::SEND, Some(Addressing::Dynamic), &[compact, data]),
+            "opcode=SEND  dc_access_key=0x1100000000 dctn=0x99 rlid=7 data=0x7000+64 lkey=0x1001"
         );
         let words = EthSegment::with_header(0xc0, &[9; 18]);
         let eth: Vec<u8> = words.iter().flat_map(|word| word.get().to_be_bytes()).collect();

@@ -4,7 +4,6 @@ use super::{fail, hints};
 use crate::base::defect::Defect;
 use crate::engine::core::Core;
 use crate::fabric::echo::Echo;
-use crate::objects::Service;
 use crate::objects::completion::Failure;
 use crate::objects::qp::Qp;
 use crate::objects::requester::Inquiry;
@@ -125,7 +124,7 @@ pub fn note_progress(qp: &mut Qp, core: &mut Core) {
 
 // Restarts the timer: something was acknowledged, or is sent again.
 fn restart_timer(qp: &mut Qp, core: &mut Core) {
-    let running = qp.requester.has_unacked() && !qp.requester.backing_off && qp.attr.service == Service::Rc;
+    let running = qp.requester.has_unacked() && !qp.requester.backing_off && qp.attr.service.is_reliable();
     let timeout = if running { core.late.ack_timeout(qp.requester.timeout) } else { None };
     let at = timeout.map(|timeout| core.now + timeout);
     if !qp.requester.backing_off {

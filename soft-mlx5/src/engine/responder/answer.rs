@@ -7,10 +7,10 @@ use crate::engine::transmit;
 use crate::fabric::headers::{Aeth, Bth, NakCode, PKEY, Syndrome};
 use crate::fabric::opcode::Operation;
 use crate::fabric::psn;
+use crate::objects::defects;
 use crate::objects::mkey::REMOTE_READ;
 use crate::objects::qp::Qp;
 use crate::objects::responder::{Ack, Answer, ReadAnswer};
-use crate::objects::{Service, defects};
 
 /// Sends the answers to the peer, at most `budget` packets.
 pub fn transmit(qp: &mut Qp, core: &mut Core, budget: &mut u32) -> Turn {
@@ -72,7 +72,7 @@ pub fn transmit(qp: &mut Qp, core: &mut Core, budget: &mut u32) -> Turn {
 }
 
 fn bth(qp: &Qp, operation: Operation, psn: u32) -> Bth {
-    Bth { opcode: operation.encode(Service::Rc), pkey: PKEY, dest_qpn: qp.dest_qpn, psn, ..Bth::default() }
+    Bth { opcode: operation.encode(qp.attr.service), pkey: PKEY, dest_qpn: qp.dest_qpn, psn, ..Bth::default() }
 }
 
 /// Sends one packet of the answer to a READ; returns `false` if the key no longer allows it.

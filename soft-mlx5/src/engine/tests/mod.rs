@@ -3,6 +3,7 @@
 mod atomics;
 mod capture;
 mod datagrams;
+mod dc;
 mod determinism;
 mod errors;
 mod faults;

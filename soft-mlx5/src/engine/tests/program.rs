@@ -219,6 +219,7 @@ impl Device {
             scatter_to_cqe_sq: false,
             block_multicast_loopback: false,
             raw: RawAttr::default(),
+            dc: DcAttr::None,
         }
     }
 
@@ -462,12 +463,13 @@ pub struct Work {
     pub opcode: WqeOpcode,
     pub flags: u8,
     pub imm: u32,
+    pub stream: u16,
     pub segments: Vec<u8>,
 }
 
 impl Work {
     pub fn new(opcode: WqeOpcode) -> Self {
-        Self { opcode, flags: CQ_UPDATE, imm: 0, segments: Vec::new() }
+        Self { opcode, flags: CQ_UPDATE, imm: 0, stream: 0, segments: Vec::new() }
     }
 
     pub fn send() -> Self {
@@ -527,6 +529,7 @@ impl Qp {
         let opcode = work.opcode.get();
         let mut ctrl = ControlSegment::new(opcode, index, self.number.0, ds as u8, work.flags);
         ctrl.imm = Be32::new(work.imm);
+        ctrl.dci_stream_channel_id = work.stream.to_be_bytes();
         let bytes = [&ctrl.to_bytes()[..], &work.segments].concat();
         let start = (u32::from(index) & (self.attr.sq.count - 1)) as usize * 64;
         for (i, chunk) in bytes.chunks(16).enumerate() {

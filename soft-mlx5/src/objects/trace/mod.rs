@@ -98,6 +98,7 @@ impl Trace {
                 Service::Rc | Service::Uc => Addressing::Connected,
                 Service::Ud => Addressing::Datagram,
                 Service::Raw => Addressing::Ethernet,
+                Service::Dc => Addressing::Dynamic,
             };
             let wqe = WqeText { bytes: wqe.bytes(), addressing: Some(addressing) };
             self.line(format_args!("wqe sq {wqe}"));

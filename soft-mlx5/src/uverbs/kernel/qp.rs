@@ -16,6 +16,8 @@ pub struct Qp {
     pub qpn: Qpn,
     /// Transport service.
     pub service: Service,
+    /// It is a target of dynamic connections. Programs learn its number when it listens.
+    pub is_target: bool,
     /// Objects that it needs, by handle.
     pub uses: Uses,
     /// Its register, unless a thread domain owns it.
@@ -72,14 +74,24 @@ pub struct QpContext {
     pub rnr_retry: u8,
 }
 
+impl Qp {
+    /// Returns the number that the creation answers.
+    pub fn number_at_first(&self) -> u32 {
+        if self.is_target { 0 } else { self.qpn.0 }
+    }
+}
+
 impl Call<'_> {
     pub(super) fn destroy_qp(&mut self, handle: u32) -> Result<Reported> {
         let qp = self.get::<Qp>(handle)?;
         if !qp.groups.is_empty() {
             return Err(EBUSY);
         }
-        let (qpn, bfreg) = (qp.qpn, qp.bfreg);
+        let (qpn, bfreg, is_target) = (qp.qpn, qp.bfreg, qp.is_target);
         self.core.settle();
+        if is_target {
+            self.nic().drain_target(qpn)?;
+        }
         self.nic().destroy_qp(qpn)?;
         self.core.deliver_events();
         self.core.routes.remove(Number::Qp(qpn));

@@ -16,8 +16,9 @@ use super::srq::Srq;
 use super::uar::gross;
 use super::udata::{Request, Udata};
 use super::{Call, Number};
+use crate::commands::capabilities::LOG_STREAMS;
 use crate::fabric::LinkLayer;
-use crate::objects::{Loopback, QpAttr, RawAttr, Register, Result, RxOffloads, Service};
+use crate::objects::{DcAttr, Loopback, QpAttr, RawAttr, Register, Result, RxOffloads, Service, Srqn, WqAttr};
 
 const HANDLE: u16 = 0;
 const XRCD: u16 = 1;
@@ -127,10 +128,10 @@ pub fn create(call: &mut Call, attrs: &Attrs) -> Result<()> {
         event_fd: attrs.descriptor(EVENT_FD)?,
     };
     let handle = call.create_qp(&wanted, &attrs.driver())?;
-    let qpn = call.get::<Qp>(handle)?.qpn;
+    let qpn = call.get::<Qp>(handle)?.number_at_first();
     let answered = attrs
         .respond(RESP_CAP, &cap)
-        .and_then(|()| attrs.put(RESP_QP_NUM, &qpn.0))
+        .and_then(|()| attrs.put(RESP_QP_NUM, &qpn))
         .and_then(|()| attrs.put_new(HANDLE, handle));
     call.or_destroy(handle, answered)
 }
@@ -203,6 +204,29 @@ fn check_flags(service: Service, flags: u32) -> Result<()> {
     if flags & !known != 0 { Err(EOPNOTSUPP) } else { Ok(()) }
 }
 
+/// Returns `true` for a target of dynamic connections, and `false` for an initiator.
+fn is_target(driver: &Udata) -> Result<bool> {
+    if !driver.input.is_zero_from(mlx5::CreateQp::SIZE)? {
+        return Err(EINVAL);
+    }
+    let mlx5::CreateQp { flags, reserved, .. } = driver.input.get()?;
+    match (flags & driver_flag::TYPE_DCT != 0, flags & driver_flag::TYPE_DCI != 0) {
+        (is_target, is_initiator) if is_target != is_initiator && reserved == 0 => Ok(is_target),
+        _ => Err(EINVAL),
+    }
+}
+
+fn initiator(given: &mlx5::CreateQp) -> Result<DcAttr> {
+    let [streams, errors] = given.dci_streams;
+    if given.flags & driver_flag::DCI_STREAM == 0 {
+        return Ok(DcAttr::Initiator { streams_in_error: None });
+    }
+    if streams > LOG_STREAMS || errors > LOG_STREAMS {
+        return Err(EINVAL);
+    }
+    Ok(DcAttr::Initiator { streams_in_error: Some(1 << errors) })
+}
+
 impl Call<'_> {
     fn check_type(&self, wanted: u32) -> Result<Service> {
         match wanted {
@@ -211,8 +235,10 @@ impl Call<'_> {
             qp_type::UD => Ok(Service::Ud),
             qp_type::RAW_PACKET if !self.may_use_frames() => Err(EPERM),
             qp_type::RAW_PACKET if self.core.link == LinkLayer::Ethernet => Ok(Service::Raw),
-            // XRC and dynamic connections are not offered, nor are frames on InfiniBand.
-            qp_type::RAW_PACKET | qp_type::XRC_INI | qp_type::XRC_TGT | qp_type::DRIVER => Err(EOPNOTSUPP),
+            // The library names the kind of a driver's queue pair: an initiator or a target of dynamic connections.
+            qp_type::DRIVER => Ok(Service::Dc),
+            // XRC is not offered, nor are frames on InfiniBand.
+            qp_type::RAW_PACKET | qp_type::XRC_INI | qp_type::XRC_TGT => Err(EOPNOTSUPP),
             _ => Err(EINVAL),
         }
     }
@@ -226,7 +252,7 @@ impl Call<'_> {
 
     fn create_by_write(&mut self, wanted: &Wanted, driver: &Udata) -> Result<(u32, CreateQpResp)> {
         let qp_handle = self.create_qp(wanted, driver)?;
-        let qpn = self.get::<Qp>(qp_handle)?.qpn.0;
+        let qpn = self.get::<Qp>(qp_handle)?.number_at_first();
         Ok((qp_handle, CreateQpResp { qp_handle, qpn, cap: wanted.cap, reserved: 0 }))
     }
 
@@ -251,11 +277,19 @@ impl Call<'_> {
         check_flags(service, wanted.flags)?;
         let fd = wanted.event_fd;
         let event_file = fd.map(|fd| self.event_file(fd, EventKind::Asynchronous)).transpose()?;
-        let queues = self.queues(&wanted.cap, wanted.srq.is_some(), service, driver)?;
-        let (bfreg, register) = self.take_register(&queues.driver)?;
+        let is_target = service == Service::Dc && is_target(driver)?;
+        let queues = if is_target {
+            self.no_queues(wanted, driver)?
+        } else {
+            self.queues(&wanted.cap, wanted.srq.is_some(), service, driver)?
+        };
         let signal_all = wanted.flags & create_flag::SQ_SIG_ALL != 0;
-
-        let attr = self.qp_attr(wanted, service, &uses, &queues, register)?;
+        let (bfreg, attr) = if is_target {
+            (None, self.target_attr(&uses, &queues)?)
+        } else {
+            let (bfreg, register) = self.take_register(&queues.driver)?;
+            (bfreg, self.qp_attr(wanted, service, &uses, &queues, register)?)
+        };
         let used = [uses.pd, uses.send_cq, uses.recv_cq].into_iter().chain(uses.srq);
         let used = self.ids(&used.collect::<Vec<_>>());
         let created = self.admit(super::QP).and_then(|()| self.nic().create_qp(attr));
@@ -272,6 +306,7 @@ impl Call<'_> {
         let made = Qp {
             qpn,
             service,
+            is_target,
             uses,
             bfreg,
             cap: QpCap {
@@ -291,7 +326,7 @@ impl Call<'_> {
         let handle = self.handles().insert(parts, made);
         self.core.routes.add(Number::Qp(qpn), self.file, handle);
         let answered = driver.output.put(&mlx5::CreateQpResp {
-            bfreg_index: bfreg.map_or(NO_BFREG, gross),
+            bfreg_index: if is_target { 0 } else { bfreg.map_or(NO_BFREG, gross) },
             // The device agrees to what the program asks for.
             ece_options: queues.driver.ece_options,
             ..numbers
@@ -317,7 +352,8 @@ impl Call<'_> {
             service,
             send_cq: self.get::<Cq>(uses.send_cq)?.cqn,
             recv_cq: self.get::<Cq>(uses.recv_cq)?.cqn,
-            srq: uses.srq.map(|srq| self.get::<Srq>(srq).map(|srq| srq.srqn)).transpose()?,
+            // An initiator may name an SRQ, and does not use it.
+            srq: self.srqn(uses)?.filter(|_| service != Service::Dc),
             rq: queues.rq,
             sq: queues.sq,
             dbrec: queues.driver.db_addr,
@@ -338,7 +374,32 @@ impl Call<'_> {
                     scatter_fcs: wanted.flags & create_flag::SCATTER_FCS != 0,
                 },
             },
+            dc: if service == Service::Dc { initiator(&queues.driver)? } else { DcAttr::None },
         })
+    }
+
+    fn srqn(&self, uses: &Uses) -> Result<Option<Srqn>> {
+        uses.srq.map(|srq| self.get::<Srq>(srq).map(|srq| srq.srqn)).transpose()
+    }
+
+    /// Returns the request of the driver's library for a target, which has no queues.
+    fn no_queues(&mut self, wanted: &Wanted, driver: &Udata) -> Result<Queues> {
+        let given: mlx5::CreateQp = driver.input.get()?;
+        let known = driver_flag::TYPE_DCT | driver_flag::SCATTER_CQE;
+        if given.flags & !known != 0 || wanted.flags & !create_flag::SQ_SIG_ALL != 0 {
+            return Err(EINVAL);
+        }
+        let user_index = self.user_index(&given)?;
+        let none = WqAttr::default();
+        Ok(Queues { rq: none, sq: none, user_index, driver: given, pinned: Vec::new() })
+    }
+
+    fn target_attr(&mut self, uses: &Uses, queues: &Queues) -> Result<QpAttr> {
+        let pd = self.get::<Pd>(uses.pd)?.pdn;
+        let cq = self.get::<Cq>(uses.recv_cq)?.cqn;
+        let srq = self.srqn(uses)?.ok_or(EINVAL)?;
+        let key = queues.driver.sq_buf_addr;
+        Ok(QpAttr { user_index: queues.user_index, ..QpAttr::of_target(pd, cq, srq, key) })
     }
 
     fn take_register(&mut self, driver: &mlx5::CreateQp) -> Result<(Option<usize>, Register)> {

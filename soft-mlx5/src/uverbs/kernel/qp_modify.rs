@@ -14,6 +14,8 @@ use crate::fabric::LinkLayer;
 use crate::objects::{AddressVector, Grh, QpModify, QpState, Result, Service};
 
 const MIGRATED: u8 = 0;
+/// Bytes of the driver's answer up to the number of a target.
+const THROUGH_DCTN: usize = 8;
 const PSN_MASK: u32 = 0xff_ffff;
 // A queue key that only privileged programs may set (`IB_QP_SET_QKEY`).
 const PRIVILEGED_QKEY: u32 = 1 << 31;
@@ -24,6 +26,10 @@ pub fn write_modify(call: &mut Call, request: &Request) -> Result<()> {
     let core: ModifyQp = request.core.input.request()?;
     if core.attr_mask & !mask::STANDARD != 0 {
         return Err(EOPNOTSUPP);
+    }
+    // The answer has no room for the number of a target.
+    if call.is_target(core.qp_handle) && core.qp_state == QpState::Rtr as u8 {
+        return Err(EINVAL);
     }
     call.modify_qp(&core)
 }
@@ -39,12 +45,17 @@ pub fn write_modify_ex(call: &mut Call, request: &Request) -> Result<()> {
         call.check_rate(&core)?;
         core.base.attr_mask &= !mask::RATE_LIMIT;
     }
-    call.modify_qp(&core.base)?;
     let room = request.driver.output;
-    if room.len >= mlx5::ModifyQpResp::SIZE {
-        let response_length = mlx5::ModifyQpResp::SIZE as u32;
+    let listens = call.is_target(core.base.qp_handle) && core.base.qp_state == QpState::Rtr as u8;
+    if listens && room.len < THROUGH_DCTN {
+        return Err(EINVAL);
+    }
+    call.modify_qp(&core.base)?;
+    let dctn = if listens { call.get::<Qp>(core.base.qp_handle)?.qpn.0 } else { 0 };
+    if room.len >= mlx5::ModifyQpResp::SIZE || listens {
+        let response_length = room.len.min(mlx5::ModifyQpResp::SIZE) as u32;
         // The device agrees to what the program asks for.
-        room.put(&mlx5::ModifyQpResp { response_length, dctn: 0, ece_options, reserved: 0 })?;
+        room.put(&mlx5::ModifyQpResp { response_length, dctn, ece_options, reserved: 0 })?;
     }
     let response_length = request.core.output.len.min(8) as u32;
     request.core.output.respond(&ExModifyQpResp { comp_mask: 0, response_length })
@@ -92,7 +103,7 @@ impl Call<'_> {
             return Err(ENOSYS);
         }
         let qp = self.get::<Qp>(core.qp_handle)?;
-        let (qpn, service, mut context) = (qp.qpn, qp.service, qp.attr);
+        let (qpn, service, is_target, mut context) = (qp.qpn, qp.service, qp.is_target, qp.attr);
         let mut wanted = *core;
         self.check_ports(&mut wanted, &context)?;
 
@@ -112,7 +123,12 @@ impl Call<'_> {
         if given & mask::AV != 0 {
             self.find_path(&mut wanted.dest, service)?;
         }
-        if !qp_state::is_allowed(from, to, service, given) {
+        let is_allowed = if is_target {
+            qp_state::is_allowed_for_target(from, to, given)
+        } else {
+            qp_state::is_allowed(from, to, service, given)
+        };
+        if !is_allowed {
             return Err(EINVAL);
         }
         check_values(&wanted, self.port(1)?.active_mtu)?;
@@ -121,6 +137,10 @@ impl Call<'_> {
         }
 
         remember(&mut context, &wanted, to);
+        if is_target {
+            // It has no attribute for resources of READs, on which the rights of others depend.
+            context.access = context.granted;
+        }
         let mut change = change(&wanted);
         change.state = target;
         change.access = (given & (mask::ACCESS_FLAGS | mask::MAX_DEST_RD_ATOMIC) != 0).then_some(context.access);
@@ -128,6 +148,10 @@ impl Call<'_> {
         self.core.command_time = self.nic().modify_time();
         self.get_mut::<Qp>(core.qp_handle)?.attr = context;
         Ok(())
+    }
+
+    fn is_target(&self, handle: u32) -> bool {
+        self.get::<Qp>(handle).is_ok_and(|qp| qp.is_target)
     }
 
     // A new path names its port; on the way to RTR it must be the port of INIT, later it is a

@@ -7,7 +7,7 @@ use super::abi::mlx5::CreateQpResp;
 use super::errno::ENOMEM;
 use crate::commands::frames::{rq_context, sq_context, tir_context};
 use crate::commands::objects::{Entry, Id, Kind};
-use crate::objects::{QpAttr, Qpn, Result, Service};
+use crate::objects::{DcAttr, QpAttr, Qpn, Result, Service};
 
 impl Call<'_> {
     /// Enters a queue pair that uses these objects; returns its places. If there is no room, the queue pair is
@@ -17,8 +17,9 @@ impl Call<'_> {
         let entry = |uses, context| Entry { uid, uses, context, ..Entry::default() };
         let objects = &mut self.core.commands.objects;
         if attr.service != Service::Raw {
-            objects.insert(Id(Kind::Qp, qpn.0), entry(uses, Vec::new()));
-            return Ok(vec![Id(Kind::Qp, qpn.0)]);
+            let kind = if matches!(attr.dc, DcAttr::Target { .. }) { Kind::Dct } else { Kind::Qp };
+            objects.insert(Id(kind, qpn.0), entry(uses, Vec::new()));
+            return Ok(vec![Id(kind, qpn.0)]);
         }
         let domain = Id(Kind::TransportDomain, attr.raw.domain);
         let mut parts = Vec::new();

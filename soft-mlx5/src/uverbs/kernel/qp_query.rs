@@ -2,16 +2,25 @@
 
 use super::Call;
 use super::abi::uverbs::{QueryQp, QueryQpResp};
+use super::errno::EINVAL;
 use super::qp::Qp;
 use super::qp_modify::depth;
+use super::qp_state::mask;
 use super::udata::Request;
-use crate::objects::Result;
+use crate::objects::{QpState, Result};
+
+/// Attributes that a target of dynamic connections has, once it listens.
+const OF_TARGET: u32 =
+    mask::STATE | mask::ACCESS_FLAGS | mask::PORT | mask::MIN_RNR_TIMER | mask::AV | mask::PATH_MTU | mask::PKEY_INDEX;
 
 /// Runs QUERY_QP: the attributes as set, and the state that the device has changed since.
 pub fn write_query(call: &mut Call, request: &Request) -> Result<()> {
     let core: QueryQp = request.core.input.request()?;
-    let qpn = call.get::<Qp>(core.qp_handle)?.qpn;
+    let Qp { qpn, is_target, .. } = *call.get::<Qp>(core.qp_handle)?;
     let status = call.nic().query_qp(qpn)?;
+    if is_target && (status.state != QpState::Rtr || core.attr_mask & !OF_TARGET != 0) {
+        return Err(EINVAL);
+    }
     let qp = call.get::<Qp>(core.qp_handle)?;
     let attr = qp.attr;
     let answer = QueryQpResp {

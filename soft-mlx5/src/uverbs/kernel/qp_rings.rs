@@ -31,6 +31,9 @@ impl Call<'_> {
         if !driver.input.is_zero_from(mlx5::CreateQp::SIZE)? {
             return Err(EINVAL);
         }
+        if service == Service::Dc && (cap.max_recv_wr != 0 || cap.max_recv_sge != 0) {
+            return Err(EINVAL);
+        }
         let has_rq = !has_srq && cap.max_recv_wr != 0;
         if cap.max_recv_wr > limits::MAX_QP_WR {
             return Err(EINVAL);
@@ -42,15 +45,12 @@ impl Call<'_> {
             | driver_flag::BFREG_INDEX
             | driver_flag::ALLOW_SCATTER_CQE
             | driver_flag::UAR_PAGE_INDEX
+            | if service == Service::Dc { driver_flag::TYPE_DCI | driver_flag::DCI_STREAM } else { 0 }
             | if raw { loopback } else { 0 };
         if given.flags & !known != 0 || raw && has_srq {
             return Err(EINVAL);
         }
-        let user_index = match self.context()?.cqe_version {
-            0 => DEFAULT_USER_INDEX,
-            _ if given.uidx >= DEFAULT_USER_INDEX => return Err(EINVAL),
-            _ => given.uidx,
-        };
+        let user_index = self.user_index(&given)?;
         let (rq, mut sq) = rings(has_rq, &given)?;
         let bytes = [rq, sq].map(|ring| u64::from(ring.count) << ring.shift);
         let pinned = if raw {
@@ -62,6 +62,14 @@ impl Call<'_> {
         };
         user::pin(given.db_addr, 8, false)?;
         Ok(Queues { rq, sq, user_index, driver: given, pinned })
+    }
+
+    pub(super) fn user_index(&mut self, given: &mlx5::CreateQp) -> Result<u32> {
+        match self.context()?.cqe_version {
+            0 => Ok(DEFAULT_USER_INDEX),
+            _ if given.uidx >= DEFAULT_USER_INDEX => Err(EINVAL),
+            _ => Ok(given.uidx),
+        }
     }
 }
 

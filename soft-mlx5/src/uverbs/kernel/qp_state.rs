@@ -51,6 +51,9 @@ pub fn is_allowed(from: QpState, to: QpState, service: Service, given: u32) -> b
 fn change(from: QpState, to: QpState, service: Service) -> Option<Change> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let none = Change { needs: 0, takes: 0 };
+    if service == Service::Dc {
+        return change_of_initiator(from, to);
+    }
     Some(match (from, to) {
         (_, Reset) => none,
         (Reset, Init) => Change { needs: identity(service), takes: 0 },
@@ -63,7 +66,7 @@ fn change(from: QpState, to: QpState, service: Service) -> Option<Change> {
         (Rts, Sqd) => Change { needs: 0, takes: EN_SQD_ASYNC_NOTIFY },
         (Sqd, Sqd) => Change { needs: 0, takes: while_drained(service) },
         (Sqe, Rts) => match service {
-            Service::Rc => none,
+            Service::Rc | Service::Dc => none,
             Service::Uc => Change { needs: 0, takes: CUR_STATE | ACCESS_FLAGS },
             Service::Ud => Change { needs: 0, takes: CUR_STATE | QKEY },
             Service::Raw => Change { needs: 0, takes: CUR_STATE },
@@ -77,6 +80,7 @@ fn identity(service: Service) -> u32 {
         Service::Rc | Service::Uc => PKEY_INDEX | PORT | ACCESS_FLAGS,
         Service::Ud => PKEY_INDEX | PORT | QKEY,
         Service::Raw => PORT,
+        Service::Dc => PKEY_INDEX | PORT,
     }
 }
 
@@ -88,12 +92,39 @@ fn init_to_rtr(service: Service) -> Change {
         Service::Uc => Change { needs: path, takes: connected },
         Service::Ud => Change { needs: 0, takes: PKEY_INDEX | QKEY },
         Service::Raw => Change { needs: 0, takes: 0 },
+        Service::Dc => Change { needs: PATH_MTU, takes: PKEY_INDEX | AV },
+    }
+}
+
+/// The driver's own table for initiators of dynamic connections, which name no state of theirs and are never drained.
+fn change_of_initiator(from: QpState, to: QpState) -> Option<Change> {
+    use QpState::{Err, Init, Reset, Rtr, Rts};
+    let none = Change { needs: 0, takes: 0 };
+    Some(match (from, to) {
+        (_, Reset) => none,
+        (Reset, Init) => Change { needs: identity(Service::Dc), takes: 0 },
+        (Init, Init) => Change { needs: 0, takes: identity(Service::Dc) },
+        (Init, Rtr) => init_to_rtr(Service::Dc),
+        (Rtr, Rts) => Change { takes: while_sending(Service::Dc), ..rtr_to_rts(Service::Dc) },
+        (Rts, Rts) => Change { needs: 0, takes: while_sending(Service::Dc) },
+        (Init | Rtr | Rts | Err, Err) => none,
+        _ => return None,
+    })
+}
+
+/// Returns `true` if a target of dynamic connections may change from one state to the other with exactly these
+/// attributes. It stays in RTR for life.
+pub fn is_allowed_for_target(from: QpState, to: QpState, given: u32) -> bool {
+    match (from, to) {
+        (QpState::Reset, QpState::Init) => given == STATE | ACCESS_FLAGS | PKEY_INDEX | PORT,
+        (QpState::Init, QpState::Rtr) => given == STATE | MIN_RNR_TIMER | AV | PATH_MTU,
+        _ => false,
     }
 }
 
 fn rtr_to_rts(service: Service) -> Change {
     let needs = match service {
-        Service::Rc => TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
+        Service::Rc | Service::Dc => TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
         Service::Uc | Service::Ud => SQ_PSN,
         Service::Raw => 0,
     };
@@ -106,6 +137,7 @@ fn while_sending(service: Service) -> u32 {
         Service::Uc => ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE,
         Service::Ud => QKEY,
         Service::Raw => 0,
+        Service::Dc => MIN_RNR_TIMER,
     }
 }
 
@@ -116,7 +148,7 @@ fn while_drained(service: Service) -> u32 {
         Service::Rc => connected | reliable,
         Service::Uc => connected,
         Service::Ud => PKEY_INDEX | QKEY,
-        Service::Raw => 0,
+        Service::Raw | Service::Dc => 0,
     }
 }
 
@@ -158,6 +190,28 @@ mod tests {
         assert!(is_allowed(Init, Rtr, Service::Ud, STATE));
         assert!(!is_allowed(Init, Rtr, Service::Ud, STATE | AV));
         assert!(is_allowed(Rtr, Rts, Service::Ud, STATE | SQ_PSN));
+    }
+
+    #[test]
+    fn an_initiator_and_a_target_have_masks_of_their_own() {
+        let rts = STATE | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC | SQ_PSN;
+        let legal =
+            [(Reset, Init, 0x31), (Init, Init, 1), (Init, Rtr, 0x101), (Rtr, Rts, rts), (Rts, Err, 1), (Err, Reset, 1)];
+        for (from, to, mask) in legal {
+            assert!(is_allowed(from, to, Service::Dc, mask), "{from:?} {to:?}");
+            for more in [ACCESS_FLAGS, CUR_STATE, DEST_QPN] {
+                assert!(!is_allowed(from, to, Service::Dc, mask | more), "{from:?} {to:?} {more:#x}");
+            }
+        }
+        assert_eq!(rts, 0x12e01);
+        assert!(is_allowed(Init, Rtr, Service::Dc, 0x101 | AV | PKEY_INDEX));
+        assert!(!is_allowed(Init, Rtr, Service::Dc, 1) && !is_allowed(Rts, Sqd, Service::Dc, 1));
+        assert!(is_allowed_for_target(Reset, Init, 0x39) && is_allowed_for_target(Init, Rtr, 0x8181));
+        for (from, to, mask) in
+            [(Reset, Init, 0x31), (Init, Init, 1), (Init, Rtr, 0x8101), (Rtr, Err, 1), (Rtr, Reset, 1)]
+        {
+            assert!(!is_allowed_for_target(from, to, mask), "{from:?} {to:?}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::abi::{Abi, mlx5};
 use super::errno::EINVAL;
 use super::udata::Request;
 use super::{Call, clock_pages};
+use crate::commands::capabilities::LOG_STREAMS;
 use crate::commands::limits;
 use crate::engine::CORE_CLOCK_KHZ;
 use crate::fabric::LinkLayer;
@@ -71,6 +72,7 @@ pub fn query_ex(call: &mut Call, request: &Request) -> Result<()> {
             cqe_comp_max_num: CQE_COMPRESSION_MAX,
             cqe_comp_formats: CQE_COMPRESSION_FORMATS,
             flags: CQE_128B_COMPRESSION,
+            dci_streams: [LOG_STREAMS; 2],
             ..if frames { of_frames() } else { mlx5::QueryDeviceResp::default() }
         })?;
     }

@@ -64,6 +64,8 @@ impl Core {
             Event::CommunicationEstablished(qpn) => self.of_qp(Number::Qp(qpn), COMM_EST)?,
             Event::SqDrained(qpn) => self.of_qp(Number::Qp(qpn), SQ_DRAINED)?,
             Event::LastWqe(qpn) => self.of_qp(Number::Qp(qpn), QP_LAST_WQE_REACHED)?,
+            // The kernel waits for the one, and no program hears of the other.
+            Event::DctDrained(_) | Event::DctKeyViolation(_) => {}
             Event::SrqLimit(srqn) => self.of_srq(Number::Srq(srqn), SRQ_LIMIT_REACHED)?,
             Event::SrqError(srqn) => self.of_srq(Number::Srq(srqn), SRQ_ERR)?,
             Event::WqFatal(wqn) => {

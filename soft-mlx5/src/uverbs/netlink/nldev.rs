@@ -323,6 +323,7 @@ fn put_resource(w: &mut Writer, resource: &Resource) {
                 Service::Uc => 3,
                 Service::Ud => 4,
                 Service::Raw => 8,
+                Service::Dc => 0xff,
             };
             if matches!(service, Service::Rc | Service::Uc) {
                 w.u32(attr::RES_RQPN, peer);

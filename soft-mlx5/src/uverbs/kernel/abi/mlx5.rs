@@ -215,6 +215,10 @@ pub mod driver_flag {
     /// Frames of the own context come back (`MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_UC` and `_MC`).
     pub const LOOPBACK_UNICAST: u32 = 1 << 6;
     pub const LOOPBACK_MULTICAST: u32 = 1 << 7;
+    /// Target and initiator of dynamic connections, and an initiator with streams.
+    pub const TYPE_DCT: u32 = 1 << 4;
+    pub const TYPE_DCI: u32 = 1 << 5;
+    pub const DCI_STREAM: u32 = 1 << 11;
     pub const ALLOW_SCATTER_CQE: u32 = 1 << 8;
     pub const UAR_PAGE_INDEX: u32 = 1 << 10;
 }

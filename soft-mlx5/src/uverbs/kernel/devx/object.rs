@@ -53,6 +53,8 @@ fn creation(opcode: Opcode) -> Option<(Kind, Opcode)> {
         Opcode::CREATE_MKEY => (Kind::Mkey, Opcode::DESTROY_MKEY),
         Opcode::CREATE_CQ => (Kind::Cq, Opcode::DESTROY_CQ),
         Opcode::CREATE_QP => (Kind::Qp, Opcode::DESTROY_QP),
+        Opcode::CREATE_DCT => (Kind::Dct, Opcode::DESTROY_DCT),
+        Opcode::CREATE_GENERAL_OBJECT => (Kind::PathMapping, Opcode::DESTROY_GENERAL_OBJECT),
         Opcode::CREATE_XRQ => (Kind::Xrq, Opcode::DESTROY_XRQ),
         Opcode::CREATE_XRC_SRQ => (Kind::XrcSrq, Opcode::DESTROY_XRC_SRQ),
         Opcode::ALLOC_Q_COUNTER => (Kind::Counters, Opcode::DEALLOC_Q_COUNTER),
@@ -73,18 +75,15 @@ fn creation(opcode: Opcode) -> Option<(Kind, Opcode)> {
 fn is_creation(opcode: Opcode) -> bool {
     const CREATE_PSV: u16 = 0x600;
     const CREATE_SRQ: u16 = 0x700;
-    const CREATE_DCT: u16 = 0x710;
     const CREATE_SCHEDULING_ELEMENT: u16 = 0x782;
     const ADD_VXLAN_UDP_DPORT: u16 = 0x827;
     const SET_L2_TABLE_ENTRY: u16 = 0x829;
     const ALLOC_FLOW_COUNTER: u16 = 0x939;
     const ALLOC_PACKET_REFORMAT_CONTEXT: u16 = 0x93d;
     const ALLOC_MODIFY_HEADER_CONTEXT: u16 = 0x940;
-    const CREATE_GENERAL_OBJECT: u16 = 0xa00;
     const MISSING: &[Opcode] = &[
         Opcode(CREATE_PSV),
         Opcode(CREATE_SRQ),
-        Opcode(CREATE_DCT),
         Opcode(CREATE_SCHEDULING_ELEMENT),
         Opcode::ATTACH_TO_MCG,
         Opcode(ADD_VXLAN_UDP_DPORT),
@@ -95,7 +94,6 @@ fn is_creation(opcode: Opcode) -> bool {
         Opcode(ALLOC_FLOW_COUNTER),
         Opcode(ALLOC_PACKET_REFORMAT_CONTEXT),
         Opcode(ALLOC_MODIFY_HEADER_CONTEXT),
-        Opcode(CREATE_GENERAL_OBJECT),
     ];
     MISSING.contains(&opcode)
 }
@@ -118,6 +116,7 @@ fn changed(opcode: Opcode) -> Option<Kind> {
         | Opcode::SQERR2RTS_QP
         | Opcode::MOVE_QP_TO_ERR
         | Opcode::MOVE_QP_TO_RST => Kind::Qp,
+        Opcode::DRAIN_DCT | Opcode::ARM_DCT_FOR_KEY_VIOLATION => Kind::Dct,
         // The kernel takes the number for that of a receive queue.
         Opcode::ARM_RQ => Kind::Rq,
         Opcode::ARM_XRC_SRQ => Kind::XrcSrq,
@@ -138,6 +137,7 @@ fn queried(opcode: Opcode) -> Option<Kind> {
         Opcode::QUERY_MKEY => Kind::Mkey,
         Opcode::QUERY_CQ => Kind::Cq,
         Opcode::QUERY_QP => Kind::Qp,
+        Opcode::QUERY_DCT => Kind::Dct,
         Opcode::QUERY_XRC_SRQ => Kind::XrcSrq,
         Opcode::QUERY_XRQ => Kind::Xrq,
         Opcode::QUERY_Q_COUNTER => Kind::Counters,
@@ -238,10 +238,13 @@ impl Call<'_> {
     pub(in super::super) fn destroy_devx_object(&mut self, handle: u32) -> Result<Reported> {
         let object = self.get::<DevxObject>(handle)?;
         let (id, destroy) = (object.id, object.destroy);
-        if let Id(Kind::Qp, _) = id {
+        let uid = self.uid();
+        if let Id(Kind::Qp | Kind::Dct, _) = id {
             self.core.settle();
         }
-        let uid = self.uid();
+        if let Id(Kind::Dct, number) = id {
+            self.core.command_on(uid, Opcode::DRAIN_DCT, number)?;
+        }
         self.core.command_on(uid, destroy, id.1)?;
         self.core.end_subscriptions(id);
         Ok(Reported::default())
