@@ -12,6 +12,11 @@ use super::program::*;
 use crate::base::faults::Faults;
 use crate::base::rng::Rng;
 use crate::engine::NicConfig;
+use crate::fabric::address::{self, GidType};
+use crate::fabric::headers::{Aeth, Bth, DcHeader, NakCode, Syndrome as AckSyndrome};
+use crate::fabric::opcode::Operation;
+use crate::fabric::packet::{Frame, Packet, Route};
+use crate::fabric::switch::SwitchPort;
 use crate::fabric::{Fabric, Switch};
 use crate::objects::*;
 
@@ -269,14 +274,14 @@ fn an_access_fault_stops_the_initiator_and_not_the_target() {
     s.device.settle();
     s.expect_error(index, Syndrome::REMOTE_ACCESS);
     assert_eq!((s.device.state(&s.qp), s.device.events()), (QpState::Err, vec![]));
+    // Nobody waits for an initiator that is silent.
+    s.device.finish();
+    assert_eq!(s.device.nic.target_status(s.targets[0].number).unwrap().connections, 0);
     std::mem::swap(&mut s.qp, &mut other);
     s.check(0);
     std::mem::swap(&mut s.qp, &mut other);
     reset(&mut s.device, &mut s.qp);
     s.check(0);
-    // Nobody waits for an initiator that is silent.
-    s.device.finish();
-    assert_eq!(s.device.nic.target_status(s.targets[0].number).unwrap().connections, 0);
 }
 
 #[test]
@@ -403,6 +408,98 @@ fn a_dead_initiator_is_forgotten() {
     assert_eq!(b.nic.destroy_srq(target.srq.number).err(), Some(Errno(libc::EBUSY)));
     target.destroy(b);
     assert_eq!(b.nic.destroy_srq(target.srq.number), Ok(()));
+}
+
+/// A device, and a port at which the test writes and reads packets.
+struct Wire {
+    device: Device,
+    port: SwitchPort,
+}
+
+impl Wire {
+    fn new() -> Self {
+        let switch = Switch::new();
+        let device = Device::with(NicConfig { fabric: Fabric::Switch(switch.clone()), ..NicConfig::default() });
+        Self { device, port: switch.join().unwrap() }
+    }
+
+    fn send(&mut self, operation: Operation, to: u32, psn: u32, dc: DcHeader, fill: impl FnOnce(&mut Frame)) {
+        let (slid, dlid) = (self.port.lid(), self.device.nic.port().lid);
+        let route = Route {
+            slid,
+            dlid,
+            sl: 0,
+            global: false,
+            sgid: (GidType::InfiniBand, address::gid(slid)),
+            dgid: address::gid(dlid),
+            flow_label: 0,
+            traffic_class: 0,
+            hop_limit: 1,
+        };
+        let opcode = operation.encode(Service::Dc);
+        let mut frame = Frame::default();
+        frame.begin(&route, &Bth { opcode, dest_qpn: to, ack_request: true, psn, ..Bth::default() });
+        frame.push(&dc);
+        fill(&mut frame);
+        frame.finish();
+        frame.seal();
+        self.port.send(dlid, frame).unwrap();
+        self.device.settle();
+    }
+
+    /// Returns session, packet number and syndrome of each packet of the device.
+    fn packets(&mut self) -> Vec<(u64, u32, Option<AckSyndrome>)> {
+        let frames = std::iter::from_fn(|| self.port.receive());
+        let read = |frame: Frame| {
+            let packet = Packet::parse(frame.bytes()).unwrap();
+            (packet.dc.session, packet.bth.psn, packet.aeth.map(|aeth| aeth.syndrome))
+        };
+        frames.map(read).collect()
+    }
+}
+
+#[test]
+fn a_packet_of_an_earlier_session_belongs_to_no_connection() {
+    let mut wire = Wire::new();
+    let mut target = Target::new(&mut wire.device);
+    target.fill();
+    let number = target.number;
+    let send = |wire: &mut Wire, session, psn| {
+        let dc = DcHeader { key: KEY, session, initiator: 0x99 };
+        wire.send(Operation::SendOnly, number.0, psn, dc, |frame| frame.payload_mut(4).fill(session as u8));
+        wire.packets()
+    };
+    let (ack, missing) = (Some(AckSyndrome::Ack), Some(AckSyndrome::Nak(NakCode::SequenceError)));
+    assert_eq!(send(&mut wire, 5, 0), [(5, 0, ack)]);
+    assert_eq!(send(&mut wire, 5, 0), [(5, 0, ack)], "a double is answered again");
+    assert_eq!(send(&mut wire, 4, 0), []);
+    assert_eq!(send(&mut wire, 6, 1), [(6, 0, missing)], "the first packet was lost");
+    assert_eq!(send(&mut wire, 6, 0), [(6, 0, ack)]);
+    assert_eq!(send(&mut wire, 5, 1), []);
+    assert_eq!(target.receive().unwrap().1, [5; 4]);
+    assert_eq!(target.receive().unwrap().1, [6; 4]);
+    assert_eq!(target.receive(), None);
+    wire.device.nic.drain_target(number).unwrap();
+    assert_eq!((send(&mut wire, 7, 0), target.receive()), (vec![], None), "drained");
+}
+
+#[test]
+fn an_answer_of_an_earlier_session_acknowledges_nothing() {
+    let mut wire = Wire::new();
+    let mut cq = wire.device.cq(64);
+    let mut qp = initiator(&mut wire.device, &cq, None);
+    let address = DatagramSegment::infiniband(wire.port.lid(), 0).to(0x77, 0);
+    let index = wire.device.post(&mut qp, &to(address, Work::send().inline(b"hello")));
+    wire.device.settle();
+    let sent = wire.packets();
+    let [(session, 0, None)] = sent[..] else { panic!("{sent:?}") };
+    let aeth = Aeth { syndrome: AckSyndrome::Ack, msn: 1 };
+    for (session, completes) in [(session - 1, false), (session, true)] {
+        let dc = DcHeader { key: 0, session, initiator: qp.number.0 };
+        wire.send(Operation::Acknowledge, qp.number.0, 0, dc, |frame| frame.push(&aeth));
+        assert_eq!(cq.peek().is_some(), completes);
+    }
+    cq.expect(CqeOpcode::Requester, &qp, index);
 }
 
 /// Initiators and targets on several devices, on a link with faults.
