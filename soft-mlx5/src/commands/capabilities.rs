@@ -70,7 +70,7 @@ pub const GENERAL: General = General {
     log_max_xrcd: 10,
     log_max_rmp: 23,
     log_max_wq_sz: 15,
-    log_max_uctx: 8,
+    log_max_uctx: 9,
     log_max_umem: 16,
     max_num_eqs: 64,
     device_frequency_khz: CORE_CLOCK_KHZ,

@@ -4,8 +4,8 @@ use std::process::{Child, Stdio};
 
 use doorbell_tests::programs::{example, poisoned};
 
-fn start(path: &str, rank: usize, options: &[&str]) -> Child {
-    let mut command = example(&[], "tag_ranks");
+fn start(link: &str, path: &str, rank: usize, options: &[&str]) -> Child {
+    let mut command = example(&["--link", link], "tag_ranks");
     command.args(["--path", path, "--rounds", "60"]).args(options).arg(rank.to_string());
     // Addresses of the loopback interface that no other process takes.
     let [high, low] = (std::process::id() as u16).to_be_bytes();
@@ -23,8 +23,8 @@ fn printed(rank: Child) -> (bool, String) {
 
 #[test]
 fn the_ranks_that_are_left_go_on_and_end_in_order() {
-    for path in ["direct", "verbs"] {
-        let ranks = [start(path, 0, &[]), start(path, 1, &[]), start(path, 2, &["--dies", "30"])];
+    for (link, path) in [("ib", "direct"), ("roce", "direct"), ("ib", "verbs")] {
+        let ranks = [start(link, path, 0, &[]), start(link, path, 1, &[]), start(link, path, 2, &["--dies", "30"])];
         let [first, second, dead] = ranks.map(printed);
         assert!(!dead.0);
         for (rank, (succeeded, printed)) in [first, second].into_iter().enumerate() {

@@ -378,7 +378,7 @@ fn no_command_reaches_objects_of_another_context() {
 #[test]
 fn a_closed_context_leaves_nothing() {
     let bench = Bench::new();
-    for _ in 0..300 {
+    for _ in 0..600 {
         let ctx = open(bench.world.device().name());
         let (_, pd) = create_in(ctx, &numbered(Opcode::ALLOC_PD, 0)).expect("a user of its own");
         // SAFETY: the context is open, and the memory stays.

@@ -5,6 +5,8 @@ use doorbell::tags::{
 };
 use doorbell::{BufferPool, Completions, DataPath, Error, PoolConfig};
 use doorbell_stepped_tests::{cq, is_readable, on_each_path, open, tag_lists};
+use mlx5_wire::ctrl::SEND_WQE_BB;
+use mlx5_wire::opcode::WqeOpcode;
 use soft_mlx5::{Builder, Device, LinkLayer};
 
 on_each_path! {
@@ -275,4 +277,43 @@ fn without_devx_the_library_matches_on_roce(path: DataPath) {
     assert_eq!(world.ends(), [(receive, Some(message))]);
     let config = TagMatchingConfig::new(8).cq(cq(path)).offload(Offload::Required);
     assert!(refuses(&TagMatchingSrq::new(world.near.pd(), &config).unwrap_err()));
+}
+
+/// Returns the WQEs of some list operations, without number of the queue pair, keys and addresses, and without what
+/// libmlx5 leaves of older WQEs.
+fn list_operations(device: Builder, path: DataPath) -> Vec<[u8; SEND_WQE_BB]> {
+    let mut world = TagLists::on(device, path, Offload::Required);
+    let receives = [(1, ALL), (2, 0xff), (3, ALL)].map(|(tag, mask)| world.post(tag, mask));
+    world.near.cancel(receives[1]).unwrap();
+    assert_eq!(world.ends(), [(receives[1], None)]);
+    // An unexpected message, which the device learns of by a synchronisation.
+    let message = world.send(9);
+    assert_eq!(world.ends(), []);
+    let last = world.post(9, ALL);
+    assert_eq!(world.ends(), [(last, Some(message))]);
+    world.post(10, ALL);
+    let opcode = |wqe: &[u8; SEND_WQE_BB]| wqe[3];
+    let qps = world.device.queues().qps;
+    let rings = qps.iter().filter(|qp| qp.attr.sq.count > 0).map(|qp| {
+        let first = qp.attr.sq.buf as *const [u8; SEND_WQE_BB];
+        // SAFETY: the ring of a queue pair that is alive; neither program nor device writes meanwhile.
+        (0..8).map(|block| unsafe { first.add(block).read() }).collect::<Vec<_>>()
+    });
+    let mut list = rings.into_iter().find(|ring| opcode(&ring[0]) == WqeOpcode::TAG_MATCHING.get()).expect("a list");
+    list.retain(|wqe| opcode(wqe) == WqeOpcode::TAG_MATCHING.get());
+    for wqe in &mut list {
+        const APPEND: u8 = 1;
+        let append = wqe[16] >> 4 == APPEND;
+        wqe[4..7].fill(0);
+        wqe[if append { 52 } else { 32 }..].fill(0);
+    }
+    list
+}
+
+#[test]
+fn commands_on_roce_and_libmlx5_on_infiniband_post_the_same() {
+    let libmlx5 = list_operations(Device::builder(), DataPath::Verbs);
+    let commands = list_operations(Device::builder().link_layer(LinkLayer::Ethernet), DataPath::Direct);
+    assert!(libmlx5.len() >= 5, "{}", libmlx5.len());
+    assert_eq!(commands, libmlx5);
 }
