@@ -23,7 +23,7 @@ impl Qp {
     /// Ends the receive of a message that is not in its CQE, and returns its `wr_id`; `None` if `cqe` is another one.
     #[inline(always)]
     pub(crate) fn complete_message(&self, cqe: Cqe<'_>) -> Option<u64> {
-        if !matches!(cqe.kind(), CqeKind::Send | CqeKind::Written) {
+        if !matches!(cqe.kind(), CqeKind::Send | CqeKind::Invalidated | CqeKind::Written) {
             return None;
         }
         match self.srq() {

@@ -93,8 +93,10 @@ const IMM_OR_KEY: u8 = cqe::op_own(CqeOpcode::ResponderWriteImm, CqeFormat::Plai
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CqeKind {
-    /// A SEND arrived, with or without immediate data; the payload is in the posted buffers.
+    /// A SEND arrived, with or without immediate data, that invalidated no key; the payload is in the posted buffers.
     Send,
+    /// A SEND arrived that invalidated a key; the payload is in the posted buffers.
+    Invalidated,
     /// An RDMA WRITE with immediate data was completed: nothing is in the posted buffers or in the CQE, and the byte
     /// count is of what was written elsewhere.
     Written,
@@ -140,6 +142,7 @@ const fn kind_of(op_own: u8) -> CqeKind {
         (CqeOpcode::ResponderError, _) => CqeKind::Failed,
         (CqeOpcode::ResponderWriteImm, _) => CqeKind::Written,
         (opcode, CqeFormat::Inline32 | CqeFormat::Inline64) if opcode.is_responder() => CqeKind::Inline,
+        (CqeOpcode::ResponderSendInv, _) => CqeKind::Invalidated,
         (opcode, _) if opcode.is_responder() => CqeKind::Send,
         _ => CqeKind::NotAReceive,
     }

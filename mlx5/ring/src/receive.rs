@@ -330,7 +330,7 @@ pub enum Completion {
 #[inline]
 pub unsafe fn complete<Q: ReceiveRing>(queue: &mut Q, cqe: Cqe<'_>) -> Completion {
     let payload = match cqe.kind() {
-        CqeKind::Send | CqeKind::Written | CqeKind::Failed => None,
+        CqeKind::Send | CqeKind::Invalidated | CqeKind::Written | CqeKind::Failed => None,
         CqeKind::Inline => match cqe.inline_payload() {
             // Only a CQE of 128 bytes has room for 64 bytes of payload.
             None => return Completion::Stray,

@@ -106,7 +106,36 @@ impl UmrControl {
     pub const fn offset(&self) -> u64 {
         (self.xlt_offset_high.get() as u64) << 16 | self.xlt_offset.get() as u64
     }
+
+    /// Binds a free window of type 2: one KLM entry in the WQE, padded to [`BIND_OCTOWORDS`].
+    #[inline]
+    pub const fn bind() -> Self {
+        let rights = mask::LOCAL_WRITE | mask::REMOTE_READ | mask::REMOTE_WRITE | mask::ATOMIC;
+        let mkey_mask = mask::FREE | mask::KEY | mask::QPN | mask::LEN | mask::START | rights;
+        Self::change(CHECK_FREE, BIND_OCTOWORDS, mkey_mask)
+    }
+
+    /// Makes a key free (`IBV_WR_LOCAL_INV`).
+    #[inline]
+    pub const fn invalidate() -> Self {
+        Self::change(CHECK_QPN, 0, mask::FREE | mask::KEY | mask::QPN)
+    }
+
+    const fn change(check: u8, octowords: u16, mkey_mask: u64) -> Self {
+        Self {
+            flags: INLINE | TRANSLATION_OFFSET | check,
+            reserved1: [0; 3],
+            xlt_octowords: Be16::new(octowords),
+            xlt_offset: Be16::new(0),
+            mkey_mask: Be64::new(mkey_mask),
+            xlt_offset_high: Be32::new(0),
+            reserved20: [0; 28],
+        }
+    }
 }
+
+/// Units of 16 bytes of the translation of a window: that of one KLM entry is padded to four.
+pub const BIND_OCTOWORDS: u16 = 4;
 
 /// Opcode of a repeating block.
 pub const REPEAT: u32 = 0x400;
@@ -190,6 +219,7 @@ mod tests {
         let changed = mask::FREE | mask::KEY | mask::LEN | mask::START | mask::QPN | rights;
         assert_eq!(control.mkey_mask.get(), changed);
         assert_eq!(control.to_bytes(), bytes[16..64]);
+        assert_eq!(control, UmrControl::bind());
         let context = MkeyContext::from_prefix(&bytes[64..]).unwrap();
         assert!(context.remote_read && context.remote_write && !context.atomic && !context.free);
         assert_eq!((context.qpn, context.variant), (0x42, 0x57));
@@ -206,6 +236,7 @@ mod tests {
         let control = UmrControl::from_bytes(&bytes);
         assert_eq!(control.flags, INLINE | CHECK_QPN | TRANSLATION_OFFSET);
         assert_eq!(control.mkey_mask.get(), mask::FREE | mask::KEY | mask::QPN);
+        assert_eq!(control, UmrControl::invalidate());
         let mut context = [0; 64];
         context[..8].copy_from_slice(&[0x40, 0, 0, 0, 0xff, 0xff, 0xff, 0]);
         let expected = MkeyContext { free: true, qpn: 0xff_ffff, ..MkeyContext::ZERO };

@@ -40,7 +40,10 @@ fn compare(cqe: &Cqe<'_>, bytes: &[u8; 64]) {
     assert_eq!(u64::from(cqe.qpn()), number::<3>(bytes, 57));
     assert_eq!(u64::from(cqe.wqe_counter()), number::<2>(bytes, 60));
     assert_eq!(cqe.opcode(), CqeOpcode::from_bits(bytes[63] >> 4));
-    if matches!(cqe.kind(), CqeKind::Send | CqeKind::Written | CqeKind::Inline) {
+    if cqe.kind() == CqeKind::Invalidated {
+        assert_eq!(cqe.opcode(), CqeOpcode::ResponderSendInv);
+    }
+    if matches!(cqe.kind(), CqeKind::Send | CqeKind::Invalidated | CqeKind::Written | CqeKind::Inline) {
         assert_eq!(cqe.has_imm_or_key(), cqe.opcode() != CqeOpcode::ResponderSend);
     }
     assert_eq!(cqe.format() as u8, bytes[63] >> 2 & 3);

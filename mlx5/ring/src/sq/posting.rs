@@ -31,7 +31,7 @@ pub struct Posting<'a, T: Copy> {
 /// A WQE that was begun: its address, its first word, the running indices of its blocks, and whether its flags say that
 /// it asks for a CQE.
 #[derive(Clone, Copy)]
-struct Begun {
+pub(super) struct Begun {
     block: NonNull<u8>,
     first_word: Be64,
     start: u32,
@@ -72,6 +72,12 @@ impl<'a, T: Copy> Posting<'a, T> {
     #[inline(always)]
     pub const fn posted(&self) -> u32 {
         self.queue.posted()
+    }
+
+    /// Returns the number of the QP.
+    pub(super) const fn qpn(&self) -> u32 {
+        // As the first word of a control segment has it.
+        (self.queue.blocks.qpn >> 8) as u32
     }
 
     /// Returns the number of basic blocks that can be written now.
@@ -298,7 +304,7 @@ impl<'a, T: Copy> Posting<'a, T> {
     /// caller writes the other units. The queue learns of a request that has a doorbell of its own in
     /// [`finish`](Self::finish): what only the program needs comes after the register.
     #[inline(always)]
-    fn start<H: Copy>(
+    pub(super) fn start<H: Copy>(
         &mut self,
         What(opcode, imm): What,
         head: &H,
@@ -343,7 +349,12 @@ impl<'a, T: Copy> Posting<'a, T> {
     /// Rings for the request that was written just now, if it has a doorbell of its own. The doorbell also covers what
     /// a forgotten posting has left.
     #[inline(always)]
-    fn finish(&mut self, Begun { block, first_word, start, end, is_signaled }: Begun, has_inline: bool, data: T) {
+    pub(super) fn finish(
+        &mut self,
+        Begun { block, first_word, start, end, is_signaled }: Begun,
+        has_inline: bool,
+        data: T,
+    ) {
         let queue = &mut *self.queue;
         if !self.is_single {
             queue.has_inline |= has_inline;

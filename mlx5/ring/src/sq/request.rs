@@ -2,7 +2,7 @@
 
 use core::ops::BitOr;
 
-use mlx5_wire::ctrl::{CQ_UPDATE, FENCE, SOLICITED};
+use mlx5_wire::ctrl::{CQ_UPDATE, FENCE, SMALL_FENCE, SOLICITED};
 use mlx5_wire::inline::{INLINE_SEG, InlineHeader};
 
 use crate::sge::Sge;
@@ -20,6 +20,9 @@ impl Flags {
     pub const SOLICITED: Self = Self(SOLICITED);
     /// The request waits for all READs and atomics before it (`IBV_SEND_FENCE`).
     pub const FENCE: Self = Self(FENCE);
+    /// The request waits for the bind or invalidation before it, as libmlx5 has it wait. Not with [`Flags::FENCE`],
+    /// which waits for that, too.
+    pub const SMALL_FENCE: Self = Self(SMALL_FENCE);
 
     /// Returns `true` if all of `flags` are set.
     #[inline(always)]

@@ -121,6 +121,19 @@ impl Writer {
         self.wrap();
     }
 
+    /// Writes one unit.
+    ///
+    /// # Safety
+    /// The WQE has a unit left.
+    pub(super) unsafe fn unit(&mut self, words: [Be64; 2]) {
+        // SAFETY: the caller's WQE has a unit left, in a free block; units are aligned to their size.
+        unsafe {
+            self.next.cast::<[Be64; 2]>().write_volatile(words);
+            self.next = self.next.add(UNIT);
+        }
+        self.wrap();
+    }
+
     /// As [`sge`](Self::sge), where the ring does not end after it.
     ///
     /// # Safety

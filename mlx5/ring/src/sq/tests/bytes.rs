@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use mlx5_wire::datagram::{DatagramSegment, GlobalRoute};
 
-use super::super::{Flags, Immediate, Payload, PostError, Posting, Remote};
+use super::super::{Flags, Immediate, Payload, PostError, Posting, Remote, Window};
 use super::rig::{Rig, inline_of};
 use crate::sge::Sge;
 
@@ -113,6 +113,35 @@ fn one_sided() {
         std::format!("00ffff12 12345604 00000008 00000000 {RADDR} 00000000 00000022 00000000 00000000 {data}");
     // SAFETY: [memory] the memory of these requests is never touched; the device is a model.
     writes(0xffff, &expected, |posting| unsafe { posting.fetch_add(REMOTE, 0x22, result, SIGNALED, 0) });
+}
+
+/// Key 0x1234 becomes that of 0x1000 bytes, with variant 0x57, around the end of the ring; then no key is left.
+#[test]
+fn windows() {
+    let remote = Remote { addr: 0x7f00_0000_2000, rkey: 0x12_3457 };
+    let window = Window { key: 0x12_3456, remote, len: 0x1000, lkey: 0x1805, read: true, write: false, atomic: true };
+    let zeros = |units: usize| "00000000 ".repeat(4 * units);
+    let expected = std::format!(
+        "00000625 1234560c 00000008 00123456 b0000000 00040000 00000000 203c6041 {} \
+         00005000 12345657 00000000 00000000 00007f00 00002000 00000000 00001000 {} \
+         00001000 00001805 00007f00 00002000 {}",
+        zeros(2),
+        zeros(2),
+        zeros(3)
+    );
+    // SAFETY: the device is a model, and looks at no memory.
+    writes(6, &expected, |posting| unsafe { posting.bind(&window, SIGNALED, 0) });
+    let expected = std::format!(
+        "00000725 12345608 00000020 00123457 98000000 00000000 00000000 20006000 {} 40000000 ffffff00 {} {}",
+        zeros(2),
+        "00000000 00000000",
+        zeros(3)
+    );
+    // SAFETY: as above.
+    writes(7, &expected, |posting| unsafe { posting.invalidate(0x12_3457, Flags::SMALL_FENCE, 0) });
+    let mut rig = Rig::new(8, 2);
+    // SAFETY: as above.
+    assert_eq!(unsafe { rig.queue.posting().bind(&window, SIGNALED, 0) }, Err(PostError::TooLong));
 }
 
 #[test]
