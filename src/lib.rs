@@ -107,6 +107,7 @@ mod thread_domain;
 mod threads;
 mod trace;
 mod wc_flags;
+mod window_keys;
 
 pub use builder::QueuePairBuilder;
 pub use clock::{Clock, Timestamp, WrongClock};
@@ -119,7 +120,8 @@ pub use events::DeviceEvents;
 pub use gid::{Gid, GidKind};
 pub use ids::{QueueId, RqId, SqId, SrqId};
 pub use memory::{
-    Buffer, BufferPool, Host, HugePages, Memory, MemoryRegion, PoolConfig, RemoteAccess, RemoteRegion, StableMemory,
+    Buffer, BufferPool, Host, HugePages, Memory, MemoryRegion, MemoryWindow, PoolConfig, RemoteAccess, RemoteRegion,
+    StableMemory, WindowMemory,
 };
 pub use message_source::{DatagramSource, MessageSource};
 pub use mtu::Mtu;

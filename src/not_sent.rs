@@ -83,9 +83,9 @@ pub enum NotSent {
         /// Least length.
         min: usize,
     },
-    /// The buffer or the address handle belongs to another protection domain.
+    /// The buffer, region, window or address handle belongs to another protection domain.
     #[error(
-        "the buffer or the address handle belongs to another protection domain: use those of the sender's protection domain"
+        "the buffer, region, window or address handle belongs to another protection domain: use those of the sender's protection domain"
     )]
     WrongDomain,
     /// The transport does not have this request, for example a datagram without a destination.
@@ -115,6 +115,47 @@ pub enum NotSent {
         "the memory of the peer does not fit an atomic operation: it needs eight bytes at an address that is a multiple of eight, see RemoteRegion::slice"
     )]
     NotANumber,
+    /// The bytes for a memory window are not a part of the memory that it can have.
+    #[error(
+        "bytes {start}..{end} are no range for a memory window on {len} bytes of memory: choose 1 byte to 2 GiB of them"
+    )]
+    WindowOutside {
+        /// First byte of the range.
+        start: usize,
+        /// End of the range.
+        end: usize,
+        /// Bytes of the memory.
+        len: usize,
+    },
+    /// The memory or the queue pair was not made for memory windows.
+    #[error("the {what} was not made for memory windows: set {setting}")]
+    NoWindows {
+        /// The object.
+        what: &'static str,
+        /// The setting that it lacks.
+        setting: &'static str,
+    },
+    /// The memory window is bound already.
+    #[error(
+        "the memory window is bound with key {rkey:#x}: revoke it, or wait until the peer has invalidated it, and poll"
+    )]
+    WindowBound {
+        /// The key.
+        rkey: u32,
+    },
+    /// The memory window is not bound through this queue pair.
+    #[error(
+        "the memory window is not bound through this queue pair, or is being revoked: MemoryWindow::is_bound says whether it is bound"
+    )]
+    WindowNotBound,
+    /// A bind or revocation of the memory window failed, or was flushed.
+    #[error(
+        "a bind or revocation of the memory window failed, and the peer may have access: drop or destroy the window, and create another"
+    )]
+    WindowLost,
+    /// The memory window would allow nothing.
+    #[error("the memory window would allow no operation: choose among READ, WRITE and ATOMIC")]
+    WindowAccess,
     /// `ibv_post_send` failed.
     #[error("ibv_post_send failed: {0}")]
     Verbs(#[source] io::Error),

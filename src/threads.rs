@@ -19,6 +19,7 @@ assert_impl_all!(OpaqueMemory: Send, Sync);
 assert_impl_all!(BufferPool<Opaque>: Send, Sync);
 assert_impl_all!(Buffer<Opaque>: Send, Sync);
 assert_impl_all!(MemoryRegion: Send);
+assert_impl_all!(MemoryWindow: Send, Sync);
 assert_impl_all!(DeviceEvents: Send);
 
 // Values with one owner at a time.

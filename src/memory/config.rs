@@ -21,12 +21,21 @@ pub struct PoolConfig {
     pub(super) pages: HugePages,
     readable: bool,
     relaxed_ordering: bool,
+    memory_windows: bool,
 }
 
 impl PoolConfig {
     /// Describes `count` buffers of `buffer_size` bytes each.
     pub const fn new(count: u32, buffer_size: u32) -> Self {
-        Self { count, buffer_size, headroom: 0, pages: HugePages::No, readable: false, relaxed_ordering: false }
+        Self {
+            count,
+            buffer_size,
+            headroom: 0,
+            pages: HugePages::No,
+            readable: false,
+            relaxed_ordering: false,
+            memory_windows: false,
+        }
     }
 
     /// Reserves `bytes` bytes before each buffer, 0 by default. Receives do not write them. A program that forwards a
@@ -69,9 +78,17 @@ impl PoolConfig {
         self
     }
 
+    /// Lets [memory windows](crate::MemoryWindow) be bound to buffers of the pool (`IBV_ACCESS_MW_BIND`), `false` by
+    /// default.
+    pub const fn memory_windows(mut self, allowed: bool) -> Self {
+        self.memory_windows = allowed;
+        self
+    }
+
     pub(super) const fn access(&self) -> sys::ibv_access_flags {
         let remote = if self.readable { sys::IBV_ACCESS_REMOTE_READ } else { 0 };
         let ordering = if self.relaxed_ordering { sys::IBV_ACCESS_RELAXED_ORDERING } else { 0 };
-        sys::IBV_ACCESS_LOCAL_WRITE | remote | ordering
+        let windows = if self.memory_windows { sys::IBV_ACCESS_MW_BIND } else { 0 };
+        sys::IBV_ACCESS_LOCAL_WRITE | remote | ordering | windows
     }
 }

@@ -3,7 +3,7 @@
 use std::mem::{self, ManuallyDrop};
 use std::sync::{Arc, Mutex};
 
-use super::Buffer;
+use super::{Buffer, Window};
 
 /// Buffers left in a queue whose receiver was dropped. They go back to their pools when the queue has been
 /// destroyed, and never otherwise: then the pools themselves stay for ever.
@@ -15,6 +15,8 @@ enum Kept {
     Owned(Buffer),
     /// A buffer of which frames may have been taken.
     Shared(Arc<Buffer>),
+    /// A window of which a bind or an invalidation was posted.
+    Window(Arc<Window>),
 }
 
 impl DeferredFree {
@@ -26,6 +28,11 @@ impl DeferredFree {
     /// Keeps a buffer that others may read, too.
     pub(crate) fn keep_shared(&self, buffer: Arc<Buffer>) {
         self.push(Kept::Shared(buffer));
+    }
+
+    /// Keeps a window.
+    pub(crate) fn keep_window(&self, window: Arc<Window>) {
+        self.push(Kept::Window(window));
     }
 
     fn push(&self, kept: Kept) {
@@ -48,6 +55,7 @@ impl DeferredFree {
             match kept {
                 Kept::Owned(buffer) => buffer.abandon(),
                 Kept::Shared(buffer) => mem::forget(buffer),
+                Kept::Window(window) => mem::forget(window),
             }
         }
     }

@@ -44,6 +44,8 @@ pub(crate) struct Pool {
     pub(super) lkey: u32,
     /// Key for peers, of a pool that they may read.
     pub(super) rkey: Option<u32>,
+    /// Memory windows can be bound to it.
+    pub(super) has_windows: bool,
     pub(super) headroom: u32,
     pub(super) stride: usize,
     pub(super) count: u32,

@@ -13,6 +13,7 @@ mod pool;
 mod region;
 mod remote;
 mod slots;
+mod window;
 
 pub use backing::StableMemory;
 pub use buffer::Buffer;
@@ -23,7 +24,9 @@ pub use opaque::OpaqueMemory;
 pub use pool::BufferPool;
 pub use region::{RemoteAccess, RemoteRegion};
 pub use remote::MemoryRegion;
+pub use window::{MemoryWindow, WindowMemory};
 
 pub(crate) use deferred_free::DeferredFree;
 pub(crate) use inner::{Bound, Pool};
 pub(crate) use mapping::Mapping;
+pub(crate) use window::{Extent, Window};

@@ -48,7 +48,7 @@ impl BufferPool<Opaque> {
             Err(reason) => return Err(Box::new(Refused { payload: memory, reason })),
         };
         let (mr, is_readable, backing, pd) = memory.into_parts();
-        let registered = Registered { mr, slots, pd, is_readable };
+        let registered = Registered { mr, slots, pd, is_readable, has_windows: false };
         Ok(registered.into_pool(Backing::Opaque(start, backing)))
     }
 }

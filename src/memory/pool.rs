@@ -57,11 +57,13 @@ pub(super) struct Registered {
     pub(super) pd: ProtectionDomain,
     /// Peers may read it.
     pub(super) is_readable: bool,
+    /// Memory windows can be bound to it.
+    pub(super) has_windows: bool,
 }
 
 impl Registered {
     pub(super) fn into_pool<M: Memory>(self, backing: Backing) -> BufferPool<M> {
-        let Self { mr, slots, pd, is_readable } = self;
+        let Self { mr, slots, pd, is_readable, has_windows } = self;
         let free = ArrayQueue::new(slots.count as usize);
         for index in 0..slots.count as usize {
             let _ = free.push(Free(slots.at(index)));
@@ -78,6 +80,7 @@ impl Registered {
             mr,
             lkey,
             rkey: is_readable.then_some(rkey),
+            has_windows,
             headroom: slots.headroom,
             stride: slots.stride,
             count: slots.count,
@@ -203,7 +206,8 @@ impl BufferPool {
             "pool registered"
         );
         let is_readable = access & sys::IBV_ACCESS_REMOTE_READ != 0;
-        Ok(Registered { mr, slots, pd: pd.clone(), is_readable })
+        let has_windows = access & sys::IBV_ACCESS_MW_BIND != 0;
+        Ok(Registered { mr, slots, pd: pd.clone(), is_readable, has_windows })
     }
 }
 

@@ -31,6 +31,9 @@ bitflags! {
         /// this side has polled the completion of a later message; a program that polls the memory itself must not set
         /// it. The page GPU memory of the book says more. A kernel that does not know the flag ignores it.
         const RELAXED_ORDERING = sys::IBV_ACCESS_RELAXED_ORDERING;
+        /// A [`MemoryWindow`](crate::MemoryWindow) can be bound to the memory. Its peer accesses the memory as the
+        /// window says, also where the memory itself allows no operation.
+        const BIND = sys::IBV_ACCESS_MW_BIND;
     }
 }
 

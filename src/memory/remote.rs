@@ -1,8 +1,11 @@
 //! Memory that a peer may write at any time.
 
+use std::cell::Cell;
 use std::fmt;
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use rdma_core_sys as sys;
 
@@ -31,14 +34,26 @@ use crate::trace::trace_event;
 /// # Ok::<(), doorbell::Error>(())
 /// ```
 pub struct MemoryRegion {
+    registered: Arc<Registered>,
+    /// The region is not shared by threads.
+    one_thread: PhantomData<Cell<()>>,
+}
+
+/// The memory and its registration, which windows that are bound to it keep.
+pub struct Registered {
     memory: ManuallyDrop<Mapping>,
-    len: usize,
-    mr: *mut sys::ibv_mr,
-    pd: ProtectionDomain,
+    pub(super) len: usize,
+    pub(super) mr: *mut sys::ibv_mr,
+    pub(super) pd: ProtectionDomain,
+    /// Memory windows can be bound to it.
+    pub(super) has_windows: bool,
 }
 
 // SAFETY: the region's handle is read, and used to free it; the memory is accessed by volatile copies.
-unsafe impl Send for MemoryRegion {}
+unsafe impl Send for Registered {}
+// SAFETY: the reason for `Send` holds for shared references, too; `MemoryRegion::write`, which stores, needs `&mut` of
+// the only region that has the memory.
+unsafe impl Sync for Registered {}
 
 impl MemoryRegion {
     /// Allocates and registers `len` zeroed bytes that peers can write.
@@ -76,27 +91,28 @@ impl MemoryRegion {
             return Err(Error::last_os("ibv_reg_mr", pd.context().name()));
         }
         trace_event!(device = pd.context().name(), bytes = len, "memory region registered");
-        Ok(Self { memory: ManuallyDrop::new(memory), len, mr, pd: pd.clone() })
+        let has_windows = remote.contains(RemoteAccess::BIND);
+        Ok(Self::of(Registered { memory: ManuallyDrop::new(memory), len, mr, pd: pd.clone(), has_windows }))
     }
 
     /// Returns address, length and key for the peers.
     pub fn region(&self) -> RemoteRegion {
         // SAFETY: the region exists.
-        let rkey = unsafe { (*self.mr).rkey };
-        RemoteRegion::new(self.as_ptr().addr() as u64, self.len, rkey)
+        let rkey = unsafe { (*self.registered.mr).rkey };
+        RemoteRegion::new(self.as_ptr().addr() as u64, self.len(), rkey)
     }
 
     /// Returns the length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
-        self.len
+        self.registered.len
     }
 
     /// Returns the address of the first byte, which is page-aligned. Plain accesses race with writes of peers: use
     /// volatile or atomic ones. An atomic instruction of the CPU is not atomic towards those of peers
     /// (`IBV_ATOMIC_HCA`).
     pub fn as_ptr(&self) -> *mut u8 {
-        self.memory.start().as_ptr()
+        self.registered.memory.start().as_ptr()
     }
 
     /// Copies the bytes from `offset` on to `out`. Each byte that a peer writes at the same time may be old or new.
@@ -135,14 +151,24 @@ impl MemoryRegion {
     }
 
     fn range(&self, offset: usize, len: usize) -> NonNull<u8> {
-        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        assert!(inside, "{len} bytes from {offset} on in a memory of {}", self.len);
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len());
+        assert!(inside, "{len} bytes from {offset} on in a memory of {}", self.len());
         // SAFETY: inside the mapping, or at its end.
-        unsafe { self.memory.start().add(offset) }
+        unsafe { self.registered.memory.start().add(offset) }
     }
 }
 
-impl Drop for MemoryRegion {
+impl MemoryRegion {
+    fn of(registered: Registered) -> Self {
+        Self { registered: Arc::new(registered), one_thread: PhantomData }
+    }
+
+    pub(super) const fn registered(&self) -> &Arc<Registered> {
+        &self.registered
+    }
+}
+
+impl Drop for Registered {
     fn drop(&mut self) {
         // SAFETY: registered with this context, and dropped once.
         if unsafe { self.pd.context().deregister(self.mr) } {
@@ -154,6 +180,6 @@ impl Drop for MemoryRegion {
 
 impl fmt::Debug for MemoryRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryRegion").field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("MemoryRegion").field("len", &self.len()).finish_non_exhaustive()
     }
 }

@@ -40,6 +40,8 @@ pub struct QpConfig {
     pub(crate) qkey: u32,
     /// The device takes the VLAN tag out of raw packets.
     pub(crate) vlan_stripping: bool,
+    /// Memory windows are bound through it.
+    pub(crate) memory_windows: bool,
 }
 
 /// Queue keys with the upper bit are privileged: only the system sends with them.
@@ -87,6 +89,7 @@ impl QpConfig {
             device_sends: false,
             qkey: 0,
             vlan_stripping: false,
+            memory_windows: false,
         }
     }
 
@@ -275,6 +278,14 @@ impl QpConfig {
         self
     }
 
+    /// Lets [memory windows](crate::MemoryWindow) be bound through the queue pair, which is a reliable connection,
+    /// `false` by default. On the direct path the send queue then has four basic blocks for each of its
+    /// [`max_send_wr`](Self::max_send_wr) requests, or more, of which a bind takes three.
+    pub const fn memory_windows(mut self, allowed: bool) -> Self {
+        self.memory_windows = allowed;
+        self
+    }
+
     /// Returns how many basic blocks libmlx5 gives the send queue (`mlx5_calc_sq_size`) for the operations of a sender.
     pub(crate) const fn send_blocks(&self) -> u32 {
         const BLOCK: u64 = 64;
@@ -282,6 +293,8 @@ impl QpConfig {
         let head = match self.qp_type {
             sys::IBV_QPT_UD => 64,
             sys::IBV_QPT_UC => 32,
+            // Control segment, the segments of the change of a key, and a translation of four units.
+            _ if self.memory_windows => 192,
             _ => 48,
         };
         let gathered = head + 16 * self.max_send_sge as u64;
@@ -313,6 +326,10 @@ impl QpConfig {
         Error::check_range("retry_cnt", self.retry_cnt.into(), 0, 7)?;
         Error::check_range("rnr_retry", self.rnr_retry.into(), 0, 7)?;
         Error::check_range("min_rnr_timer", self.min_rnr_timer.into(), 0, 31)?;
+        if self.memory_windows && self.qp_type != sys::IBV_QPT_RC {
+            let when = "but for QpConfig::rc: leave it out";
+            return Err(Error::Unsupported { operation: "QpConfig::memory_windows", when });
+        }
         self.check_datagrams()
     }
 

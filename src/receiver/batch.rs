@@ -16,6 +16,7 @@ use super::{Only, QpTable, QueueEntry, Receiver, RecvQueue};
 use crate::cq::{DirectCq, Poller};
 use crate::memory::{Buffer, Host, Memory};
 use crate::status::WcStatus;
+use crate::window_keys;
 
 /// Completions that one batch takes at most, unless asked otherwise.
 const BUDGET: u32 = 64;
@@ -371,8 +372,14 @@ impl<M: Memory> Receiver<M> {
         // SAFETY: it is the only queue, or that of the queue pair; buffers are posted by the receiver, which owns them.
         match unsafe { entry.queue.complete(cqe) } {
             Completion::Message(slot) => {
-                let written = cqe.kind() == CqeKind::Written;
-                let len = if written { 0 } else { cqe.byte_count() };
+                let len = match cqe.kind() {
+                    CqeKind::Written => 0,
+                    CqeKind::Invalidated => {
+                        window_keys::invalidated(self.pd.context().as_raw(), cqe.imm_inval_pkey());
+                        cqe.byte_count()
+                    }
+                    _ => cqe.byte_count(),
+                };
                 Some(entry.lend(index, slot, qp_num, len))
             }
             Completion::Failed(slot) => Some(Err(self.fail(index, slot, CompletionInfo::Cqe(cqe).failure()))),
@@ -386,7 +393,7 @@ impl<M: Memory> Receiver<M> {
         let Poller::Verbs(cq) = &mut self.cq.poller else { return None };
         let wc = cq.next()?;
         let sys::ibv_wc { wr_id, status, opcode, byte_len, qp_num, .. } = wc.wc;
-        let failure = CompletionInfo::Wc(wc).failure();
+        let (failure, invalidated) = (CompletionInfo::Wc(wc).failure(), CompletionInfo::Wc(wc).invalidated_rkey());
         let index = wc.queue();
         let mut completed = None;
         if let Some(entry) = self.queues.get_mut(index as usize) {
@@ -403,6 +410,9 @@ impl<M: Memory> Receiver<M> {
         };
         if status != sys::IBV_WC_SUCCESS {
             return Some(Err(self.fail(index, slot, failure)));
+        }
+        if let Some(rkey) = invalidated {
+            window_keys::invalidated(self.pd.context().as_raw(), rkey);
         }
         let written = opcode == sys::IBV_WC_RECV_RDMA_WITH_IMM;
         let len = if written { 0 } else { byte_len };

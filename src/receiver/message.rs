@@ -85,7 +85,8 @@ impl<M: Memory> Message<'_, M> {
         self.info().imm()
     }
 
-    /// Returns the remote key that the message invalidated, or `None`.
+    /// Returns the remote key that the message invalidated, or `None`. The access that a
+    /// [`MemoryWindow`](crate::MemoryWindow) gave with it has ended.
     pub fn invalidated_rkey(&self) -> Option<u32> {
         self.info().invalidated_rkey()
     }

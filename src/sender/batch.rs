@@ -215,7 +215,7 @@ impl Sender {
                 self.pass_over(more);
                 continue;
             } else {
-                rest_of(&mut self.queues, queue, request.more())
+                rest_of(&mut self.queues, queue, request.more(), true)
             };
             let token = request.wr_id();
             // SAFETY: it was taken from its queue just now, and no other code has it.
@@ -231,7 +231,7 @@ impl Sender {
     fn pass_over(&mut self, more: u32) {
         if more > 0 {
             // Buffers that nobody takes are dropped.
-            rest_of(&mut self.queues, self.run.queue, more);
+            rest_of(&mut self.queues, self.run.queue, more, true);
         }
         // SAFETY: [run].
         unsafe { self.run.requests.pass_over(WorkRequest::is_unsignaled_copy) }
@@ -256,7 +256,7 @@ impl Sender {
         // SAFETY: it was taken from its queue just now, and no other code has it.
         let mut buffers = Vec::from_iter(unsafe { request.into_buffer() });
         if more > 0 {
-            let mut rest = rest_of(&mut self.queues, queue, more);
+            let mut rest = rest_of(&mut self.queues, queue, more, false);
             buffers.extend(std::iter::from_fn(|| rest.take()));
             // Opaque buffers return to their pools: a field for them costs each completion 25 instructions.
             while rest.take_opaque().is_some() {}
@@ -383,10 +383,15 @@ impl Sender {
     }
 }
 
-/// Returns the `more` buffers after the first of the oldest request of `queue` that was retired.
+/// Returns the `more` buffers after the first of the oldest request of `queue` that was retired. If it is one of a
+/// memory window, takes note of how it ended.
 #[cold]
-fn rest_of(queues: &mut [Option<Box<Entry>>], queue: SqId, more: u32) -> Rest<'_> {
+fn rest_of(queues: &mut [Option<Box<Entry>>], queue: SqId, more: u32, succeeded: bool) -> Rest<'_> {
     match queues.get_mut(queue.index as usize) {
+        Some(Some(entry)) if WorkRequest::is_of_window(more) => {
+            entry.windows.settle(succeeded);
+            Rest::default()
+        }
         Some(Some(entry)) => entry.gathered.rest(more),
         _ => Rest::default(),
     }

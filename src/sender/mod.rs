@@ -12,9 +12,11 @@ mod queue;
 mod queues;
 mod raw;
 mod request;
+mod settling;
 mod target;
 mod teardown;
 mod verbs;
+mod window;
 
 use std::fmt;
 use std::sync::Arc;

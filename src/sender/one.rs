@@ -97,7 +97,7 @@ impl Sender {
 #[must_use = "a request is posted by one of its methods"]
 pub struct Request<'a> {
     /// Never dropped, for it has nothing to ring: so no request is alive in the arms of a `match` of its outcome.
-    posting: ManuallyDrop<Posting<'a>>,
+    pub(super) posting: ManuallyDrop<Posting<'a>>,
 }
 
 /// Declares methods that call those of [`Posting`] of the same name.

@@ -87,15 +87,15 @@ impl Sender {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Posting<'a> {
-    entry: &'a mut Entry,
-    domain: DomainId,
+    pub(super) entry: &'a mut Entry,
+    pub(super) domain: DomainId,
     /// Flags and token of the next request.
     flags: Flags,
     token: u64,
     /// Each request has a doorbell of its own.
-    is_single: bool,
+    pub(super) is_single: bool,
     /// No completion is returned of the requests that succeed.
-    is_unsignaled: bool,
+    pub(super) is_unsignaled: bool,
 }
 
 impl Posting<'_> {
@@ -325,10 +325,14 @@ impl Posting<'_> {
     /// Posts a request that uses the memory of `payload`.
     #[inline(always)]
     fn gather<P: Payload>(&mut self, operation: Operation<'_>, payload: P) -> Result<(), P::Error> {
-        let (flags, token) = (self.flags, self.token);
-        (self.flags, self.token) = (Flags::NONE, 0);
+        let (mut flags, token) = self.take_options();
+        let mut is_fenced = false;
         if let Err(reason) = self.check(operation, &payload) {
-            return refuse(payload, reason);
+            if let Err(reason) = self.check_behind_bind(operation, &payload, reason) {
+                return refuse(payload, reason);
+            }
+            is_fenced = true;
+            flags = flags.behind(true);
         }
         let request = || match self.is_unsignaled {
             true => payload.request(token).unsignaled(),
@@ -360,8 +364,41 @@ impl Posting<'_> {
                 payload.own(&mut self.entry.gathered);
                 Ok(())
             }
-            Err(reason) => refuse(payload, reason),
+            Err(reason) => {
+                if is_fenced {
+                    self.entry.fence_next();
+                }
+                refuse(payload, reason)
+            }
         }
+    }
+
+    /// Returns flags and token of the next request, and resets them.
+    #[inline(always)]
+    pub(super) fn take_options(&mut self) -> (Flags, u64) {
+        let options = (self.flags, self.token);
+        (self.flags, self.token) = (Flags::NONE, 0);
+        options
+    }
+
+    /// Checks a request that was refused for `reason`. Behind a bind no request passes the checks at first; `Ok` says
+    /// that the request must wait for the bind.
+    #[cold]
+    #[inline(never)]
+    fn check_behind_bind<P: Payload>(
+        &mut self,
+        operation: Operation<'_>,
+        payload: &P,
+        reason: NotSent,
+    ) -> Result<(), NotSent> {
+        if !self.entry.take_fence() {
+            return Err(reason);
+        }
+        let checked = self.check(operation, payload);
+        if checked.is_err() {
+            self.entry.fence_next();
+        }
+        checked
     }
 
     #[inline(always)]

@@ -8,6 +8,7 @@ use rdma_core_sys::{self as sys, Mlx5dv};
 
 use super::operation::Transport;
 use super::request::{Gathered, WorkRequest};
+use super::settling::Windows;
 use super::verbs::VerbsSq;
 use crate::ids::SqId;
 use crate::mlx5::{self, Storage};
@@ -23,6 +24,12 @@ pub(super) struct Entry {
     pub(super) limits: Limits,
     pub(super) silent: Silent,
     pub(super) id: SqId,
+    /// The queue pair was made for memory windows.
+    pub(super) has_windows: bool,
+    /// Binds and revocations of windows that are outstanding.
+    pub(super) windows: Windows,
+    /// The limits, while the next request has to wait for a bind or a revocation and `limits` forbid all.
+    pub(super) unfenced: Option<Limits>,
     /// When a request was first refused because the queue was full, and where its oldest request was then.
     pub(super) full: Option<(u32, Instant)>,
 }
@@ -79,6 +86,11 @@ pub(super) struct Limits {
 }
 
 impl Limits {
+    /// Has no request pass its checks.
+    pub(super) const fn forbid_all(&mut self) {
+        (self.copied, self.copied_frame, self.transport) = (0, 0, Transport::Fenced);
+    }
+
     fn refusal(&self, error: PostError, len: usize) -> NotSent {
         match error {
             PostError::Full => NotSent::Full { waited: Duration::ZERO },

@@ -11,6 +11,7 @@ use super::blue_flame::blue_flame;
 use super::operation::{Operation, Transport};
 use super::queue::{DirectSq, Entry, Limits, SendRing, Silent};
 use super::request::Gathered;
+use super::settling::Windows;
 use super::verbs::VerbsSq;
 use crate::cq::CqConfig;
 use crate::error::{Error, Result};
@@ -20,6 +21,9 @@ use crate::qp::{QpConfig, QueuePair, SendSide};
 
 /// Units of the segments in front of the payload: control and datagram, or control, remote address and operands.
 const HEAD_UNITS: u32 = 4;
+
+/// Units of the bind of a memory window.
+const BIND_UNITS: u32 = 12;
 
 /// Generation number of the next queue: see [`SqId`].
 static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -81,6 +85,7 @@ impl Sender {
                 let bytes = cap.max_inline_data as usize;
                 let inline = mlx5_wire::inline::InlineHeader::units(bytes) as u32;
                 let units = HEAD_UNITS + inline.max(config.max_send_sge);
+                let units = units.max(if config.memory_windows { BIND_UNITS } else { 0 });
                 // A queue pair that the program made has a register that others may have.
                 let register = self.register.as_ref().filter(|_| object.is_made_here());
                 let sq = sq::Config {
@@ -122,7 +127,9 @@ impl Sender {
         let limits = Limits { bytes, inline, copied, copied_frame, buffers: config.max_send_sge as usize, transport };
         self.routes.insert(object.qp_num(), id.index);
         let (gathered, silent) = (Gathered::default(), Silent::default());
-        let entry = Entry { ring, qp: object, gathered, limits, silent, id, full: None };
+        let (has_windows, windows) = (config.memory_windows && transport == Transport::Reliable, Windows::default());
+        let entry =
+            Entry { ring, qp: object, gathered, limits, silent, id, has_windows, windows, unfenced: None, full: None };
         match self.queues.get_mut(free) {
             Some(place) => *place = Some(Box::new(entry)),
             None => self.queues.push(Some(Box::new(entry))),

@@ -22,12 +22,14 @@ pub struct WorkRequest {
     pool: Option<NonNull<Pool>>,
     start: NonNull<u8>,
     len: u32,
-    /// Buffers after the first, and [`UNSIGNALED`] and [`LAST`].
+    /// Buffers after the first, and [`UNSIGNALED`], [`WINDOW`] and [`LAST`].
     more: u32,
 }
 
 /// Bit of [`WorkRequest::more`]: no completion is returned if the request succeeds.
 const UNSIGNALED: u32 = 1 << 31;
+/// Bit of [`WorkRequest::more`]: the request binds a memory window or revokes its key.
+const WINDOW: u32 = 1 << 29;
 /// Bit of [`WorkRequest::more`]: the library has posted the request, and nothing is returned.
 const LAST: u32 = 1 << 30;
 
@@ -52,6 +54,11 @@ impl WorkRequest {
     #[inline(always)]
     pub(super) const fn gathered(token: u64, count: u32) -> Self {
         Self { more: count, ..Self::from_wr_id(token) }
+    }
+
+    /// Describes the bind of a memory window, or the revocation of its key.
+    pub(super) const fn window(token: u64) -> Self {
+        Self { more: WINDOW, ..Self::from_wr_id(token) }
     }
 
     /// Returns the number of the program: the token of the completion.
@@ -92,10 +99,16 @@ impl WorkRequest {
         self.more & LAST != 0
     }
 
-    /// Returns how many buffers it has after the first.
+    /// Returns how many buffers it has after the first; more than any request has, for one of a
+    /// [window](Self::window).
     #[inline(always)]
     pub(super) const fn more(&self) -> u32 {
         self.more & !(UNSIGNALED | LAST)
+    }
+
+    /// Returns `true` if a request that has so many buffers is one of a [window](Self::window).
+    pub(super) const fn is_of_window(more: u32) -> bool {
+        more & WINDOW != 0
     }
 
     /// Returns the first buffer.

@@ -58,7 +58,7 @@ impl Drop for Sender {
     fn drop(&mut self) {
         self.free_returned();
         for entry in self.queues.iter_mut().flatten() {
-            let Entry { ring, qp, gathered, .. } = &mut **entry;
+            let Entry { ring, qp, gathered, windows, .. } = &mut **entry;
             let mut keep = |buffer| qp.deferred().keep(buffer);
             let mut requests = ring.run_of_all();
             // SAFETY: the queue exists, and frees nothing any more.
@@ -68,6 +68,7 @@ impl Drop for Sender {
                 buffer.into_iter().for_each(&mut keep);
             }
             gathered.take_all().for_each(&mut keep);
+            windows.take_all().for_each(|window| qp.deferred().keep_window(window));
             // Nothing is posted any more.
             qp.drop_sender();
         }

@@ -27,6 +27,7 @@ mod speed;
 mod stop;
 mod tags;
 mod two_way;
+mod windows;
 mod witness;
 
 use std::cell::RefCell;

@@ -14,6 +14,7 @@ use super::pair::{Pair, Shape};
 use super::receive::payload;
 use super::rings::{SendTap, Tap};
 use super::stop::{Stop, fail, same};
+use super::windows::windows;
 
 pub const CHECKS: &[Check] = &[
     Check { id: "K55", name: "WRITE and READ move the bytes", needs: Needs::Device, run: write_and_read },
@@ -24,6 +25,7 @@ pub const CHECKS: &[Check] = &[
     Check { id: "K60", name: "requests behind a failed one are flushed", needs: Needs::Rings, run: flushed },
     Check { id: "K61", name: "a sender tries again until a receive is posted", needs: Needs::Rings, run: not_ready },
     Check { id: "K62", name: "a CQ that libmlx5 resizes keeps its CQEs", needs: Needs::Rings, run: resize },
+    Check { id: "K67", name: "access by a memory window ends", needs: Needs::Device, run: windows },
 ];
 
 /// Bytes that peers may access, and of each buffer.

@@ -63,6 +63,7 @@ defects! {
     SilentFlush "silent-flush", "Requests of a failed queue pair are not flushed";
     NoRetry "no-retry", "A sender that meets no receive does not try again";
     LostResize "lost-resize", "The first CQE after a resize of its CQ is lost";
+    KeptKey "kept-key", "A SEND with invalidate leaves the key as it is";
     Verdict "verdict", "The checksums of each frame are called right";
     Vlan "vlan", "The tag that was removed from a frame is another";
     Hash "hash", "Frames are spread by the time of their arrival";

@@ -8,6 +8,7 @@ use mlx5_wire::firmware::mkey::MkeyContext;
 use mlx5_wire::umr::{INLINE, mask};
 
 use super::core::Core;
+use crate::base::defect::Defect;
 use crate::fabric::headers::NakCode;
 use crate::objects::completion::Failure;
 use crate::objects::mkey::{Change, LOCAL_READ, WindowFault};
@@ -78,6 +79,9 @@ pub fn execute(qp: &Qp, core: &mut Core, wqe: &SendWqe) -> Result<(), Failure> {
 
 /// Frees the key that a SEND of the peer names, before the CQE of the message is written.
 pub fn invalidate(qp: &Qp, core: &mut Core, key: u32) -> Result<(), Refusal> {
+    if core.defects.is(Defect::KeptKey) {
+        return Ok(());
+    }
     let refused = |_| Refusal::Fatal(NakCode::RemoteAccess, Some(Failure::INVALIDATE_RECEIVE));
     core.mkeys.invalidate(key, qp.owner()).map_err(refused)
 }

@@ -80,6 +80,9 @@ impl Qp {
             // Otherwise libmlx5 makes room for memory windows in each WQE: four times the memory.
             init.comp_mask |= sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
             init.send_ops_flags = operations(config.qp_type).into();
+            if config.memory_windows {
+                init.send_ops_flags |= u64::from(sys::IBV_QP_EX_WITH_BIND_MW | sys::IBV_QP_EX_WITH_LOCAL_INV);
+            }
         }
         (init.cap.max_recv_wr, init.cap.max_recv_sge) = receive.own;
         init.cap.max_send_wr = config.max_send_wr;

@@ -75,6 +75,15 @@ impl World {
         world
     }
 
+    /// A connection whose queue pairs memory windows are bound through.
+    pub fn windows() -> Self {
+        let all = QpConfig::rc().remote_write(true).remote_read(true).memory_windows(true);
+        let mut world = Self::ends(&CqConfig::new(4096), &all);
+        world.qp.connect(&world.peer.address().unwrap()).unwrap();
+        world.peer.connect(&world.qp.address().unwrap()).unwrap();
+        world
+    }
+
     /// Queue pairs for datagrams, with queue key 0x1234.
     pub fn datagrams() -> Self {
         let mut world = Self::ends(&CqConfig::new(4096), &QpConfig::ud(0x1234));

@@ -48,6 +48,7 @@ const FOUND_BY: &[(&str, &str)] = &[
     ("K60", "silent-flush"),
     ("K61", "no-retry"),
     ("K62", "lost-resize"),
+    ("K67", "kept-key"),
     ("L63", "verdict"),
     ("L64", "payload"),
     ("L65", "hash"),

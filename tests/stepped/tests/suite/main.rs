@@ -28,3 +28,4 @@ mod vectors;
 mod verify;
 mod waiting;
 mod wakeups;
+mod windows;
