@@ -325,14 +325,15 @@ impl Posting<'_> {
     /// Posts a request that uses the memory of `payload`.
     #[inline(always)]
     fn gather<P: Payload>(&mut self, operation: Operation<'_>, payload: P) -> Result<(), P::Error> {
-        let (mut flags, token) = self.take_options();
-        let mut is_fenced = false;
+        let (flags, token) = self.take_options();
         if let Err(reason) = self.check(operation, &payload) {
-            if let Err(reason) = self.check_behind_bind(operation, &payload, reason) {
+            if !self.entry.take_fence() {
                 return refuse(payload, reason);
             }
-            is_fenced = true;
-            flags = flags.behind(true);
+            let Self { domain, is_single, is_unsignaled, .. } = *self;
+            let flags = flags.behind(true);
+            let behind = Posting { entry: &mut *self.entry, domain, flags, token, is_single, is_unsignaled };
+            return behind.gather_behind_bind(operation, payload);
         }
         let request = || match self.is_unsignaled {
             true => payload.request(token).unsignaled(),
@@ -364,13 +365,21 @@ impl Posting<'_> {
                 payload.own(&mut self.entry.gathered);
                 Ok(())
             }
-            Err(reason) => {
-                if is_fenced {
-                    self.entry.fence_next();
-                }
-                refuse(payload, reason)
-            }
+            Err(reason) => refuse(payload, reason),
         }
+    }
+
+    /// Posts a request behind a bind or a revocation. The posting is a copy of the one that rings: a call that took that
+    /// one would keep it in memory for each request.
+    #[cold]
+    #[inline(never)]
+    fn gather_behind_bind<P: Payload>(self, operation: Operation<'_>, payload: P) -> Result<(), P::Error> {
+        let mut this = ManuallyDrop::new(self);
+        let posted = this.gather(operation, payload);
+        if posted.is_err() {
+            this.entry.fence_next();
+        }
+        posted
     }
 
     /// Returns flags and token of the next request, and resets them.
@@ -379,26 +388,6 @@ impl Posting<'_> {
         let options = (self.flags, self.token);
         (self.flags, self.token) = (Flags::NONE, 0);
         options
-    }
-
-    /// Checks a request that was refused for `reason`. Behind a bind no request passes the checks at first; `Ok` says
-    /// that the request must wait for the bind.
-    #[cold]
-    #[inline(never)]
-    fn check_behind_bind<P: Payload>(
-        &mut self,
-        operation: Operation<'_>,
-        payload: &P,
-        reason: NotSent,
-    ) -> Result<(), NotSent> {
-        if !self.entry.take_fence() {
-            return Err(reason);
-        }
-        let checked = self.check(operation, payload);
-        if checked.is_err() {
-            self.entry.fence_next();
-        }
-        checked
     }
 
     #[inline(always)]

@@ -249,6 +249,8 @@ impl Change<'_> {
 impl Entry {
     /// Has the next request wait for the bind or revocation before it, on the direct path; libmlx5 does so by itself.
     /// Until then no request passes its checks, so that those of other requests cost nothing more.
+    #[cold]
+    #[inline(never)]
     pub(super) fn fence_next(&mut self) {
         if matches!(self.ring, SendRing::Direct(_)) {
             self.unfenced.get_or_insert(self.limits);
@@ -257,6 +259,8 @@ impl Entry {
     }
 
     /// Returns `true` if the request that is about to be posted has to wait; the checks of it pass again.
+    #[cold]
+    #[inline(never)]
     pub(super) fn take_fence(&mut self) -> bool {
         self.unfenced.take().is_some_and(|limits| {
             self.limits = limits;
