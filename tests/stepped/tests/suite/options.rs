@@ -7,8 +7,9 @@ use std::time::Duration;
 use doorbell::frames::{Flow, FrameConfig, FrameReceiver};
 use doorbell::tags::{NotSentTagged, Offload, TagMatchingConfig, TagMatchingSrq};
 use doorbell::{
-    BufferPool, Completions, Compression, CqConfig, DataPath, Error, HugePages, Mtu, NotSent, PoolConfig, PostFailure,
-    ProtectionDomain, QpConfig, QueuePair, Receiver, RqConfig, Sender, SrqConfig, Timestamps,
+    BufferPool, Completions, Compression, CqConfig, DataPath, Error, HugePages, MemoryWindow, Mtu, NotSent, PoolConfig,
+    PostFailure, ProtectionDomain, QpConfig, QueuePair, Receiver, RemoteAccess, RqConfig, Sender, SrqConfig,
+    Timestamps,
 };
 use doorbell_stepped_tests::frames::{ethernet, feed};
 use doorbell_stepped_tests::{cq, join, on_each_path, open};
@@ -90,6 +91,14 @@ const OPTIONS: &[(&str, Check)] = &[
         assert!(matches!(offer(false), NotSentTagged::NotReadable));
         // The peer is not connected.
         assert!(matches!(offer(true), NotSentTagged::Queue(NotSent::State(_))));
+    }),
+    ("PoolConfig: memory_windows", |w| {
+        assert!(matches!(bind(w, false, true), Err(NotSent::NoWindows { what: "memory", .. })));
+        bind(w, true, true).unwrap();
+    }),
+    ("QpConfig: memory_windows", |w| {
+        assert!(matches!(bind(w, true, false), Err(NotSent::NoWindows { what: "queue pair", .. })));
+        bind(w, true, true).unwrap();
     }),
     ("QpConfig: gid_index", |w| {
         let of = |w: &mut Objects, config: QpConfig| receiving(&mut w.receiver, &config).address();
@@ -353,6 +362,16 @@ fn connect(receiver: &mut Receiver, sender: &mut Sender, config: &QpConfig) -> (
     let (mut near, mut far) = (receiving(receiver, config), sending(sender, config));
     join(&mut near, &mut far);
     (near, far)
+}
+
+/// Binds a memory window to a buffer of a pool, through a queue pair, that were made for windows or not.
+fn bind(w: &mut Objects, pool_has: bool, qp_has: bool) -> Result<(), NotSent> {
+    let config = QpConfig::rc().max_send_wr(4).memory_windows(qp_has);
+    let (_near, far) = connect(&mut w.receiver, &mut w.sender, &config);
+    let buffer = pool(&w.pd, PoolConfig::new(1, 64).memory_windows(pool_has)).take().unwrap();
+    let mut window = MemoryWindow::new(&w.pd).unwrap();
+    let bound = w.sender.post(&far).unwrap().bind(&mut window, buffer, .., RemoteAccess::READ);
+    bound.map(drop).map_err(|refused| refused.reason)
 }
 
 /// A receive of the queue takes `count` buffers, and not many more.
