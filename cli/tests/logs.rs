@@ -164,6 +164,41 @@ fn text_next_to_a_dump_is_not_repeated() {
     assert_eq!(only(text).kind, Kind::ErrorCqe);
 }
 
+/// A report is of the dump within eight lines, and says its own syndrome again within two.
+#[test]
+fn reports_belong_together_within_a_distance() {
+    let report = "Local protection error on mlx5_0:1/IB (synd 0x4 vend 0x51 hw_synd 0/0)\n";
+    let row = "00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00\n";
+    let dump = row.repeat(3) + "00 00 00 00 00 00 51 04 0d 00 01 a2 00 10 3f d2\n";
+    for (lines, findings) in [(7, 1), (8, 2)] {
+        let between = "nothing\n".repeat(lines);
+        for text in [format!("{report}{between}{dump}"), format!("{dump}{between}{report}")] {
+            // The dump begins or ends there.
+            let last = if text.starts_with("00") { 3 } else { 0 };
+            let text = text.replacen("nothing\n", "", last);
+            assert_eq!(decode(text.as_bytes()).findings.len(), findings, "{lines}:\n{text}");
+        }
+    }
+    for (lines, times) in [(0, 1), (1, 1), (2, 2)] {
+        let again = format!("{report}{}got completion with error syndrome 0x4\n", "nothing\n".repeat(lines));
+        let found = decode(again.as_bytes()).findings;
+        assert_eq!(found.iter().map(|finding| finding.times).sum::<usize>(), times, "{again}\n{found:#?}");
+    }
+}
+
+/// A syndrome of a command is larger than any of a CQE.
+#[test]
+fn a_small_syndrome_is_not_of_a_command() {
+    let command = |syndrome: u32| {
+        let text = format!(
+            "Failed to create FT (syndrome: {syndrome:#x})\nibv_create_qp failed: Invalid argument, syndrome {syndrome:#x}\n"
+        );
+        let found = decode(text.as_bytes()).findings;
+        found.iter().flat_map(|finding| numbers(finding)).filter(|field| field.0 == "syndrome of the command").count()
+    };
+    assert_eq!([command(0xff), command(0x100)], [0, 2]);
+}
+
 #[test]
 fn dumps_of_older_adapters_are_named_and_not_decoded() {
     let text = "local QP operation err (QPN 350406, WQE @ 00000883, CQN 9b0083, index 153)\n  [ 0] 00350406\n  [ 4] 00000000\n\

@@ -21,7 +21,7 @@ pub fn examine(patient: &mut Patient, context: &Context) {
     let most = sysfs::read(Path::new("/proc/sys/vm/max_map_count")).and_then(|text| text.parse().ok());
     mappings(patient, &holders, most);
     match Objects::read(context.name()) {
-        Ok(objects) => objects.compare(patient, context, Path::new("/proc")),
+        Ok(objects) => objects.compare(patient, limits(context), Path::new("/proc")),
         Err(error) => {
             patient.add(
                 Level::Note,
@@ -140,10 +140,7 @@ impl Objects {
         Ok(objects)
     }
 
-    fn compare(&self, patient: &mut Patient, context: &Context, proc: &Path) {
-        let attr = context.attr();
-        let limits =
-            [("qp", attr.max_qp), ("mr", attr.max_mr), ("cq", attr.max_cq), ("srq", attr.max_srq), ("pd", attr.max_pd)];
+    fn compare(&self, patient: &mut Patient, limits: [(&str, u32); 5], proc: &Path) {
         let mut used = Vec::new();
         for (kind, limit) in limits {
             let Some(&count) = self.counts.get(kind) else { continue };
@@ -174,6 +171,12 @@ impl Objects {
             format!("process {pid} has most: {qps} queue pairs, {regions} memory regions")
         })
     }
+}
+
+/// Returns how many objects of each kind the device has at most.
+fn limits(context: &Context) -> [(&'static str, u32); 5] {
+    let attr = context.attr();
+    [("qp", attr.max_qp), ("mr", attr.max_mr), ("cq", attr.max_cq), ("srq", attr.max_srq), ("pd", attr.max_pd)]
 }
 
 /// Returns how many objects of each kind a summary has.
@@ -288,5 +291,17 @@ mod tests {
         let body = attribute(nldev::RES_QP, &[qp(7), qp(7), attribute(20, &[])].concat());
         assert_eq!(owners(&body, nldev::RES_QP), [7, 7]);
         assert!(counts(&[1]).is_empty() && owners(&[], nldev::RES_QP).is_empty());
+    }
+
+    /// A device may say no limit, and objects of the kernel belong to process 0.
+    #[test]
+    fn objects_near_their_limit_and_of_dead_processes_are_reported() {
+        let counts = [("qp", 0), ("mr", 90), ("cq", 89)].map(|(kind, count)| (kind.to_owned(), count));
+        let objects = Objects { counts: counts.into(), owned: [(0, [1, 1]), (9, [2, 3])].into() };
+        let limits = [("qp", 0), ("mr", 100), ("cq", 100), ("srq", 1), ("pd", 1)];
+        let found = reported(|patient| objects.compare(patient, limits, Path::new("/nowhere")));
+        let texts: Vec<&str> = found.iter().map(|(_, text)| text.split(": ").next().unwrap()).collect();
+        let gone = "process 9 is gone and still has 2 queue pairs and 3 memory regions";
+        assert_eq!(texts, ["90 of 100 are in use", "0 qp, 90 mr, 89 cq of all processes", gone]);
     }
 }
