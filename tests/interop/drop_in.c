@@ -565,6 +565,141 @@ static void inline_refused(void)
 	end(p);
 }
 
+/* An atomic returns eight bytes, whatever the length of its entry. */
+static void atomic_lengths(struct pair *p)
+{
+	struct ibv_mr *mr = ibv_reg_mr(p->pd, p->memory, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
+	struct ibv_qp_attr attr = { .qp_access_flags = IBV_ACCESS_REMOTE_ATOMIC };
+	check(mr && !ibv_modify_qp(p->to, &attr, IBV_QP_ACCESS_FLAGS), "allowing atomics");
+	uint64_t *at = (uint64_t *)p->memory[0], *old = (uint64_t *)p->memory[1];
+	for (uint32_t length = 4; length <= 16; length += 12) {
+		struct ibv_sge sge = { .addr = (uintptr_t)old, .length = length, .lkey = p->mr->lkey };
+		struct ibv_send_wr *bad, wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD };
+		wr.wr.atomic.remote_addr = (uintptr_t)at;
+		wr.wr.atomic.rkey = mr->rkey;
+		wr.wr.atomic.compare_add = 1;
+		*at = (length * 0x100000001ull) << 8;
+		check(!ibv_post_send(p->from, &wr, &bad), "ibv_post_send");
+		wait_for(p->cq);
+		check(*at == *old + 1 && *old == (length * 0x100000001ull) << 8, "the atomic");
+	}
+	check(!ibv_dereg_mr(mr), "ibv_dereg_mr");
+}
+
+/* Lengths of inline data whose sum overflows. */
+static void inline_sums(struct pair *p)
+{
+	struct ibv_qp_init_attr attr = {
+		.send_cq = p->cq, .recv_cq = p->cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+		.cap = { .max_send_wr = 4, .max_send_sge = 3, .max_inline_data = 64 },
+	};
+	struct ibv_qp *qp = ibv_create_qp(p->pd, &attr);
+	check(qp != NULL, "ibv_create_qp");
+	to_init(qp);
+	connect_to(qp, qp->qp_num);
+	struct ibv_sge sges[3] = { { .length = 0x7fffffff }, { .length = 0x7fffffff }, { .length = 2 } };
+	struct ibv_send_wr *bad = NULL;
+	struct ibv_send_wr wr = { .sg_list = sges, .num_sge = 3, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE };
+	check(ibv_post_send(qp, &wr, &bad) == ENOMEM && bad == &wr, "refusing inline data");
+	check(!ibv_destroy_qp(qp), "ibv_destroy_qp");
+	struct ibv_qp_ex *ex = create_ex(p, p->cq, 4);
+	struct ibv_data_buf pieces[2] = { { .length = SIZE_MAX }, { .length = 1 } };
+	ibv_wr_start(ex);
+	ibv_wr_send(ex);
+	ibv_wr_set_inline_data_list(ex, 2, pieces);
+	check(ibv_wr_complete(ex) == ENOMEM, "refusing inline data of a batch");
+	check(!ibv_destroy_qp(&ex->qp_base), "ibv_destroy_qp");
+}
+
+/* Sends a datagram from a queue pair to itself; returns its flags. */
+static unsigned datagram(struct pair *p, struct ibv_cq_ex *cq, int is_global)
+{
+	struct ibv_cq *plain = cq ? ibv_cq_ex_to_cq(cq) : p->cq;
+	struct ibv_qp_init_attr init = {
+		.send_cq = plain, .recv_cq = plain, .qp_type = IBV_QPT_UD,
+		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct ibv_qp *qp = ibv_create_qp(p->pd, &init);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 1 };
+	check(qp && !ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY), "INIT");
+	attr.qp_state = IBV_QPS_RTR;
+	check(!ibv_modify_qp(qp, &attr, IBV_QP_STATE), "RTR");
+	attr.qp_state = IBV_QPS_RTS;
+	check(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN), "RTS");
+	struct ibv_port_attr port;
+	struct ibv_ah_attr to = { .is_global = is_global, .port_num = 1, .grh.hop_limit = 1 };
+	check(!ibv_query_port(p->context, 1, &port) && !ibv_query_gid(p->context, 1, 0, &to.grh.dgid), "the port");
+	to.dlid = port.lid;
+	struct ibv_ah *ah = ibv_create_ah(p->pd, &to);
+	check(ah && !post_recv(qp, 1, p->memory[2], 3 * SIZE, p->mr), "ibv_post_recv");
+	struct ibv_sge sge = { .addr = (uintptr_t)p->memory[0], .length = SIZE, .lkey = p->mr->lkey };
+	struct ibv_send_wr *bad, wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND };
+	wr.wr.ud.ah = ah;
+	wr.wr.ud.remote_qpn = qp->qp_num;
+	wr.wr.ud.remote_qkey = 1;
+	check(!ibv_post_send(qp, &wr, &bad), "ibv_post_send");
+	unsigned flags;
+	if (cq) {
+		struct ibv_poll_cq_attr none = { 0 };
+		while (ibv_start_poll(cq, &none) == ENOENT)
+			;
+		flags = ibv_wc_read_wc_flags(cq);
+		ibv_end_poll(cq);
+	} else {
+		flags = wait_for(plain).wc_flags;
+	}
+	check(!ibv_destroy_qp(qp) && !ibv_destroy_ah(ah), "destroying");
+	return flags & IBV_WC_GRH;
+}
+
+/* Requests and completions at the edges of what programs do. */
+static void edges(void)
+{
+	/* libmlx5 copies the result of an atomic from a CQE in the byte order of the device. */
+	setenv("MLX5_SCATTER_TO_CQE", "0", 1);
+	struct pair *p = make(4);
+	atomic_lengths(p);
+	inline_sums(p);
+	struct ibv_cq_init_attr_ex attr = { .cqe = 4, .wc_flags = IBV_WC_STANDARD_FLAGS };
+	for (int is_global = 0; is_global < 2; is_global++) {
+		struct ibv_cq_ex *cq = ibv_create_cq_ex(p->context, &attr);
+		check(cq != NULL, "ibv_create_cq_ex");
+		check(datagram(p, NULL, is_global) == (is_global ? IBV_WC_GRH : 0), "the flag of a GRH");
+		check(datagram(p, cq, is_global) == (is_global ? IBV_WC_GRH : 0), "the flag of a GRH in an extended CQ");
+		check(!ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), "ibv_destroy_cq");
+	}
+	/* No batch is posted before RTS, not even an empty one. */
+	struct ibv_qp_ex *ex = create_ex(p, p->cq, 4);
+	struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
+	check(!ibv_modify_qp(&ex->qp_base, &reset, IBV_QP_STATE), "RESET");
+	to_init(&ex->qp_base);
+	ibv_wr_start(ex);
+	int empty = ibv_wr_complete(ex);
+	ibv_wr_start(ex);
+	ibv_wr_send(ex);
+	ibv_wr_set_sge(ex, p->mr->lkey, (uintptr_t)p->memory[0], SIZE);
+	check(empty == EINVAL && ibv_wr_complete(ex) == EINVAL, "refusing a batch before RTS");
+	check(!ibv_destroy_qp(&ex->qp_base), "ibv_destroy_qp");
+	play(p, 1);
+	end(p);
+}
+
+/* The device writes the 40th completion of a receive twice: the completions before it are not lost. */
+static void stray(void)
+{
+	struct pair *p = make(64);
+	static struct ibv_wc wc[128];
+	int taken = 0, got = 0;
+	for (int i = 0; i < 40; i++)
+		check(!post_recv(p->to, i, p->memory[1], SIZE, p->mr) &&
+		      !post_send(p->from, i, p->memory[0], SIZE, p->mr), "posting");
+	usleep(200000);
+	while ((got = ibv_poll_cq(p->cq, 128, wc)) > 0 || (got == 0 && taken < 80))
+		taken += got;
+	check(taken >= 40 && got == -2, "the completions before a stray one");
+	_exit(0);
+}
+
 /* Receives and reads into a dma-buf, at addresses that only the device knows. */
 static void opaque(void)
 {
@@ -942,7 +1077,7 @@ static const struct { const char *name; void (*run)(void); } modes[] = {
 	{ "destroy", destroyed }, { "refuse", refused }, { "inline", inline_refused }, { "batch", batch },
 	{ "contended-batch", contended_batch }, { "reset-by-another", reset_by_another },
 	{ "reset-beside-posts", reset_beside_posts }, { "refused-creation", created_after_refusal },
-	{ "apart", apart }, { "opaque", opaque }, { "abort", aborts }, { "exit", exits },
+	{ "apart", apart }, { "opaque", opaque }, { "edges", edges }, { "stray", stray }, { "abort", aborts }, { "exit", exits },
 #ifdef ATTACH
 	{ "attach", attached }, { "attach-while-destroyed", attached_while_destroyed },
 #endif
