@@ -8,7 +8,6 @@ use std::io::{Read, Write};
 
 use super::TagMatchingSrq;
 use super::config::MIN_SLOTS;
-use super::event::ReceiveFailure;
 use super::header::RENDEZVOUS;
 use super::ids::PeerId;
 use super::work::{Posted, Work};
@@ -215,15 +214,12 @@ impl TagMatchingSrq {
         while self.sender.is_busy(queue) {
             self.poll_sends();
         }
-        let Some(mut peer) = self.peers.remove(id) else { return Ok(QpEnd::Complete) };
+        let Some(peer) = self.peers.remove(id) else { return Ok(QpEnd::Complete) };
         // All that they received has been taken.
         self.routes.remove(peer.incoming.qp_num());
         self.routes.remove(peer.outgoing.qp_num());
-        for work in peer.backlog.drain(..) {
-            if let Work::Read { receive, .. } = work {
-                self.fail(receive, ReceiveFailure::PeerGone);
-            }
-        }
+        // Work waits behind requests that were posted, and `poll_sends` has failed it: the queue pair takes no more.
+        debug_assert!(peer.backlog.is_empty());
         // The device does not read any more.
         self.engine.destroy_qp(peer.incoming);
         self.engine.destroy_qp(peer.outgoing);

@@ -1,6 +1,6 @@
 //! A list that takes no operations any more.
 
-use doorbell::tags::{CancelError, ListFailure, Offload, TagEvent, TagFailure};
+use doorbell::tags::{CancelError, ListFailure, Offload, TagEvent, TagFailure, TaggedReceive};
 use doorbell_tests::by_hand::no_memory;
 use doorbell_tests::{
     assert_matches, device, skip,
@@ -25,6 +25,10 @@ fn an_operation_that_cannot_be_posted_is_an_error() {
     let receive = near.post(1, ALL);
     // SAFETY: an open context with the extended entries, which no other thread uses now.
     unsafe { (*sys::verbs_get_ctx(context.as_raw())).post_srq_ops = Some(no_memory) };
+    // The buffer of a receive without one stays with the library.
+    let refused = near.tags.post_all([TaggedReceive::empty(4, ALL)]).unwrap_err();
+    assert_eq!(refused.reason, TagFailure::ListFull);
+    assert!(refused.refused.len() == 1 && refused.refused[0].buffer.is_none(), "{:?}", refused.refused);
     let event = near.event();
     let cause = ListFailure::Verbs(libc::ENOMEM);
     assert_matches!(event, TagEvent::Broken { cause: reported } if reported == cause);
@@ -32,4 +36,7 @@ fn an_operation_that_cannot_be_posted_is_an_error() {
     let refused = near.tags.post(3, ALL, near.pool.take().unwrap()).unwrap_err();
     assert_eq!(refused.reason, TagFailure::Broken(cause));
     assert_eq!(near.tags.cancel(receive), Err(CancelError::Broken(cause)));
+    // The message for the receive needs another operation. Its failure is not reported again.
+    far.deliver(1, 0, &[]);
+    assert_matches!(near.tags.next(), None);
 }

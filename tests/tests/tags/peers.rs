@@ -46,6 +46,22 @@ fn an_offer_is_ended_by_the_fin_of_its_own_peer() {
     }
 }
 
+/// Nothing is read of an offer without bytes: its peer need not allow a READ.
+#[test]
+fn an_offer_of_no_bytes_is_not_read() {
+    for way in ways() {
+        let (mut near, _far) = pair(way, &SHAPE);
+        let mut raw = Raw::connect(&mut near);
+        let memory = OfferedMemory { addr: 0, rkey: 0, len: 0 };
+        raw.send(&TagHeader::Rendezvous { tag: 5, context: 6, memory }, &[0; 16]);
+        near.wait_unexpected(1);
+        near.post(5, ALL);
+        let got = near.received();
+        assert!(got.peer == raw.peer && got.buffer.is_empty());
+        assert_matches!(TagHeader::parse(&raw.message()), Some(TagHeader::Fin { tag: 5, context: 6, .. }));
+    }
+}
+
 #[test]
 fn a_rendezvous_with_a_buffer_of_another_domain_is_refused() {
     for way in ways() {

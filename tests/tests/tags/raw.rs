@@ -1,7 +1,7 @@
 //! Peers that are no tag-matching queues.
 
 use doorbell::tags::{OfferedMemory, PeerAddress, PeerId, TagHeader};
-use doorbell::{BufferPool, DataPath, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig};
+use doorbell::{Buffer, BufferPool, DataPath, PoolConfig, QpConfig, QueuePair, Receiver, RqConfig};
 use doorbell_tests::sending_qp::SendingQp;
 use doorbell_tests::{assert_matches, device, receiving};
 
@@ -41,8 +41,12 @@ impl Raw {
 
     /// Receives the next message of `near`, which must be an offer.
     pub fn offered(&mut self) -> OfferedMemory {
-        let message = receiving::take(&mut self.receiver, 1).remove(0);
-        assert_matches!(TagHeader::parse(&message), Some(TagHeader::Rendezvous { memory, .. }) => memory)
+        assert_matches!(TagHeader::parse(&self.message()), Some(TagHeader::Rendezvous { memory, .. }) => memory)
+    }
+
+    /// Receives the next message of `near`.
+    pub fn message(&mut self) -> Buffer {
+        receiving::take(&mut self.receiver, 1).remove(0)
     }
 
     pub fn send(&mut self, header: &TagHeader, behind: &[u8]) {

@@ -19,16 +19,17 @@ const LONG: Duration = Duration::from_secs(60);
 #[test]
 fn a_request_is_waited_for_beside_others() {
     for way in ways() {
-        let (mut near, mut far) = pair(way, &SHAPE);
+        let (mut near, mut far) = pair(way, &Shape { peers: 2, ..SHAPE });
         let receives = [1, 2, 3].map(|tag| near.post(tag, ALL));
         assert!(!near.tags.is_done(receives[0]));
         assert_matches!(near.tags.wait_for(receives[0], Duration::ZERO), Ok(None));
         for tag in [1, 2, 3] {
-            far.deliver(tag, 0, &[tag as u8]);
+            far.send(tag as usize % 2, tag, 0, &[tag as u8]);
+            assert!(!far.sent());
         }
         let got = near.tags.wait_for(receives[2], LONG).unwrap();
         assert_matches!(got, Some(TagEvent::Received(got)) => {
-            assert_eq!((got.receive, got.peer, got.peer.index(), &*got.buffer), (receives[2], near.peers[0], 0, &[3][..]));
+            assert_eq!((got.receive, got.peer, got.peer.index(), &*got.buffer), (receives[2], near.peers[1], 1, &[3][..]));
         });
         let rest: [RequestId; 2] = [receives[1].into(), receives[0].into()];
         assert!(near.tags.wait_all(&rest, LONG).unwrap());
@@ -44,12 +45,12 @@ fn a_request_is_waited_for_beside_others() {
 #[test]
 fn a_send_is_waited_for_like_a_receive() {
     for way in ways() {
-        let (mut near, mut far) = pair(way, &SHAPE);
-        let mut send = || -> SendId {
+        let (mut near, mut far) = pair(way, &Shape { peers: 2, ..SHAPE });
+        let mut send = |peer: usize| -> SendId {
             let message = tagged(&near.pool, &[1]);
-            near.tags.send(near.peers[0], 7, 0, message).unwrap()
+            near.tags.send(near.peers[peer], 7, 0, message).unwrap()
         };
-        let sends = [send(), send(), send()];
+        let sends = [send(0), send(1), send(0)];
         let requests = sends.map(RequestId::from);
         assert!(near.tags.wait_all(&requests, LONG).unwrap());
         for send in sends.iter().rev() {
@@ -75,16 +76,18 @@ fn a_notice_ends_the_wait() {
     }
 }
 
-/// Both sides call it with messages and rendezvous under way in both directions; nothing is lost or fails.
+/// Both sides call it with messages and rendezvous under way in both directions; nothing is lost or fails. What is
+/// offered to another peer does not count.
 #[test]
 fn a_connection_ends_when_both_sides_have_all() {
     for way in ways() {
-        let shape = Shape { sends: 4, ..SHAPE };
+        let shape = Shape { sends: 4, peers: 2, ..SHAPE };
         let (mut near, mut far) = pair(way, &shape);
         let (here, there) = UnixStream::pair().unwrap();
         for side in [&mut near, &mut far] {
             (0..6).for_each(|_| _ = side.post(1, ALL));
             side.send(0, 1, 0, &[1]);
+            side.offer(1, 2, 0, &[2; 100]);
         }
         let mut ends = [(near, here), (far, there)].map(|(mut side, mut stream)| {
             thread::spawn(move || {
@@ -103,7 +106,7 @@ fn a_connection_ends_when_both_sides_have_all() {
                     sent += 1;
                 }
                 // Six receives, and as many sends.
-                assert_eq!((sent, side.tags.offered()), (12, 0));
+                assert_eq!((sent, side.tags.offered()), (12, 1));
                 assert_matches!(side.tags.end_over(side.peers[0], &mut stream, LONG), Err(Error::Gone { .. }));
             })
         });
