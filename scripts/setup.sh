@@ -15,7 +15,7 @@ benches=(valgrind)
 tests=(ibverbs-utils librdmacm-dev tshark g++ pkg-config)
 tests+=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static)
 # Verbs programs that soft-mlx5 is judged by, see docs/programs.md.
-tests+=(infiniband-diags iproute2 rdma-core python3 python3-pyverbs python3-scapy perftest qperf ucx-utils libfabric-bin rdmacm-utils mpich fio)
+tests+=(infiniband-diags iproute2 rdma-core python3 python3-pyverbs python3-scapy perftest qperf ucx-utils libfabric-bin rdmacm-utils mpich fio dpdk-dev)
 
 die() {
     printf 'setup: %s\n' "$*" >&2

@@ -17,6 +17,7 @@ mod qperf;
 mod rdma_cm;
 mod rdma_tool;
 mod stopped;
+mod testpmd;
 mod tshark;
 mod ucx;
 

@@ -22,7 +22,7 @@ fn packet(protocol: u8, source: [u8; 4], body: &[u8]) -> Vec<u8> {
 }
 
 /// Returns a datagram to a port, without a checksum.
-fn datagram(port: u16) -> Vec<u8> {
+pub fn datagram(port: u16) -> Vec<u8> {
     let mut body = port.to_be_bytes().repeat(2);
     body.extend((8 + 32_u16).to_be_bytes());
     body.extend([0; 2]);
@@ -32,7 +32,7 @@ fn datagram(port: u16) -> Vec<u8> {
 
 /// Writes a capture of these packets, in Ethernet frames. All but the first come a second later, when the program has
 /// attached its other rules, too.
-fn write_capture(path: &Path, packets: &[Vec<u8>]) {
+pub fn write_capture(path: &Path, packets: &[Vec<u8>]) {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {
         file.extend(word.to_le_bytes());
