@@ -3,7 +3,8 @@
 use mlx5_wire::firmware::command::{CreatePathMapping, Multicast};
 
 use super::Execution;
-use super::capabilities::{GENERAL, PATH_MAPPING};
+use super::capabilities::PATH_MAPPING;
+use super::limits::MAX_MCAST_MEMBERS;
 use super::objects::{Entry, Id, Kind};
 use super::opcodes::{Command, Result, created};
 use super::refusal::Refusal;
@@ -63,7 +64,7 @@ impl Execution<'_> {
 
     pub(super) fn attach_multicast(&mut self, command: &Command, _: &mut [u8]) -> Result {
         let (qpn, gid) = self.member(command)?;
-        if self.nic.attached_members() >= 1 << GENERAL.log_max_mcg {
+        if self.nic.attached_members() >= MAX_MCAST_MEMBERS {
             return Err(Refusal::TOO_MANY);
         }
         self.nic.attach_multicast(qpn, gid).map_err(|_| Refusal::GROUP_ADDRESS)

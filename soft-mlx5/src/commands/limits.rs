@@ -57,6 +57,8 @@ pub const LOG_MAX_DM_ALIGNMENT: u32 = DEVICE_MEMORY.log_max_alignment as u32;
 /// Multicast groups, and QPs in each.
 pub const MAX_MCAST_GROUPS: u32 = 1 << GENERAL.log_max_mcg;
 pub const MAX_MCAST_QPS: u32 = GENERAL.max_qp_mcg;
+/// QPs of all multicast groups that commands attach; few in unit tests, which reach the limit.
+pub const MAX_MCAST_MEMBERS: usize = if cfg!(test) { 64 } else { 1 << GENERAL.log_max_mcg };
 
 /// Bytes of the longest message.
 pub const MAX_MESSAGE: u32 = 1 << GENERAL.log_max_msg;

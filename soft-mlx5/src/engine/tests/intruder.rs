@@ -193,6 +193,19 @@ fn answers_to_repeated_atomics_are_bounded() {
     assert_eq!(s.memory.get(0, 8), 1_u64.to_le_bytes());
 }
 
+/// The first and the last packet of an answer acknowledge, and only they have the header for it.
+#[test]
+fn a_long_answer_has_a_first_middle_ones_and_a_last() {
+    use Operation::*;
+    let mut s = setup();
+    let reth = Reth { va: s.memory.addr(), rkey: s.key, length: 4 * MTU as u32 };
+    s.inject(ReadRequest, PSN, |frame| frame.push(&reth));
+    let ack = Some(Syndrome::Ack);
+    let operations = [ReadResponseFirst, ReadResponseMiddle, ReadResponseMiddle, ReadResponseLast];
+    let expected: Vec<_> = (PSN..).zip(operations).map(|(psn, op)| (op, psn, ack.filter(|_| op.has_aeth()))).collect();
+    assert_eq!(s.answers(), expected);
+}
+
 #[test]
 fn more_reads_than_agreed_are_refused() {
     let mut s = setup();

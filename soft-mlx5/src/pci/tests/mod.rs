@@ -158,7 +158,11 @@ struct World {
 
 /// Starts an InfiniBand function, whose event queue reports `events`.
 fn world(events: u64) -> World {
-    let mut driver = Driver::started(LinkLayer::InfiniBand);
+    world_of(Driver::started(LinkLayer::InfiniBand), events)
+}
+
+/// Makes them on a function that was started.
+fn world_of(mut driver: Driver, events: u64) -> World {
     let uar = driver.numbered(Opcode::ALLOC_UAR, 0).unwrap();
     let pd = driver.numbered(Opcode::ALLOC_PD, 0).unwrap();
     let eq = driver.eq(6, events, 0, uar);
@@ -351,15 +355,20 @@ impl Driver {
 
     /// Takes a queue pair to RTS, connected to another one of this function.
     pub fn connect(&mut self, qp: &Qp, to: u32) {
+        self.connect_with_reads(qp, to, [0, 0]);
+    }
+
+    /// Does the same with log2 of the READs that it may send at a time, and that it takes.
+    pub fn connect_with_reads(&mut self, qp: &Qp, to: u32, [log_sra_max, log_rra_max]: [u8; 2]) {
         let lid = self.function.port().lid;
         let path = AddressPath { port: 1, ..AddressPath::ZERO };
         let init = QpContext { rwe: true, rre: true, path, q_key: 0x1111, ..QpContext::ZERO };
         self.modify(Opcode::RST2INIT_QP, qp.number, 0, init).unwrap();
         let path = AddressPath { rlid: lid, ..AddressPath::ZERO };
-        let rtr = QpContext { mtu: 3, remote_qpn: to, path, min_rnr_nak: 1, ..QpContext::ZERO };
+        let rtr = QpContext { mtu: 3, remote_qpn: to, path, min_rnr_nak: 1, log_rra_max, ..QpContext::ZERO };
         self.modify(Opcode::INIT2RTR_QP, qp.number, optional::RAE, rtr).unwrap();
         let path = AddressPath { ack_timeout: 14, ..AddressPath::ZERO };
-        let rts = QpContext { retry_count: 7, rnr_retry: 7, path, ..QpContext::ZERO };
+        let rts = QpContext { retry_count: 7, rnr_retry: 7, path, log_sra_max, ..QpContext::ZERO };
         self.modify(Opcode::RTR2RTS_QP, qp.number, 0, rts).unwrap();
     }
 

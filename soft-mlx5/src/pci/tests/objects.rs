@@ -11,6 +11,7 @@ use mlx5_wire::firmware::srq::{
 use mlx5_wire::firmware::wq::{WorkQueue, kind};
 
 use super::{Driver, World, numbered, with_pages, world};
+use crate::commands::limits::MAX_MCAST_MEMBERS;
 use crate::commands::refusal::Refusal;
 
 #[test]
@@ -367,4 +368,11 @@ fn groups_have_members() {
     assert_eq!(run(leave, rc, group), Some(Refusal::MEMBER));
     assert_eq!(run(leave, ud, group), None);
     assert_eq!(run(leave, ud, group), Some(Refusal::MEMBER));
+    for number in 0..MAX_MCAST_MEMBERS as u128 {
+        let group = u128::from_be_bytes(group) + number;
+        assert_eq!(run(join, ud, group.to_be_bytes()), None);
+    }
+    assert_eq!(run(join, ud, [0xff; 16]), Some(Refusal::TOO_MANY));
+    assert_eq!(run(leave, ud, group), None);
+    assert_eq!(run(join, ud, [0xff; 16]), None);
 }

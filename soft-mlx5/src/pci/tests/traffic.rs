@@ -1,5 +1,6 @@
 //! Messages through queues in scattered pages.
 
+use mlx5_wire::be::Be16;
 use mlx5_wire::cqe::Cqe64;
 use mlx5_wire::ctrl::{CQ_UPDATE, ControlSegment};
 use mlx5_wire::data::DataSegment;
@@ -8,13 +9,17 @@ use mlx5_wire::firmware::command::{Opcode, Request};
 use mlx5_wire::firmware::cq::{CqContext, ModifyCq, QueryCqReply, modify};
 use mlx5_wire::firmware::eq::{QueueData, event};
 use mlx5_wire::firmware::mkey::{CreateMkey, MkeyContext, access_mode};
-use mlx5_wire::firmware::qp::{AddressPath, QpContext, QueryQpReply, service, state};
-use mlx5_wire::firmware::srq::{ModifyRmp, QueryRmpReply};
+use mlx5_wire::firmware::qp::{AddressPath, QpContext, QueryQpReply, rq_type, service, state};
+use mlx5_wire::firmware::srq::{CreateXrq, ModifyRmp, QueryRmpReply, XrqContext};
+use mlx5_wire::firmware::wq::WorkQueue;
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
+use mlx5_wire::remote::RemoteAddressSegment;
+use mlx5_wire::tm::{CQE_REQUEST, TagMatchingSegment, TmOpcode};
 use mlx5_wire::umr::{CHECK_FREE, UmrControl, mask};
 
-use super::{Cq, Driver, LOG_RQ, LOG_SQ, PAGE, Qp, World, numbered, with_pages, world};
+use super::{Cq, Driver, LOG_RQ, LOG_SQ, PAGE, Qp, World, numbered, with_pages, world, world_of};
 use crate::commands::refusal::Refusal;
+use crate::engine::NicConfig;
 
 /// Address of a byte of a buffer of pages.
 fn at(pages: &[u64], offset: u64) -> u64 {
@@ -111,6 +116,67 @@ fn a_message_crosses_pages_on_both_sides() {
         }
     }
     assert!(driver.poll(&mut cq).is_none());
+}
+
+/// A queue pair takes as many READs at a time as its context says.
+#[test]
+fn more_reads_at_a_time_than_the_responder_takes_are_refused() {
+    for (log_rra_max, succeed) in [(2, 4), (1, 2)] {
+        let World { mut driver, uar, pd, mut cq, .. } = world(EVENTS);
+        let mut a = driver.qp(pd, uar, &cq, service::RC, None);
+        let b = driver.qp(pd, uar, &cq, service::RC, None);
+        driver.connect_with_reads(&a, b.number, [2, 0]);
+        driver.connect_with_reads(&b, a.number, [0, log_rra_max]);
+        assert_eq!(driver.state_of(b.number).log_rra_max, log_rra_max);
+        let buffer = driver.host.take(8);
+        let key = driver.mkey(pd, 0, 8 * PAGE, &buffer);
+        for _ in 0..4 {
+            let remote = RemoteAddressSegment::new(4 * PAGE, key).to_bytes();
+            let segments = [&remote[..], &DataSegment::new(0, 4 * PAGE as u32, key).to_bytes()].concat();
+            driver.send(&mut a, uar, WqeOpcode::RDMA_READ, &segments);
+        }
+        driver.settle();
+        let cqes: Vec<CqeOpcode> =
+            std::iter::from_fn(|| driver.poll(&mut cq)).map(|cqe| Cqe64::from_bytes(&cqe).opcode()).collect();
+        let good = cqes.iter().filter(|opcode| **opcode == CqeOpcode::Requester).count();
+        assert_eq!((good, cqes.len() >= 4), (succeed, true), "{cqes:?}");
+    }
+}
+
+/// A list of tags has one entry more than tags, which is always free.
+#[test]
+fn a_list_of_tags_has_as_many_entries_as_its_context_says() {
+    let mut driver = Driver::with(NicConfig::default());
+    driver.start();
+    let World { mut driver, uar, pd, mut cq, .. } = world_of(driver, EVENTS);
+    let pages = driver.host.take(1);
+    let queue = WorkQueue { pd, dbr_addr: driver.record(), log_stride: 5, log_size: 6, ..WorkQueue::ZERO };
+    let context = XrqContext { topology: 1, offload: 1, cqn: cq.number, log_list_size: 2, queue, ..XrqContext::ZERO };
+    let create = CreateXrq { request: Request::new(Opcode::CREATE_XRQ), context };
+    let list = driver.create(&with_pages(&create.to_bytes(), &pages)).unwrap();
+    let (mut create, pages) = driver.qp_command(pd, uar, &cq);
+    (create.context.service, create.context.rq_type, create.context.srqn) = (service::RC, rq_type::SRQ, list);
+    let number = driver.create(&with_pages(&create.to_bytes(), &pages)).unwrap();
+    let record = create.context.dbr_addr;
+    let qp = Qp { number, pages, record, sent: 0, received: 0 };
+    driver.connect(&qp, number);
+    for next in 1..=4 {
+        let append = TagMatchingSegment {
+            opcode: TmOpcode::Append.byte(),
+            flags: CQE_REQUEST,
+            index: Be16::new(next),
+            ..TagMatchingSegment::zeroed()
+        };
+        let ctrl = ControlSegment::new(WqeOpcode::TAG_MATCHING.get(), next - 1, number, 4, 0).to_bytes();
+        let wqe = [&ctrl[..], &append.to_bytes(), &DataSegment::TERMINATOR.to_bytes()].concat();
+        // A queue pair with an SRQ has no receive queue before its send queue.
+        driver.write_pages(&qp.pages, 64 * u64::from(next - 1), &wqe);
+        driver.host.set_word(record + 4, next.into());
+        driver.function.write_uar(uar, 0x800, &ctrl[..8]);
+        driver.settle();
+        let expected = if next < 4 { CqeOpcode::NoPacket } else { CqeOpcode::RequesterError };
+        assert_eq!(driver.cqe(&mut cq).opcode(), expected, "{next}");
+    }
 }
 
 #[test]
