@@ -369,8 +369,8 @@ impl Posting<'_> {
         }
     }
 
-    /// Posts a request behind a bind or a revocation. The posting is a copy of the one that rings: a call that took that
-    /// one would keep it in memory for each request.
+    /// Posts a request behind a bind or a revocation. The posting is a copy of the one that rings: a call that took
+    /// that one would keep it in memory for each request.
     #[cold]
     #[inline(never)]
     fn gather_behind_bind<P: Payload>(self, operation: Operation<'_>, payload: P) -> Result<(), P::Error> {

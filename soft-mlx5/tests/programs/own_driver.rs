@@ -30,15 +30,15 @@ pub fn datagram(port: u16) -> Vec<u8> {
     packet(17, [192, 0, 2, 2], &body)
 }
 
-/// Writes a capture of these packets, in Ethernet frames. All but the first come a second later, when the program has
-/// attached its other rules, too.
+/// Writes a capture of these packets, in Ethernet frames. All but the first come three seconds later, when the program
+/// has attached its other rules, too.
 pub fn write_capture(path: &Path, packets: &[Vec<u8>]) {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {
         file.extend(word.to_le_bytes());
     }
     for (number, packet) in packets.iter().enumerate() {
-        let time = if number == 0 { [0; 2] } else { [1, 200 * number as u32] };
+        let time = if number == 0 { [0; 2] } else { [3, 200 * number as u32] };
         let frame = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0][..], packet].concat();
         for word in time.into_iter().chain([frame.len() as u32; 2]) {
             file.extend(word.to_le_bytes());
