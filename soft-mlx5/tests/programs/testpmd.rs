@@ -41,7 +41,7 @@ fn testpmd(place: &Path, mode: &str, count: &str, devx: &str) -> Running {
 fn frames_reach_testpmd_and_come_back() {
     let place = std::env::temp_dir().join(format!("soft-mlx5-testpmd-{}", std::process::id()));
     fs::create_dir_all(&place).unwrap();
-    write_capture(&place.join("frames.pcap"), &vec![datagram(9001); FRAMES]);
+    write_capture(&place.join("frames.pcap"), &vec![datagram(9001); FRAMES], 200);
     let runs = [("rxonly", "RX", "on"), ("rxonly", "RX", "off"), ("macswap", "TX", "on"), ("macswap", "TX", "off")];
     let running = runs.map(|(mode, count, devx)| testpmd(&place, mode, count, devx));
     for ((mode, count, devx), running) in runs.into_iter().zip(running) {
