@@ -94,7 +94,7 @@ pub(crate) struct Srq {
     destroys: bool,
 }
 
-/// Who made an SRQ.
+/// An SRQ by its maker: libibverbs, or a command of the firmware.
 enum Handle {
     Verbs(*mut sys::ibv_srq),
     Command(Xrq),

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::mem;
-use std::ops::{Bound, RangeBounds};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rdma_core_sys as sys;
@@ -81,7 +80,7 @@ use crate::window_keys::Grant;
 /// receiver.wait(None)?;
 /// let message = receiver.next().ok_or("no message")??;
 /// assert_eq!(message.invalidated_rkey(), Some(region.rkey()));
-/// // Nobody but this program can reach the buffer any more.
+/// // The peer cannot reach the buffer any more.
 /// let mut buffer = window.take_buffer().ok_or("bound")?;
 /// buffer.set_len(9);
 /// assert_eq!(*buffer, *b"an answer");
@@ -190,24 +189,6 @@ impl sealed::WindowMemory for &MemoryRegion {
     }
 }
 
-impl Extent {
-    /// Returns where a range of the memory starts and ends, in bytes.
-    pub(crate) fn range(&self, range: &impl RangeBounds<usize>) -> (usize, usize) {
-        let start = match range.start_bound() {
-            Bound::Included(&start) => start,
-            // No memory has so many bytes that saturating makes a range valid.
-            Bound::Excluded(&start) => start.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&end) => end.saturating_add(1),
-            Bound::Excluded(&end) => end,
-            Bound::Unbounded => self.len,
-        };
-        (start, end)
-    }
-}
-
 impl MemoryWindow {
     /// Allocates a window (`ibv_alloc_mw(3)`, type 2). It can be bound again and again.
     ///
@@ -301,10 +282,9 @@ impl Window {
 
     /// Returns the key of the last bind, or the one that the window was made with.
     pub(crate) fn key(&self) -> u32 {
-        // SAFETY: the window is allocated; its key is written under the lock.
-        let key = || unsafe { (*self.mw).rkey };
-        let _state = self.state();
-        key()
+        let _locked = self.state();
+        // SAFETY: the window is allocated, and the lock held under which its key is written.
+        unsafe { (*self.mw).rkey }
     }
 
     /// Keeps the memory of a bind that was posted.

@@ -48,7 +48,7 @@ pub(crate) struct Qp {
     destroys: bool,
 }
 
-/// Who made a queue pair.
+/// A queue pair by its maker: libibverbs, or a command of the firmware.
 enum Handle {
     Verbs(*mut sys::ibv_qp),
     Command(CommandQp),

@@ -1,13 +1,12 @@
 //! Payload of a request.
 
-use std::collections::Bound;
 use std::error::Error;
 use std::ops::RangeBounds;
 
 use mlx5_ring::sge::Sge;
 
 use super::request::{self, Gathered, WorkRequest};
-use crate::memory::Buffer;
+use crate::memory::{self, Buffer};
 use crate::not_sent::NotSent;
 use crate::pd::DomainId;
 use crate::refused::Refused;
@@ -94,17 +93,7 @@ impl Buffer {
     /// # Panics
     /// If the range is not inside the bytes in use.
     pub fn part(self, range: impl RangeBounds<usize>) -> BufferPart {
-        let start = match range.start_bound() {
-            Bound::Included(&start) => start,
-            // No buffer has so many bytes that saturating makes a range valid.
-            Bound::Excluded(&start) => start.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&end) => end.saturating_add(1),
-            Bound::Excluded(&end) => end,
-            Bound::Unbounded => self.len(),
-        };
+        let (start, end) = memory::bounds(&range, self.len());
         let inside = start <= end && end <= self.len();
         assert!(inside, "bytes {start}..{end} of a buffer with {} in use", self.len());
         let headroom = self.headroom().len();

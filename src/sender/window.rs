@@ -12,7 +12,7 @@ use super::posting::Posting;
 use super::queue::{DirectSq, Entry, SendRing};
 use super::request::WorkRequest;
 use super::settling::Posted;
-use crate::memory::{Extent, MemoryWindow, RemoteAccess, RemoteRegion, Window, WindowMemory};
+use crate::memory::{self, Extent, MemoryWindow, RemoteAccess, RemoteRegion, Window, WindowMemory};
 use crate::not_sent::NotSent;
 use crate::refused::Refused;
 use crate::window_keys::Grant;
@@ -81,7 +81,7 @@ impl Posting<'_> {
         options: (Flags, u64),
     ) -> Result<(RemoteRegion, Arc<Grant>), NotSent> {
         self.check_window(window)?;
-        let (start, end) = extent.range(range);
+        let (start, end) = memory::bounds(range, extent.len);
         let len = match end.checked_sub(start) {
             Some(len @ 1..) if end <= extent.len && len <= MAX_WINDOW as usize => len,
             _ => return Err(NotSent::WindowOutside { start, end, len: extent.len }),

@@ -274,7 +274,7 @@ fn an_access_fault_stops_the_initiator_and_not_the_target() {
     s.device.settle();
     s.expect_error(index, Syndrome::REMOTE_ACCESS);
     assert_eq!((s.device.state(&s.qp), s.device.events()), (QpState::Err, vec![]));
-    // Nobody waits for an initiator that is silent.
+    // The target does not wait for an initiator that is silent.
     s.device.finish();
     assert_eq!(s.device.nic.target_status(s.targets[0].number).unwrap().connections, 0);
     std::mem::swap(&mut s.qp, &mut other);
