@@ -1,7 +1,6 @@
 //! Objects that programs make by firmware commands, through the stock `mlx5dv_devx_*`.
 
 use std::alloc::{Layout, alloc_zeroed};
-use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use mlx5_wire::ctrl::{CQ_UPDATE, ControlSegment};
@@ -20,79 +19,12 @@ const LOG_WQES: u8 = 4;
 const RESIZED: u8 = 5;
 const RQ: usize = 16 << LOG_WQES;
 
-/// `struct mlx5dv_devx_umem`.
-#[repr(C)]
-pub struct Umem {
-    pub id: u32,
-}
+pub type Object = *mut mlx5dv_devx_obj;
+pub type Umem = mlx5dv_devx_umem;
 
-/// `struct mlx5dv_devx_event_channel`, `struct mlx5dv_devx_cmd_comp`.
-#[repr(C)]
-pub struct EventFile {
-    pub fd: c_int,
-}
-
-/// `struct mlx5dv_devx_umem_in`.
-#[repr(C)]
-pub struct UmemIn {
-    addr: *mut c_void,
-    size: usize,
-    access: u32,
-    page_sizes: u64,
-    comp_mask: u64,
-}
-
-type Object = *mut c_void;
-
-macro_rules! libmlx5 {
-    ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {$(
-        /// Calls the function of libmlx5 with this name.
-        ///
-        /// # Safety
-        /// As the function says.
-        pub unsafe fn $name($($argument: $type),*) $(-> $result)? {
-            let found = symbol(concat!(stringify!($name), "\0"));
-            // SAFETY: the signature is that of the header.
-            let function: unsafe extern "C" fn($($type),*) $(-> $result)? = unsafe { std::mem::transmute(found) };
-            // SAFETY: the caller promises what the function asks for.
-            unsafe { function($($argument),*) }
-        }
-    )*};
-}
-
-libmlx5! {
-    fn mlx5dv_devx_general_cmd(a: *mut ibv_context, b: *const u8, c: usize, d: *mut u8, e: usize) -> c_int;
-    fn mlx5dv_devx_obj_create(a: *mut ibv_context, b: *const u8, c: usize, d: *mut u8, e: usize) -> Object;
-    fn mlx5dv_devx_obj_destroy(a: Object) -> c_int;
-    fn mlx5dv_devx_obj_modify(a: Object, b: *const u8, c: usize, d: *mut u8, e: usize) -> c_int;
-    fn mlx5dv_devx_obj_query(a: Object, b: *const u8, c: usize, d: *mut u8, e: usize) -> c_int;
-    fn mlx5dv_devx_obj_query_async(a: Object, b: *const u8, c: usize, d: usize, e: u64, f: *mut EventFile) -> c_int;
-    fn mlx5dv_devx_qp_query(a: *mut ibv_qp, b: *const u8, c: usize, d: *mut u8, e: usize) -> c_int;
-    fn mlx5dv_devx_qp_modify(a: *mut ibv_qp, b: *const u8, c: usize, d: *mut u8, e: usize) -> c_int;
-    fn mlx5dv_devx_umem_reg(a: *mut ibv_context, b: *mut c_void, c: usize, d: u32) -> *mut Umem;
-    fn mlx5dv_devx_umem_reg_ex(a: *mut ibv_context, b: *mut UmemIn) -> *mut Umem;
-    fn mlx5dv_devx_umem_dereg(a: *mut Umem) -> c_int;
-    fn mlx5dv_devx_alloc_uar(a: *mut ibv_context, b: u32) -> *mut mlx5dv_devx_uar;
-    fn mlx5dv_devx_free_uar(a: *mut mlx5dv_devx_uar);
-    fn mlx5dv_devx_query_eqn(a: *mut ibv_context, b: u32, c: *mut u32) -> c_int;
-    fn mlx5dv_devx_create_event_channel(a: *mut ibv_context, b: u32) -> *mut EventFile;
-    fn mlx5dv_devx_destroy_event_channel(a: *mut EventFile);
-    fn mlx5dv_devx_subscribe_devx_event(a: *mut EventFile, b: Object, c: u16, d: *const u16, e: u64) -> c_int;
-    fn mlx5dv_devx_subscribe_devx_event_fd(a: *mut EventFile, b: c_int, c: Object, d: u16) -> c_int;
-    fn mlx5dv_devx_create_cmd_comp(a: *mut ibv_context) -> *mut EventFile;
-    fn mlx5dv_devx_destroy_cmd_comp(a: *mut EventFile);
-}
-
-fn symbol(name: &str) -> *mut c_void {
-    let name = CStr::from_bytes_with_nul(name.as_bytes()).unwrap();
-    // SAFETY: both names end in zero.
-    let found = unsafe {
-        let library = libc::dlopen(c"libmlx5.so.1".as_ptr(), libc::RTLD_NOW);
-        assert!(!library.is_null());
-        libc::dlsym(library, name.as_ptr().cast::<c_char>())
-    };
-    assert!(!found.is_null(), "{name:?}");
-    found
+/// Returns the functions of libmlx5.
+pub fn dv() -> &'static Mlx5dv {
+    Mlx5dv::get().unwrap()
 }
 
 /// A refused command: errno, status and syndrome.
@@ -161,11 +93,11 @@ impl Bench {
     pub fn with(builder: Builder) -> Self {
         let world = World::new(builder.devx(true));
         // SAFETY: the context is open.
-        let uar = unsafe { mlx5dv_devx_alloc_uar(world.ctx, 0) };
+        let uar = unsafe { (dv().devx_alloc_uar)(world.ctx, 0) };
         assert!(!uar.is_null(), "{}", errno());
         let mut eqn = 0;
         // SAFETY: the context is open, and the number is writable.
-        assert_eq!(unsafe { mlx5dv_devx_query_eqn(world.ctx, 0, &mut eqn) }, 0);
+        assert_eq!(unsafe { (dv().devx_query_eqn)(world.ctx, 0, &mut eqn) }, 0);
         let records = memory(PAGE);
         let mut bench = Self { world, uar, eqn, records, records_umem: std::ptr::null_mut() };
         bench.records_umem = bench.umem(records, PAGE).unwrap();
@@ -179,15 +111,22 @@ impl Bench {
 
     pub fn umem(&self, memory: *mut u8, len: usize) -> Result<*mut Umem, i32> {
         // SAFETY: the context is open, and the memory stays.
-        let umem = unsafe { mlx5dv_devx_umem_reg(self.world.ctx, memory.cast(), len, IBV_ACCESS_LOCAL_WRITE) };
+        let umem = unsafe { (dv().devx_umem_reg)(self.world.ctx, memory.cast(), len, IBV_ACCESS_LOCAL_WRITE) };
         if umem.is_null() { Err(errno()) } else { Ok(umem) }
     }
 
     /// Registers memory with these page sizes.
     pub fn umem_with(&self, memory: *mut u8, size: usize, page_sizes: u64) -> Result<*mut Umem, i32> {
-        let mut given = UmemIn { addr: memory.cast(), size, access: 1, page_sizes, comp_mask: 0 };
+        let mut given = mlx5dv_devx_umem_in {
+            addr: memory.cast(),
+            size,
+            access: 1,
+            pgsz_bitmap: page_sizes,
+            comp_mask: 0,
+            dmabuf_fd: -1,
+        };
         // SAFETY: the context is open, and the memory stays.
-        let umem = unsafe { mlx5dv_devx_umem_reg_ex(self.world.ctx, &mut given) };
+        let umem = unsafe { (dv().devx_umem_reg_ex)(self.world.ctx, &mut given) };
         if umem.is_null() { Err(errno()) } else { Ok(umem) }
     }
 
@@ -195,8 +134,9 @@ impl Bench {
     pub fn general(&self, input: &[u8], len: usize) -> Result<Vec<u8>, Refused> {
         let mut output = vec![0; len];
         // SAFETY: the context is open, and both areas have their lengths.
-        let error =
-            unsafe { mlx5dv_devx_general_cmd(self.world.ctx, input.as_ptr(), input.len(), output.as_mut_ptr(), len) };
+        let error = unsafe {
+            (dv().devx_general_cmd)(self.world.ctx, input.as_ptr().cast(), input.len(), output.as_mut_ptr().cast(), len)
+        };
         outcome(error, &output).map(|()| output)
     }
 
@@ -214,7 +154,7 @@ impl Bench {
                 eqn: self.eqn as u8,
                 dbr_addr: CQ_RECORD as u64,
                 // SAFETY: the UMEM is alive.
-                dbr_umem_id: unsafe { (*self.records_umem).id },
+                dbr_umem_id: unsafe { (*self.records_umem).umem_id },
                 ..CqContext::ZERO
             },
             umem_id: umem,
@@ -232,7 +172,7 @@ impl Bench {
         self.clear_record(CQ_RECORD);
         let (ring, umem) = self.entries(PAGE);
         // SAFETY: the UMEM is alive.
-        let mut command = self.cq_command(unsafe { (*umem).id });
+        let mut command = self.cq_command(unsafe { (*umem).umem_id });
         change(&mut command.context);
         let (object, number) = self.create(&command.to_bytes()).unwrap();
         Cq { object, number, ring, umem, taken: 0, arms: 0, log_size: 6 }
@@ -255,7 +195,7 @@ impl Bench {
         let mut head = request(Opcode::MODIFY_CQ);
         head.op_mod = modify::RESIZE;
         // SAFETY: the UMEM is alive.
-        let umem_id = unsafe { (*umem).id };
+        let umem_id = unsafe { (*umem).umem_id };
         let resize = ModifyCq { request: head, cqn: cq.number, context, umem_id, ..ModifyCq::ZERO };
         modify_object(cq.object, &resize.to_bytes())?;
         assert_eq!(self.poll(cq), Some((RESIZED, 0)), "the last CQE of the old entries");
@@ -276,7 +216,7 @@ impl Bench {
                 cqn_rcv: cqn,
                 dbr_addr: QP_RECORD as u64,
                 // SAFETY: the UMEM is alive.
-                dbr_umem_id: unsafe { (*self.records_umem).id },
+                dbr_umem_id: unsafe { (*self.records_umem).umem_id },
                 ..QpContext::ZERO
             },
             umem_id: umem,
@@ -295,7 +235,7 @@ impl Bench {
         let ring = memory(PAGE);
         let umem = self.umem(ring, PAGE).unwrap();
         // SAFETY: the UMEM is alive.
-        let create = self.qp_command(self.pdn(), cq.number, unsafe { (*umem).id });
+        let create = self.qp_command(self.pdn(), cq.number, unsafe { (*umem).umem_id });
         let (object, number) = self.create(&create.to_bytes()).unwrap();
         Qp { object, number, ring, umem, posted: 0 }
     }
@@ -416,7 +356,9 @@ unsafe fn store(at: *mut u8, segment: [u8; 16]) {
 pub fn create_in(ctx: *mut ibv_context, input: &[u8]) -> Result<(Object, u32), Refused> {
     let mut output = [0; Created::SIZE];
     // SAFETY: the context is open, and both areas have their lengths.
-    let object = unsafe { mlx5dv_devx_obj_create(ctx, input.as_ptr(), input.len(), output.as_mut_ptr(), output.len()) };
+    let object = unsafe {
+        (dv().devx_obj_create)(ctx, input.as_ptr().cast(), input.len(), output.as_mut_ptr().cast(), output.len())
+    };
     outcome(if object.is_null() { errno() } else { 0 }, &output)?;
     Ok((object, Created::from_prefix(&output).unwrap().number))
 }
@@ -424,25 +366,27 @@ pub fn create_in(ctx: *mut ibv_context, input: &[u8]) -> Result<(Object, u32), R
 pub fn modify_object(object: Object, input: &[u8]) -> Result<(), Refused> {
     let mut output = [0; 16];
     // SAFETY: the object is alive, and both areas have their lengths.
-    let error = unsafe { mlx5dv_devx_obj_modify(object, input.as_ptr(), input.len(), output.as_mut_ptr(), 16) };
+    let error =
+        unsafe { (dv().devx_obj_modify)(object, input.as_ptr().cast(), input.len(), output.as_mut_ptr().cast(), 16) };
     outcome(error, &output)
 }
 
 pub fn query_object(object: Object, input: &[u8], len: usize) -> Result<Vec<u8>, Refused> {
     let mut output = vec![0; len];
     // SAFETY: the object is alive, and both areas have their lengths.
-    let error = unsafe { mlx5dv_devx_obj_query(object, input.as_ptr(), input.len(), output.as_mut_ptr(), len) };
+    let error =
+        unsafe { (dv().devx_obj_query)(object, input.as_ptr().cast(), input.len(), output.as_mut_ptr().cast(), len) };
     outcome(error, &output).map(|()| output)
 }
 
 pub fn destroy(object: Object) -> i32 {
     // SAFETY: the object is alive, and not used after this succeeds.
-    unsafe { mlx5dv_devx_obj_destroy(object) }
+    unsafe { (dv().devx_obj_destroy)(object) }
 }
 
 pub fn deregister(umem: *mut Umem) -> i32 {
     // SAFETY: the UMEM is alive, and not used after this succeeds.
-    unsafe { mlx5dv_devx_umem_dereg(umem) }
+    unsafe { (dv().devx_umem_dereg)(umem) }
 }
 
 /// Returns the number of a domain of verbs.
@@ -451,6 +395,6 @@ pub fn pdn(pd: *mut ibv_pd) -> u32 {
     let mut object = mlx5dv_obj::default();
     (object.pd.in_, object.pd.out) = (pd, &mut found);
     // SAFETY: the domain is alive, and the result is writable.
-    assert_eq!(unsafe { (Mlx5dv::get().unwrap().init_obj)(&mut object, MLX5DV_OBJ_PD.into()) }, 0);
+    assert_eq!(unsafe { (dv().init_obj)(&mut object, MLX5DV_OBJ_PD.into()) }, 0);
     found.pdn
 }

@@ -54,7 +54,7 @@ fn create(
     let comp_mask = (MLX5DV_QP_INIT_ATTR_MASK_DC | more).into();
     let mut mlx5 = mlx5dv_qp_init_attr { comp_mask, dc_init_attr: attr, ..Default::default() };
     // SAFETY: live objects of one device and initialised structures.
-    let qp = unsafe { (Mlx5dv::get().unwrap().create_qp)(bench.world.ctx, &mut init, &mut mlx5) };
+    let qp = unsafe { (dv().create_qp)(bench.world.ctx, &mut init, &mut mlx5) };
     if qp.is_null() { Err(errno()) } else { Ok(qp) }
 }
 
@@ -132,7 +132,7 @@ fn a_target_of_commands() {
     let mut object = mlx5dv_obj::default();
     (object.srq.in_, object.srq.out) = (srq, &mut found);
     // SAFETY: the SRQ is alive, and the result is writable.
-    assert_eq!(unsafe { (Mlx5dv::get().unwrap().init_obj)(&mut object, MLX5DV_OBJ_SRQ.into()) }, 0);
+    assert_eq!(unsafe { (dv().init_obj)(&mut object, MLX5DV_OBJ_SRQ.into()) }, 0);
     let context = DctContext {
         cqn: cq.number,
         srqn_xrqn: found.srqn,

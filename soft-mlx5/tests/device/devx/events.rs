@@ -9,6 +9,7 @@ use std::ptr;
 use mlx5_wire::firmware::command::Opcode;
 use mlx5_wire::firmware::eq::{Eqe, QueueData, event};
 use mlx5_wire::firmware::qp::{QueryQpReply, state};
+use rdma_core_sys::mlx5dv_devx_event_channel;
 
 use super::bench::*;
 use super::{page, put_text};
@@ -30,20 +31,20 @@ fn read(fd: i32) -> Vec<Vec<u8>> {
     records
 }
 
-struct Channel(*mut EventFile);
+struct Channel(*mut mlx5dv_devx_event_channel);
 
 impl Channel {
     fn new(bench: &Bench, flags: u32) -> Self {
         // SAFETY: the context is open.
-        let channel = unsafe { mlx5dv_devx_create_event_channel(bench.world.ctx, flags) };
+        let channel = unsafe { (dv().devx_create_event_channel)(bench.world.ctx, flags) };
         assert!(!channel.is_null());
         Self(channel)
     }
 
-    fn subscribe(&self, object: *mut std::ffi::c_void, types: &[u16], cookie: u64) -> i32 {
+    fn subscribe(&self, object: Object, types: &[u16], cookie: u64) -> i32 {
         let len = size_of_val(types) as u16;
         // SAFETY: channel and object are alive, and the list has this length.
-        unsafe { mlx5dv_devx_subscribe_devx_event(self.0, object, len, types.as_ptr(), cookie) }
+        unsafe { (dv().devx_subscribe_devx_event)(self.0, object, len, types.as_ptr().cast_mut(), cookie) }
     }
 
     fn read(&self) -> Vec<Vec<u8>> {
@@ -72,7 +73,7 @@ fn an_armed_cq_has_an_event_for_each_subscriber() {
     // SAFETY: the counter is a descriptor of this test.
     let counter = unsafe { libc::eventfd(0, 0) };
     // SAFETY: channel and object are alive.
-    assert_eq!(unsafe { mlx5dv_devx_subscribe_devx_event_fd(full.0, counter, cq.object, COMPLETION) }, 0);
+    assert_eq!(unsafe { (dv().devx_subscribe_devx_event_fd)(full.0, counter, cq.object, COMPLETION) }, 0);
     exchange(&bench, &mut cq, &mut qp, page);
     exchange(&bench, &mut cq, &mut qp, page);
     assert_eq!(brief.read(), [0x1234u64.to_ne_bytes()], "one until it is read");
@@ -88,7 +89,7 @@ fn an_armed_cq_has_an_event_for_each_subscriber() {
     exchange(&bench, &mut cq, &mut qp, page);
     assert_eq!((brief.read().len(), full.read().len(), read(counter).len()), (1, 1, 1));
     // SAFETY: the channel is not used any more.
-    unsafe { mlx5dv_devx_destroy_event_channel(full.0) };
+    unsafe { (dv().devx_destroy_event_channel)(full.0) };
     exchange(&bench, &mut cq, &mut qp, page);
     assert_eq!((brief.read().len(), read(counter).len()), (1, 0), "the closed channel has no subscriptions");
     assert_eq!((destroy(qp.object), destroy(cq.object)), (0, 0));
@@ -122,7 +123,7 @@ fn unknown_events_are_refused() {
     assert_eq!(channel.subscribe(ptr::null_mut(), &[COMPLETION], 0), libc::EINVAL);
     assert_eq!(channel.subscribe(cq.object, &[COMPLETION; 17], 0), libc::EINVAL);
     // SAFETY: channel and object are alive.
-    assert_eq!(unsafe { mlx5dv_devx_subscribe_devx_event_fd(channel.0, 0, cq.object, COMPLETION) }, libc::EINVAL);
+    assert_eq!(unsafe { (dv().devx_subscribe_devx_event_fd)(channel.0, 0, cq.object, COMPLETION) }, libc::EINVAL);
 }
 
 #[test]
@@ -143,12 +144,12 @@ fn answers_of_asynchronous_queries_come_to_a_file() {
     let cq = bench.cq();
     let qp = bench.qp(&cq);
     // SAFETY: the context is open.
-    let file = unsafe { mlx5dv_devx_create_cmd_comp(bench.world.ctx) };
+    let file = unsafe { (dv().devx_create_cmd_comp)(bench.world.ctx) };
     assert!(!file.is_null());
     let ask = |number, len, id| {
         let input = numbered(Opcode::QUERY_QP, number);
         // SAFETY: object and file are alive, and the input has its length.
-        unsafe { mlx5dv_devx_obj_query_async(qp.object, input.as_ptr(), input.len(), len, id, file) }
+        unsafe { (dv().devx_obj_query_async)(qp.object, input.as_ptr().cast(), input.len(), len, id, file) }
     };
     assert_eq!(ask(qp.number, QueryQpReply::SIZE, 1), 0);
     assert_eq!(ask(qp.number, 16, 2), 0, "the refusal is the answer");
@@ -161,5 +162,5 @@ fn answers_of_asynchronous_queries_come_to_a_file() {
     assert_eq!((context.state, context.pd), (state::RST, bench.pdn()));
     assert_eq!((records[1].len(), records[1][8]), (24, 0x51), "bad output length");
     // SAFETY: the file is not used any more.
-    unsafe { mlx5dv_devx_destroy_cmd_comp(file) };
+    unsafe { (dv().devx_destroy_cmd_comp)(file) };
 }

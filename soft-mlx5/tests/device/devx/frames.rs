@@ -26,21 +26,23 @@ pub fn mlx5dv_of(qp: *mut ibv_qp, comp_mask: u64) -> mlx5dv_qp {
     let mut object = mlx5dv_obj::default();
     (object.qp.in_, object.qp.out) = (qp, &mut found);
     // SAFETY: the queue pair is alive, and the result is writable.
-    assert_eq!(unsafe { (Mlx5dv::get().unwrap().init_obj)(&mut object, MLX5DV_OBJ_QP.into()) }, 0);
+    assert_eq!(unsafe { (dv().init_obj)(&mut object, MLX5DV_OBJ_QP.into()) }, 0);
     found
 }
 
 fn query<T: Value>(qp: *mut ibv_qp, opcode: Opcode, number: u32) -> Result<T, Refused> {
     let (input, mut output) = (numbered(opcode, number), vec![0; T::SIZE]);
     // SAFETY: the queue pair is alive, and both areas have their lengths.
-    let error = unsafe { mlx5dv_devx_qp_query(qp, input.as_ptr(), input.len(), output.as_mut_ptr(), T::SIZE) };
+    let error =
+        unsafe { (dv().devx_qp_query)(qp, input.as_ptr().cast(), input.len(), output.as_mut_ptr().cast(), T::SIZE) };
     outcome(error, &output).map(|()| T::read(&output, 0, 0))
 }
 
 fn modify(qp: *mut ibv_qp, input: &[u8]) -> Result<(), Refused> {
     let mut output = [0; 16];
     // SAFETY: the queue pair is alive, and both areas have their lengths.
-    let error = unsafe { mlx5dv_devx_qp_modify(qp, input.as_ptr(), input.len(), output.as_mut_ptr(), 16) };
+    let error =
+        unsafe { (dv().devx_qp_modify)(qp, input.as_ptr().cast(), input.len(), output.as_mut_ptr().cast(), 16) };
     outcome(error, &output)
 }
 

@@ -105,7 +105,7 @@ fn objects_in_use_stay() {
     assert_eq!(deregister(bench.records_umem), 0);
     // SAFETY: nothing uses the domain and the register any more.
     unsafe {
-        mlx5dv_devx_free_uar(bench.uar);
+        (dv().devx_free_uar)(bench.uar);
         assert_eq!(ibv_dealloc_pd(bench.world.pd), 0);
     }
 }
@@ -133,11 +133,11 @@ fn each_completion_vector_has_an_event_queue() {
     let vectors = unsafe { (*bench.world.ctx).num_comp_vectors } as u32;
     for vector in 0..vectors {
         // SAFETY: the same.
-        assert_eq!(unsafe { mlx5dv_devx_query_eqn(bench.world.ctx, vector, &mut eqn) }, 0);
+        assert_eq!(unsafe { (dv().devx_query_eqn)(bench.world.ctx, vector, &mut eqn) }, 0);
         assert_eq!(eqn, bench.eqn + vector.min(63));
     }
     // SAFETY: the same.
-    assert_eq!(unsafe { mlx5dv_devx_query_eqn(bench.world.ctx, vectors, &mut eqn) }, libc::EINVAL);
+    assert_eq!(unsafe { (dv().devx_query_eqn)(bench.world.ctx, vectors, &mut eqn) }, libc::EINVAL);
     let mut command = bench.cq_command(1);
     command.context.eqn = 0xee;
     assert_eq!(bench.create(&command.to_bytes()).err(), Some(refused(BAD_RESOURCE, NO_OBJECT)));
@@ -147,7 +147,7 @@ fn each_completion_vector_has_an_event_queue() {
 fn registers_have_pages_that_exist() {
     let bench = Bench::new();
     // SAFETY: the context is open, and the register is alive.
-    let page = || unsafe { (*mlx5dv_devx_alloc_uar(bench.world.ctx, 0)).page_id };
+    let page = || unsafe { (*(dv().devx_alloc_uar)(bench.world.ctx, 0)).page_id };
     let pages = [bench.uar_page(), page(), page(), page()];
     assert_eq!((pages[0], pages[2]), (pages[1], pages[3]), "two registers a page");
     assert_ne!(pages[0], pages[2]);
@@ -185,7 +185,7 @@ fn memory_of_queues_is_a_umem() {
     assert_eq!(bench.create(&with_page).err(), Some(refused(BAD_RESOURCE, NO_OBJECT)));
     let umem = bench.umem(ring, PAGE).unwrap();
     // SAFETY: the UMEM is alive.
-    let id = unsafe { (*umem).id };
+    let id = unsafe { (*umem).umem_id };
     let command = CreateCq { umem_offset: 64, ..bench.cq_command(id) };
     assert_eq!(bench.create(&command.to_bytes()).err(), Some(refused(BAD_PARAM, 0x1203)), "64 bytes too long");
     let mut command = bench.cq_command(id);
@@ -332,7 +332,7 @@ fn keys_of_umems_and_of_other_keys_reach_their_memory() {
         ..MkeyContext::ZERO
     };
     // SAFETY: the UMEM is alive.
-    let umem_id = unsafe { (*umem).id };
+    let umem_id = unsafe { (*umem).umem_id };
     let create = CreateMkey { request: request(Opcode::CREATE_MKEY), context, umem_id, ..CreateMkey::ZERO };
     let (plain, index) = bench.create(&create.to_bytes()).unwrap();
     put_text(buffer as u64, "plain");
@@ -382,9 +382,9 @@ fn a_closed_context_leaves_nothing() {
         let ctx = open(bench.world.device().name());
         let (_, pd) = create_in(ctx, &numbered(Opcode::ALLOC_PD, 0)).expect("a user of its own");
         // SAFETY: the context is open, and the memory stays.
-        let umem = unsafe { mlx5dv_devx_umem_reg(ctx, bench.records.cast(), PAGE, IBV_ACCESS_LOCAL_WRITE) };
+        let umem = unsafe { (dv().devx_umem_reg)(ctx, bench.records.cast(), PAGE, IBV_ACCESS_LOCAL_WRITE) };
         // SAFETY: the UMEM is alive.
-        let umem_id = unsafe { (*umem).id };
+        let umem_id = unsafe { (*umem).umem_id };
         let context = MkeyContext {
             access_mode: access_mode::MTT,
             qpn: 0xff_ffff,
@@ -406,10 +406,12 @@ fn a_device_without_devx_has_no_users() {
     let mut output = [0; 16];
     let input = Numbered { request: request(Opcode::ALLOC_PD), ..Numbered::ZERO }.to_bytes();
     // SAFETY: the context is open, and both areas have their lengths.
-    let object = unsafe { mlx5dv_devx_obj_create(world.ctx, input.as_ptr(), 16, output.as_mut_ptr(), 16) };
+    let object =
+        unsafe { (dv().devx_obj_create)(world.ctx, input.as_ptr().cast(), 16, output.as_mut_ptr().cast(), 16) };
     assert_eq!((object, errno()), (ptr::null_mut(), libc::EINVAL));
     let input = query_capabilities();
     // SAFETY: the same.
-    let error = unsafe { mlx5dv_devx_general_cmd(world.ctx, input.as_ptr(), 16, output.as_mut_ptr(), 16) };
+    let error =
+        unsafe { (dv().devx_general_cmd)(world.ctx, input.as_ptr().cast(), 16, output.as_mut_ptr().cast(), 16) };
     assert_eq!(error, libc::EOPNOTSUPP);
 }

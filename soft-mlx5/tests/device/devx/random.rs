@@ -125,7 +125,7 @@ fn run(link: LinkLayer, commands: u64) {
     let other_cq = unsafe { ibv_create_cq(ctx, 16, ptr::null_mut(), ptr::null_mut(), 0) };
     let umem = bench.umem(memory(2 * PAGE), 2 * PAGE).unwrap();
     // SAFETY: the UMEM is alive.
-    let templates = templates(&bench, unsafe { (*umem).id });
+    let templates = templates(&bench, unsafe { (*umem).umem_id });
     let mut chance = Chance(u64::from(link == LinkLayer::Ethernet));
     let mut made = Vec::new();
     let mut count = 0;
