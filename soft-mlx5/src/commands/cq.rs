@@ -96,6 +96,8 @@ impl Execution<'_> {
                     status: if status.failed { OVERRUN } else { 0 },
                     consumer_counter: status.consumer & 0xff_ffff,
                     producer_counter: status.producer & 0xff_ffff,
+                    // Verbs may have resized the CQ since.
+                    log_size: status.cqe_count.ilog2() as u8,
                     ..context
                 },
             },
@@ -147,10 +149,11 @@ impl Execution<'_> {
         };
         let is_umem = |id: &Id| id.0 == Kind::Umem;
         let (mut umems, mut uses) = entry.uses.iter().copied().partition::<Vec<_>, _>(is_umem);
-        // The UMEM of the record is the last one, and stays.
-        uses.extend(umems.pop().filter(|_| self.is_umem(old.dbr_umem_valid)));
+        // The UMEM of the record is the last one, and stays. The record of a CQ of verbs lies in no UMEM.
+        let in_umem = self.is_umem(old.dbr_umem_valid) && old.dbr_umem_id != 0;
+        let record = umems.pop().filter(|_| in_umem);
         let (space, ring, umem) = self.locate_ring(&memory, u64::from(cqe_count) * u64::from(cqe_size), uid)?;
-        uses.splice(1..1, umem);
+        uses.extend(umem.into_iter().chain(record));
         let resized = self.nic.resize_cq_in(Cqn(modify.cqn), &space, ring, cqe_count);
         resized.map_err(|error| match error {
             Errno(libc::EBUSY) => Refusal::OVERRUN,

@@ -8,17 +8,17 @@ use mlx5_wire::firmware::transport::{
 };
 use mlx5_wire::firmware::wq::{WorkQueue, kind, state};
 
-use super::Execution;
 use super::capabilities::{GENERAL, GENERAL_ETHERNET};
 use super::objects::{Entry, Id, Kind};
 use super::opcodes::{Command, Result, answer, created};
 use super::refusal::Refusal;
 use super::srq::memory_of;
+use super::{Execution, limits};
 use crate::fabric::LinkLayer;
 use crate::objects::rss::{HashAttr, field};
 use crate::objects::{
     Cqn, DcAttr, Loopback, Pdn, QpAttr, QpModify, QpState, Qpn, RawAttr, Register, RwqAttr, RxOffloads, Service,
-    TirAttr, Tirn, WqAttr, WqState, Wqn,
+    Striding, TirAttr, Tirn, WqAttr, WqState, Wqn,
 };
 
 const DIRECT: u8 = 0;
@@ -99,12 +99,24 @@ pub fn sq_context(attr: &QpAttr, tisn: u32) -> Vec<u8> {
 
 /// Returns the context of a receive queue that the kernel made.
 pub fn rq_context(attr: &RwqAttr) -> Vec<u8> {
+    let queue = queue_context(attr.ring, attr.pd, attr.dbrec);
+    let queue = match attr.striding {
+        None => queue,
+        // The context counts from 512 strides and from 64 bytes.
+        Some(Striding { log_stride, log_strides, two_byte_shift }) => WorkQueue {
+            kind: kind::CYCLIC_STRIDING,
+            log_strides: (log_strides - limits::LOG_STRIDES.start()) as u8,
+            log_stride_size: (log_stride - limits::LOG_STRIDE.start()) as u8,
+            two_byte_shift,
+            ..queue
+        },
+    };
     RqContext {
         scatter_fcs: attr.offloads.scatter_fcs,
         vlan_strip_disable: !attr.offloads.strip_vlan,
         user_index: attr.user_index,
         cqn: attr.cq.0,
-        queue: queue_context(attr.ring, attr.pd, attr.dbrec),
+        queue,
         ..RqContext::ZERO
     }
     .to_bytes()
@@ -323,7 +335,8 @@ impl Execution<'_> {
         let entry = self.state.objects.find(Id(Kind::Rq, number), command.uid())?;
         let context = RqContext::from_prefix(&entry.context).ok_or(Refusal::NO_OBJECT)?;
         let state = number_of(self.nic.wq_state(Wqn(number))?);
-        answer(output, QueryRqReply { context: RqContext { state, ..context } })
+        let vlan_strip_disable = !self.nic.strips_vlan(Wqn(number))?;
+        answer(output, QueryRqReply { context: RqContext { state, vlan_strip_disable, ..context } })
     }
 
     fn check_queues(&self, queues: &[u32], uid: u16) -> Result<Vec<Id>> {
@@ -336,6 +349,17 @@ impl Execution<'_> {
         let uid = command.uid();
         let uses = self.check_queues(&queues, uid)?;
         created(output, self.state.objects.insert_new(Kind::Rqt, Entry { uid, uses, ..Entry::default() })?)
+    }
+
+    /// Returns a table and its queues, which stand where the creation has them.
+    pub(super) fn query_rqt(&mut self, command: &Command, output: &mut [u8]) -> Result {
+        let entry = self.state.objects.find(Id(Kind::Rqt, command.number()?), command.uid())?;
+        let queues = entry.uses.iter().filter(|Id(kind, _)| *kind == Kind::Rq);
+        let numbers: Vec<u8> = queues.flat_map(|Id(_, rqn)| rqn.to_be_bytes()).collect();
+        let list = output.get_mut(RqTable::SIZE..).and_then(|list| list.get_mut(..numbers.len()));
+        list.ok_or(Refusal::OUTPUT_LENGTH)?.copy_from_slice(&numbers);
+        let size = (numbers.len() / size_of::<u32>()) as u16;
+        answer(output, RqTable { max_size: size, actual_size: size, ..RqTable::ZERO })
     }
 
     pub(super) fn modify_rqt(&mut self, command: &Command, _: &mut [u8]) -> Result {

@@ -7,6 +7,7 @@
 //! the rest, `objects` keeps numbers, owners and references, `refusal` lists the reasons of refusals.
 
 pub(crate) mod capabilities;
+mod contexts;
 mod cq;
 mod dct;
 mod domain;

@@ -238,6 +238,13 @@ impl Objects {
         debug_assert!(before.is_none(), "{id:?} is given twice");
     }
 
+    /// Gives an object a context.
+    pub fn set_context(&mut self, id: Id, context: Vec<u8>) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.context = context;
+        }
+    }
+
     /// Gives an object other objects to refer to, which were checked.
     pub fn set_uses(&mut self, id: Id, uses: Vec<Id>) {
         let Some(entry) = self.entries.get_mut(&id) else { return };

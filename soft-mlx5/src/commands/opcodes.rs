@@ -282,6 +282,7 @@ entries! {
     DESTROY_RQT: Initialized, Numbered => HEAD, |on, command, _| {
         on.destroy(Kind::Rqt, command)
     };
+    QUERY_RQT: Initialized, Numbered => RqTable::SIZE, Execution::query_rqt;
     SET_FLOW_TABLE_ROOT: Initialized, OfTable => HEAD, Execution::set_flow_table_root;
     CREATE_FLOW_TABLE: Initialized, CreateTable => CREATED, Execution::create_flow_table;
     DESTROY_FLOW_TABLE: Initialized, OfTable => HEAD, Execution::destroy_flow_table;

@@ -62,6 +62,29 @@ fn access(context: &QpContext) -> Access {
     rights.iter().filter(|(given, _)| *given).map(|(_, right)| right).sum()
 }
 
+/// Returns the context after a change to Reset: attributes of the creation stay, and attributes that a state gave go.
+pub fn in_reset(context: &QpContext) -> QpContext {
+    QpContext {
+        path: QpContext::ZERO.path,
+        alternate_path: QpContext::ZERO.alternate_path,
+        remote_qpn: 0,
+        mtu: 0,
+        q_key: 0,
+        next_send_psn: 0,
+        next_rcv_psn: 0,
+        rre: false,
+        rwe: false,
+        rae: false,
+        ..*context
+    }
+}
+
+/// Sets the rights of peers in a context.
+pub fn give_rights(access: Access, write: &mut bool, read: &mut bool, atomic: &mut bool) {
+    let given = |right| access & right != 0;
+    (*write, *read, *atomic) = (given(REMOTE_WRITE), given(REMOTE_READ), given(REMOTE_ATOMIC));
+}
+
 /// A command that changes the state.
 struct Change {
     from: QpState,
@@ -383,23 +406,7 @@ impl Execution<'_> {
         };
         self.nic.modify_qp(Qpn(number), &QpModify { state: Some(to), ..QpModify::default() })?;
         if to == QpState::Reset {
-            // Attributes of the creation stay; attributes that a state gave go.
-            return self.keep_context_of_qp(
-                number,
-                &QpContext {
-                    path: QpContext::ZERO.path,
-                    alternate_path: QpContext::ZERO.alternate_path,
-                    remote_qpn: 0,
-                    mtu: 0,
-                    q_key: 0,
-                    next_send_psn: 0,
-                    next_rcv_psn: 0,
-                    rre: false,
-                    rwe: false,
-                    rae: false,
-                    ..context
-                },
-            );
+            return self.keep_context_of_qp(number, &in_reset(&context));
         }
         Ok(())
     }

@@ -132,7 +132,7 @@ impl Cq {
     pub fn status(&self) -> CqStatus {
         let unread = self.unread().unwrap_or_default();
         let consumer = self.produced.wrapping_sub(unread);
-        CqStatus { failed: self.failed, consumer, producer: self.produced }
+        CqStatus { failed: self.failed, consumer, producer: self.produced, cqe_count: self.attr.cqe_count }
     }
 
     /// Returns the index of the next CQE, which runs on without wrapping at the size of the queue.

@@ -469,6 +469,8 @@ pub struct CqStatus {
     pub consumer: u32,
     /// CQEs that were written.
     pub producer: u32,
+    /// CQEs for which there is room, a power of two.
+    pub cqe_count: u32,
 }
 
 /// State of a target of dynamic connections that the driver does not know.

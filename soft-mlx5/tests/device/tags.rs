@@ -6,7 +6,7 @@ use rdma_core_sys::*;
 
 use crate::world::{World, errno};
 
-fn cq_ex(world: &World) -> *mut ibv_cq_ex {
+pub fn cq_ex(world: &World) -> *mut ibv_cq_ex {
     let wc_flags = u64::from(IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_TM_INFO);
     let mut attr = ibv_cq_init_attr_ex { cqe: 255, wc_flags, ..Default::default() };
     // SAFETY: the context is open.
@@ -15,7 +15,7 @@ fn cq_ex(world: &World) -> *mut ibv_cq_ex {
     cq
 }
 
-fn create(world: &World, cq: *mut ibv_cq_ex, max_num_tags: u32) -> *mut ibv_srq {
+pub fn create(world: &World, cq: *mut ibv_cq_ex, max_num_tags: u32) -> *mut ibv_srq {
     let mut attr = ibv_srq_init_attr_ex {
         srq_type: IBV_SRQT_TM,
         pd: world.pd,

@@ -217,6 +217,8 @@ opcodes! {
     MODIFY_RQT = 0x917,
     /// Destroys a table of receive queues.
     DESTROY_RQT = 0x918,
+    /// Returns a table of receive queues.
+    QUERY_RQT = 0x919,
     /// Chooses the first flow table.
     SET_FLOW_TABLE_ROOT = 0x92f,
     /// Makes a flow table.

@@ -198,7 +198,8 @@ pub mod hash_field {
 }
 
 fields! {
-    /// CREATE_RQT and MODIFY_RQT, before the queues. The context stands at 20, the list of queues at 110.
+    /// CREATE_RQT, MODIFY_RQT and the answer of QUERY_RQT, before the queues. The context stands at 20, the list of
+    /// queues at 110.
     pub struct RqTable: 0x110 {
         /// Head.
         request: Request = 0x00,

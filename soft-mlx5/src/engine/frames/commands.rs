@@ -55,6 +55,11 @@ impl Nic {
         Ok(())
     }
 
+    /// Returns `true` if a receive queue takes VLAN tags out of frames.
+    pub fn strips_vlan(&self, wq: Wqn) -> Result<bool> {
+        Ok(self.frames.wqs.get(wq.0).ok_or(EINVAL)?.attr.offloads.strip_vlan)
+    }
+
     /// Returns the state of a receive queue, which may change by itself.
     pub fn wq_state(&self, wq: Wqn) -> Result<WqState> {
         Ok(self.frames.wqs.get(wq.0).ok_or(EINVAL)?.state)

@@ -215,7 +215,10 @@ impl Call<'_> {
             pinned,
             events: AsyncTarget { file: event_file.or(default_file), element, delivered: 0 },
         };
-        let handle = self.enter(Id(Kind::Cq, cqn.0), &[], made);
+        let id = Id(Kind::Cq, cqn.0);
+        let handle = self.enter(id, &[], made);
+        let context = attr.context(self.core.commands.eqn(attr.comp_vector));
+        self.core.commands.objects.set_context(id, context.to_bytes().to_vec());
         self.core.routes.add(Number::Cq(cqn), self.file, handle);
         let answered = driver.output.put(&mlx5::Number { number: cqn.0, reserved: 0 });
         self.or_destroy(handle, answered)?;

@@ -145,6 +145,7 @@ impl Call<'_> {
         change.state = target;
         change.access = (given & (mask::ACCESS_FLAGS | mask::MAX_DEST_RD_ATOMIC) != 0).then_some(context.access);
         self.nic().modify_qp(qpn, &change)?;
+        self.core.commands.keep_change(qpn.0, &change);
         self.core.command_time = self.nic().modify_time();
         self.get_mut::<Qp>(core.qp_handle)?.attr = context;
         Ok(())

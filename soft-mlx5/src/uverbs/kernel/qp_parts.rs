@@ -18,7 +18,7 @@ impl Call<'_> {
         let objects = &mut self.core.commands.objects;
         if attr.service != Service::Raw {
             let kind = if matches!(attr.dc, DcAttr::Target { .. }) { Kind::Dct } else { Kind::Qp };
-            objects.insert(Id(kind, qpn.0), entry(uses, Vec::new()));
+            objects.insert(Id(kind, qpn.0), entry(uses, attr.context()));
             return Ok(vec![Id(kind, qpn.0)]);
         }
         let domain = Id(Kind::TransportDomain, attr.raw.domain);

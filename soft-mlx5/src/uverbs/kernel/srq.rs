@@ -253,7 +253,9 @@ impl Call<'_> {
         };
         let uses: Vec<u32> = [wanted.pd].into_iter().chain(cq).collect();
         let kind = if cq.is_some() { Kind::Xrq } else { Kind::Rmp };
-        let handle = self.enter(Id(kind, srqn.0), &uses, made);
+        let id = Id(kind, srqn.0);
+        let handle = self.enter(id, &uses, made);
+        self.core.commands.objects.set_context(id, attr.context());
         self.core.routes.add(Number::Srq(srqn), self.file, handle);
         let answered = driver.output.put(&mlx5::Number { number: srqn.0, reserved: 0 });
         self.or_destroy(handle, answered)?;

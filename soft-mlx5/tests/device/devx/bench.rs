@@ -7,6 +7,7 @@ use mlx5_wire::ctrl::{CQ_UPDATE, ControlSegment};
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::firmware::command::{Created, Numbered, Opcode, Reply, Request};
 use mlx5_wire::firmware::cq::{CqContext, CreateCq, ModifyCq, modify};
+use mlx5_wire::firmware::fields::Value;
 use mlx5_wire::firmware::qp::{AddressPath, CreateQp, ModifyQp, QpContext};
 use mlx5_wire::opcode::WqeOpcode;
 use rdma_core_sys::*;
@@ -247,6 +248,11 @@ impl Bench {
 
     /// Connects a queue pair to itself.
     pub fn connect(&self, qp: &Qp) {
+        self.connect_by(qp.number, |opcode, context| self.modify(qp, opcode, context).unwrap());
+    }
+
+    /// Connects a queue pair to itself by the commands that `modify` executes.
+    pub fn connect_by(&self, number: u32, modify: impl Fn(Opcode, QpContext)) {
         let mut port = ibv_port_attr::default();
         let mut gid = ibv_gid::default();
         // SAFETY: the context is open.
@@ -256,7 +262,7 @@ impl Bench {
         }
         let path = AddressPath { port: 1, ..AddressPath::ZERO };
         let init = QpContext { pm_state: 3, rre: true, rwe: true, path, ..QpContext::ZERO };
-        self.modify(qp, Opcode::RST2INIT_QP, init).unwrap();
+        modify(Opcode::RST2INIT_QP, init);
         // SAFETY: every form of a GID is bytes.
         let rgid = unsafe { gid.raw };
         let path = match u32::from(port.link_layer) {
@@ -267,15 +273,15 @@ impl Bench {
             pm_state: 3,
             mtu: 3,
             log_msg_max: 30,
-            remote_qpn: qp.number,
+            remote_qpn: number,
             min_rnr_nak: 12,
             path,
             ..QpContext::ZERO
         };
-        self.modify(qp, Opcode::INIT2RTR_QP, rtr).unwrap();
+        modify(Opcode::INIT2RTR_QP, rtr);
         let path = AddressPath { ack_timeout: 14, ..AddressPath::ZERO };
         let rts = QpContext { pm_state: 3, retry_count: 7, rnr_retry: 7, path, ..QpContext::ZERO };
-        self.modify(qp, Opcode::RTR2RTS_QP, rts).unwrap();
+        modify(Opcode::RTR2RTS_QP, rts);
     }
 
     /// Sends `len` bytes from one address to another, both under a key, and lets the device work.
@@ -350,6 +356,57 @@ impl Bench {
 unsafe fn store(at: *mut u8, segment: [u8; 16]) {
     // SAFETY: the caller promises the room.
     unsafe { at.cast::<[u8; 16]>().write_volatile(segment) };
+}
+
+/// An object of verbs, which commands name by its handle.
+#[derive(Clone, Copy)]
+pub enum Verbs {
+    Cq(*mut ibv_cq),
+    Srq(*mut ibv_srq),
+    Qp(*mut ibv_qp),
+    Wq(*mut ibv_wq),
+    Table(*mut ibv_rwq_ind_table),
+}
+
+impl Verbs {
+    /// Executes a query about the object.
+    pub fn query<T: Value>(self, opcode: Opcode, number: u32) -> Result<T, Refused> {
+        self.query_bytes(opcode, number, T::SIZE).map(|output| T::read(&output, 0, 0))
+    }
+
+    /// Executes a query with an answer of this length.
+    pub fn query_bytes(self, opcode: Opcode, number: u32, len: usize) -> Result<Vec<u8>, Refused> {
+        let (input, mut output) = (numbered(opcode, number), vec![0; len]);
+        let (from, size, to) = (input.as_ptr().cast(), input.len(), output.as_mut_ptr().cast());
+        // SAFETY: the object is alive, and both areas have their lengths.
+        let error = unsafe {
+            match self {
+                Self::Cq(cq) => (dv().devx_cq_query)(cq, from, size, to, len),
+                Self::Srq(srq) => (dv().devx_srq_query)(srq, from, size, to, len),
+                Self::Qp(qp) => (dv().devx_qp_query)(qp, from, size, to, len),
+                Self::Wq(wq) => (dv().devx_wq_query)(wq, from, size, to, len),
+                Self::Table(table) => (dv().devx_ind_tbl_query)(table, from, size, to, len),
+            }
+        };
+        outcome(error, &output).map(|()| output)
+    }
+
+    /// Executes a command that changes the object.
+    pub fn modify(self, input: &[u8]) -> Result<(), Refused> {
+        let mut output = [0; 16];
+        let (from, size, to) = (input.as_ptr().cast(), input.len(), output.as_mut_ptr().cast());
+        // SAFETY: the object is alive, and both areas have their lengths.
+        let error = unsafe {
+            match self {
+                Self::Cq(cq) => (dv().devx_cq_modify)(cq, from, size, to, 16),
+                Self::Srq(srq) => (dv().devx_srq_modify)(srq, from, size, to, 16),
+                Self::Qp(qp) => (dv().devx_qp_modify)(qp, from, size, to, 16),
+                Self::Wq(wq) => (dv().devx_wq_modify)(wq, from, size, to, 16),
+                Self::Table(table) => (dv().devx_ind_tbl_modify)(table, from, size, to, 16),
+            }
+        };
+        outcome(error, &output)
+    }
 }
 
 /// Makes an object in another context.

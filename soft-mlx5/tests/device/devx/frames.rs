@@ -31,19 +31,7 @@ pub fn mlx5dv_of(qp: *mut ibv_qp, comp_mask: u64) -> mlx5dv_qp {
 }
 
 fn query<T: Value>(qp: *mut ibv_qp, opcode: Opcode, number: u32) -> Result<T, Refused> {
-    let (input, mut output) = (numbered(opcode, number), vec![0; T::SIZE]);
-    // SAFETY: the queue pair is alive, and both areas have their lengths.
-    let error =
-        unsafe { (dv().devx_qp_query)(qp, input.as_ptr().cast(), input.len(), output.as_mut_ptr().cast(), T::SIZE) };
-    outcome(error, &output).map(|()| T::read(&output, 0, 0))
-}
-
-fn modify(qp: *mut ibv_qp, input: &[u8]) -> Result<(), Refused> {
-    let mut output = [0; 16];
-    // SAFETY: the queue pair is alive, and both areas have their lengths.
-    let error =
-        unsafe { (dv().devx_qp_modify)(qp, input.as_ptr().cast(), input.len(), output.as_mut_ptr().cast(), 16) };
-    outcome(error, &output)
+    Verbs::Qp(qp).query(opcode, number)
 }
 
 /// More contexts at a time than the firmware has users: the last ones have no DEVX, but frames.
@@ -88,11 +76,11 @@ fn commands_change_the_parts_of_a_raw_packet_queue_pair() {
     let qp = raw_qp(&bench.world, bench.world.cq(16));
     let of = parts(qp);
     let tis = ModifyTis { request: request(Opcode::MODIFY_TIS), tisn: of.tisn, bitmask: 1, priority: 3 };
-    assert_eq!(modify(qp, &tis.to_bytes()), Ok(()));
+    assert_eq!(Verbs::Qp(qp).modify(&tis.to_bytes()), Ok(()));
     assert_eq!(query::<QueryTisReply>(qp, Opcode::QUERY_TIS, of.tisn).unwrap().priority, 3);
     let change = |from, to| {
         let head = ModifyQueue { request: request(Opcode::MODIFY_RQ), state: from, number: of.rqn, bitmask: 0 };
-        modify(qp, &[&head.to_bytes()[..], &RqContext { state: to, ..RqContext::ZERO }.to_bytes()].concat())
+        Verbs::Qp(qp).modify(&[&head.to_bytes()[..], &RqContext { state: to, ..RqContext::ZERO }.to_bytes()].concat())
     };
     assert_eq!(change(state::RDY, state::ERR), Ok(()));
     bench.world.device().settle();

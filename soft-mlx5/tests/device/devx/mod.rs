@@ -5,6 +5,7 @@ mod dynamic;
 mod events;
 mod frames;
 mod random;
+mod verbs;
 
 use std::ptr;
 

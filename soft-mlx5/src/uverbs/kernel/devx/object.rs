@@ -2,11 +2,12 @@
 
 use mlx5_wire::firmware::command::{Created, Numbered, Opcode, Reply};
 
-use super::super::Call;
 use super::super::async_event::Reported;
 use super::super::attrs::{Attrs, CONSTANT, Carries, Spec, exactly};
 use super::super::errno::{EAGAIN, EINVAL};
 use super::super::events::Carries as EventKind;
+use super::super::{CQ, Call, QP, SRQ};
+use super::super::{rss, wq};
 use super::{ANSWER, COMMAND, Command, HEAD, answer, errno_of};
 use crate::commands::objects::{Id, Kind};
 use crate::commands::refusal::Refusal;
@@ -19,6 +20,9 @@ pub struct DevxObject {
     pub id: Id,
     destroy: Opcode,
 }
+
+/// Types of the objects of verbs that commands change and ask about: CQs, queue pairs, SRQs, tables, WQs.
+const OF_VERBS: &[u16] = &[CQ, QP, SRQ, rss::TABLE_TYPE, wq::TYPE_ID];
 
 /// Object type (`MLX5_IB_OBJECT_DEVX_OBJ`).
 pub const TYPE: u16 = 0x1001;
@@ -116,7 +120,7 @@ fn changed(opcode: Opcode) -> Option<Kind> {
         | Opcode::SQERR2RTS_QP
         | Opcode::MOVE_QP_TO_ERR
         | Opcode::MOVE_QP_TO_RST => Kind::Qp,
-        Opcode::DRAIN_DCT | Opcode::ARM_DCT_FOR_KEY_VIOLATION => Kind::Dct,
+        Opcode::ARM_DCT_FOR_KEY_VIOLATION => Kind::Dct,
         // The kernel takes the number for that of a receive queue.
         Opcode::ARM_RQ => Kind::Rq,
         Opcode::ARM_XRC_SRQ => Kind::XrcSrq,
@@ -146,6 +150,7 @@ fn queried(opcode: Opcode) -> Option<Kind> {
         Opcode::QUERY_RMP => Kind::Rmp,
         Opcode::QUERY_TIR => Kind::Tir,
         Opcode::QUERY_TIS => Kind::Tis,
+        Opcode::QUERY_RQT => Kind::Rqt,
         _ => return None,
     })
 }
@@ -230,7 +235,8 @@ impl Call<'_> {
         let made = self.get::<DevxObject>(handle).map(|object| object.id);
         let is_it = match made {
             Ok(made) => made == id,
-            Err(_) => self.handles().ids(handle).contains(&id),
+            // The kernel knows no command about a domain or a region of verbs.
+            Err(_) => OF_VERBS.contains(&self.handles().type_id(handle)?) && self.handles().ids(handle).contains(&id),
         };
         if is_it { Ok(()) } else { Err(EINVAL) }
     }
