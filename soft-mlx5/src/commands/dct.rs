@@ -7,6 +7,7 @@ use super::objects::{Entry, Id, Kind};
 use super::opcodes::{Command, Result, answer, created};
 use super::refusal::Refusal;
 use super::{Execution, limits};
+use crate::engine::counting::Counted;
 use crate::fabric::LinkLayer;
 use crate::objects::mkey::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use crate::objects::{AddressVector, Cqn, Grh, Pdn, QpAttr, QpModify, QpState, Qpn, Srqn};
@@ -42,7 +43,9 @@ impl Execution<'_> {
             scatter_to_cqe_rq: context.cs_res != 0,
             ..QpAttr::of_target(Pdn(context.pd), Cqn(context.cqn), Srqn(context.srqn_xrqn), context.dc_access_key)
         };
+        self.check_counters(context.counter_set_id, uid)?;
         let target = self.nic.create_qp(attr)?;
+        self.count_in(Counted::Qp(target.0), context.counter_set_id, uid)?;
         let rights = [(context.rwe, REMOTE_WRITE), (context.rre, REMOTE_READ), (context.rae, REMOTE_ATOMIC)];
         let change = QpModify {
             state: Some(QpState::Rtr),

@@ -14,6 +14,7 @@ use super::opcodes::{Command, Result, answer, created};
 use super::refusal::Refusal;
 use super::srq::memory_of;
 use super::{Execution, limits};
+use crate::engine::counting::Counted;
 use crate::fabric::LinkLayer;
 use crate::objects::rss::{HashAttr, field};
 use crate::objects::{
@@ -308,7 +309,9 @@ impl Execution<'_> {
             striding: None,
             offloads: RxOffloads { strip_vlan: !context.vlan_strip_disable, scatter_fcs: context.scatter_fcs },
         };
+        self.check_counters(context.counter_set_id, uid)?;
         let rq = self.nic.create_wq_in(attr, &found.spaces)?;
+        self.count_in(Counted::Wq(rq.0), context.counter_set_id, uid)?;
         let context = context.to_bytes().to_vec();
         self.state.objects.insert(Id(Kind::Rq, rq.0), Entry { uid, uses, context, ..Entry::default() });
         created(output, rq.0)
@@ -316,6 +319,7 @@ impl Execution<'_> {
 
     pub(super) fn modify_rq(&mut self, command: &Command, _: &mut [u8]) -> Result {
         const VLAN_STRIPPING: u64 = 1 << 1;
+        const COUNTER_SET: u64 = 1 << 3;
         let modify: ModifyQueue = command.parse()?;
         let given = command.after::<ModifyQueue>();
         let given = given.get(..RqContext::SIZE).ok_or(Refusal::INPUT_LENGTH)?;
@@ -323,9 +327,17 @@ impl Execution<'_> {
         let number = modify.number;
         self.state.objects.find(Id(Kind::Rq, number), command.uid())?;
         let (from, to) = (state_of(modify.state)?, state_of(given.state)?);
+        let counters = (modify.bitmask & COUNTER_SET != 0).then_some(given.counter_set_id);
+        counters.map(|set| self.check_counters(set, command.uid())).transpose()?;
         self.nic.modify_wq(Wqn(number), from, to).map_err(|_| Refusal::WQ_STATE)?;
         if modify.bitmask & VLAN_STRIPPING != 0 {
             self.nic.set_vlan_stripping(Wqn(number), !given.vlan_strip_disable)?;
+        }
+        if let Some(counter_set_id) = counters {
+            self.count_in(Counted::Wq(number), counter_set_id, command.uid())?;
+            let entry = self.state.objects.find_mut(Id(Kind::Rq, number), 0)?;
+            let bytes = entry.context.first_chunk_mut().ok_or(Refusal::NO_OBJECT)?;
+            RqContext { counter_set_id, ..RqContext::from_bytes(bytes) }.put(bytes);
         }
         Ok(())
     }

@@ -192,6 +192,7 @@ impl Execution<'_> {
             Kind::FlowTable | Kind::FlowEntry => self.end_flow(Id(kind, number)),
             Kind::Rmp | Kind::XrcSrq | Kind::Xrq => self.nic.destroy_srq(Srqn(number))?,
             Kind::Eq => self.state.eqs.remove(number as u8),
+            Kind::Counters => self.nic.end_counters(number as u8),
             _ => {}
         }
         Ok(())

@@ -219,11 +219,11 @@ impl Objects {
         self.entries.get_mut(&id).ok_or(Refusal::NO_OBJECT)
     }
 
-    /// Checks that an object of `uid` may refer to this object: it exists and has the same owner. UAR pages and event
-    /// queues of the driver are for all users.
+    /// Checks that an object of `uid` may refer to this object: it exists and has the same owner. UAR pages, event
+    /// queues and counters of the driver are for all users.
     pub fn check_use(&self, id: Id, uid: u16) -> Result<Id> {
         let entry = self.entries.get(&id).ok_or(Refusal::NO_OBJECT)?;
-        let shared = matches!(id.0, Kind::Uar | Kind::Eq) && matches!(entry.uid, 0 | SHARED_UID);
+        let shared = matches!(id.0, Kind::Uar | Kind::Eq | Kind::Counters) && matches!(entry.uid, 0 | SHARED_UID);
         if uid == 0 || entry.uid == uid || shared { Ok(id) } else { Err(Refusal::OWNER) }
     }
 

@@ -5,6 +5,7 @@ use mlx5_wire::firmware::command::{
     CreatePathMapping, Created, ManagePages, Multicast, Numbered, OfFunction, Opcode, QueryAdapterReply,
     QueryIssiReply, QueryPagesReply, Request, SetIssi, TeardownHca,
 };
+use mlx5_wire::firmware::counters::{QueryQCounter, QueryQCounterReply};
 use mlx5_wire::firmware::cq::{CreateCq, ModifyCq, QueryCqReply};
 use mlx5_wire::firmware::dct::{CreateDct, QueryDctReply};
 use mlx5_wire::firmware::eq::{CreateEq, QueryEqReply};
@@ -208,14 +209,11 @@ entries! {
     QUERY_HCA_VPORT_PKEY: Enabled, QueryVport => GidsReply::SIZE, Execution::query_pkeys;
     QUERY_VPORT_COUNTER: Enabled, QueryVport => Execution::VPORT_COUNTERS,
         Execution::query_vport_counter;
-    ALLOC_Q_COUNTER: Initialized, Request => CREATED, |on, command, output| {
-        on.create_numbered(Kind::Counters, command, output)
-    };
+    ALLOC_Q_COUNTER: Initialized, Request => CREATED, Execution::alloc_q_counter;
     DEALLOC_Q_COUNTER: Initialized, Numbered => HEAD, |on, command, _| {
         on.destroy(Kind::Counters, command)
     };
-    QUERY_Q_COUNTER: Initialized, Numbered => Execution::QUEUE_COUNTERS,
-        Execution::query_q_counter;
+    QUERY_Q_COUNTER: Initialized, QueryQCounter => QueryQCounterReply::SIZE, Execution::query_q_counter;
 
     ALLOC_PD: Initialized, Request => CREATED, Execution::alloc_pd;
     DEALLOC_PD: Initialized, Numbered => HEAD, |on, command, _| {

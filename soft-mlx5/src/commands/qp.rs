@@ -11,6 +11,7 @@ use super::memory::QueueMemory;
 use super::objects::{Entry, Id, Kind};
 use super::opcodes::{Command, Result, answer, created};
 use super::refusal::Refusal;
+use crate::engine::counting::Counted;
 use crate::fabric::{LinkLayer, address};
 use crate::objects::mkey::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use crate::objects::{
@@ -309,6 +310,7 @@ impl Execution<'_> {
         }
         let uses = used.into_iter().map(|id| self.state.objects.check_use(id, uid));
         let mut uses = uses.collect::<Result<Vec<_>>>()?;
+        self.check_counters(context.counter_set_id, uid)?;
         let memory = QueueMemory {
             log_page_size: context.log_page_size,
             page_offset: context.page_offset,
@@ -341,6 +343,7 @@ impl Execution<'_> {
             dc: if device_service == Service::Dc { initiator(&context) } else { DcAttr::None },
         };
         let qp = self.nic.create_qp_in(attr, &found.spaces)?;
+        self.count_in(Counted::Qp(qp.0), context.counter_set_id, uid)?;
         match context.service {
             service::QP0 => self.nic.bind_management(qp, 0),
             service::QP1 => self.nic.bind_management(qp, 1),
@@ -390,7 +393,9 @@ impl Execution<'_> {
         }
         changes.optional(which)?;
         let device = changes.device;
+        self.check_counters(now.counter_set_id, command.uid())?;
         self.nic.modify_qp(qp, &device)?;
+        self.count_in(Counted::Qp(qp.0), now.counter_set_id, command.uid())?;
         self.keep_context_of_qp(modify.qpn, &now)
     }
 

@@ -3,6 +3,8 @@
 use std::io;
 
 use super::Nic;
+use super::counting::Counted;
+use crate::base::counters::Hardware;
 use crate::fabric::address;
 use crate::objects::cq::Cq;
 use crate::objects::memory::{Space, Spaces};
@@ -220,6 +222,7 @@ impl Nic {
         self.destroy_receiver(qp);
         removed.release(&mut self.core);
         self.core.release_completions_of(qp.0);
+        self.core.counters.assign(Counted::Qp(qp.0), 0);
         self.uar.detach_qp(removed.attr.register, qp.0);
         self.groups.retain(|(_, member)| *member != qp);
         for bound in &mut self.management_qps {
@@ -235,6 +238,26 @@ impl Nic {
             found.wire_number = number as u32;
             self.management_qps[number] = Some(qp);
         }
+    }
+
+    /// Begins a set of counters.
+    pub(crate) fn begin_counters(&mut self, set: u8) {
+        self.core.counters.begin(set);
+    }
+
+    /// Ends a set of counters.
+    pub(crate) fn end_counters(&mut self, set: u8) {
+        self.core.counters.end(set);
+    }
+
+    /// Lets a queue count in a set, too.
+    pub(crate) fn count_in(&mut self, queue: Counted, set: u8) {
+        self.core.counters.assign(queue, set);
+    }
+
+    /// Returns the counters of a set, which the driver may set to zero.
+    pub(crate) fn counters_of(&mut self, set: u8) -> Result<&mut Hardware> {
+        self.core.counters.set(set).ok_or(EINVAL)
     }
 
     /// Returns how many queue pairs are in groups, each counted once in each of its groups.

@@ -7,9 +7,9 @@ use std::io;
 
 use self::completions::Completions;
 use super::NicConfig;
+use super::counting::QueueCounters;
 use super::faults::OperationFaults;
 use super::timing::Late;
-use crate::base::counters::Hardware;
 use crate::base::defect::Defect;
 use crate::fabric::LinkLayer;
 use crate::fabric::interface::Interface;
@@ -85,7 +85,7 @@ pub struct Core {
     /// The rule that the device breaks, on request.
     pub defects: Defects,
     /// Counters of the transport.
-    pub counters: Hardware,
+    pub counters: QueueCounters,
     /// The work that waits at the pace of an adapter.
     pub late: Late,
     /// The trace.
@@ -135,7 +135,7 @@ impl Core {
             events: VecDeque::new(),
             faults: OperationFaults::new(config.faults, config.seed, config.tally.clone()),
             defects,
-            counters: Hardware::default(),
+            counters: QueueCounters::default(),
             late: Late::new(config.timing, config.lowest_timeout, config.seed),
             strict: Strict::new(config.strict),
             active: VecDeque::new(),

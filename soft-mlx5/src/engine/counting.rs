@@ -1,5 +1,7 @@
 //! Which events of the transport count.
 
+use std::collections::BTreeMap;
+
 use mlx5_wire::cqe::{Cqe64, ErrorCqe};
 use mlx5_wire::opcode::CqeOpcode;
 use mlx5_wire::syndrome::Syndrome;
@@ -9,6 +11,71 @@ use crate::fabric::headers::NakCode;
 use crate::fabric::opcode::Operation;
 use crate::objects::completion::Completion;
 use crate::objects::responder::Refusal;
+
+/// A queue whose events may count in a set of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Counted {
+    /// Queue pair, or target of dynamic connections.
+    Qp(u32),
+    /// Receive queue of frames.
+    Wq(u32),
+}
+
+/// Counters of the transport: of the device as a whole, and of the sets that drivers give to queues.
+#[derive(Debug, Default)]
+pub(crate) struct QueueCounters {
+    device: Hardware,
+    sets: BTreeMap<u8, Hardware>,
+    queues: BTreeMap<Counted, u8>,
+}
+
+impl QueueCounters {
+    /// Returns the counters of all queues together.
+    pub fn device(&self) -> &Hardware {
+        &self.device
+    }
+
+    /// Counts an event of a queue, for the device and in the set of the queue.
+    pub fn count(&mut self, queue: Counted, add: impl Fn(&mut Hardware)) {
+        add(&mut self.device);
+        let set = self.queues.get(&queue).and_then(|set| self.sets.get_mut(set));
+        set.into_iter().for_each(add);
+    }
+
+    /// Counts a CQE if it reports a failure.
+    pub fn count_cqe(&mut self, completion: &Completion) {
+        let cqe = Cqe64::from_bytes(&completion.cqe);
+        if matches!(cqe.opcode(), CqeOpcode::RequesterError | CqeOpcode::ResponderError) {
+            // CQEs of frames name no queue.
+            let qpn = cqe.sop_drop_qpn.get() & 0xff_ffff;
+            self.count(Counted::Qp(qpn), |counters| counters.count_failure(completion));
+        }
+    }
+
+    /// Lets a queue count in a set from now on; set 0 is none.
+    pub fn assign(&mut self, queue: Counted, set: u8) {
+        match set {
+            0 => self.queues.remove(&queue),
+            _ => self.queues.insert(queue, set),
+        };
+    }
+
+    /// Begins a set.
+    pub fn begin(&mut self, set: u8) {
+        self.sets.insert(set, Hardware::default());
+    }
+
+    /// Ends a set: its queues count in none.
+    pub fn end(&mut self, set: u8) {
+        self.sets.remove(&set);
+        self.queues.retain(|_, of| *of != set);
+    }
+
+    /// Returns the counters of a set.
+    pub fn set(&mut self, set: u8) -> Option<&mut Hardware> {
+        self.sets.get_mut(&set)
+    }
+}
 
 impl Hardware {
     /// Counts a CQE if it reports a failure.

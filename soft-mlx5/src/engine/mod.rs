@@ -9,7 +9,7 @@ mod completion;
 mod config;
 mod control;
 mod core;
-mod counting;
+pub(crate) mod counting;
 mod dc;
 mod execute;
 mod faults;
@@ -200,7 +200,7 @@ impl Nic {
     /// Returns all counters.
     pub fn counters(&self) -> Counters {
         let port = self.core.link.counters();
-        let mut hardware = self.core.counters;
+        let mut hardware = *self.core.counters.device();
         hardware.rx_icrc_encapsulated = self.core.link.wrong_icrcs();
         Counters { port, hardware, injected: self.tally.own() }
     }

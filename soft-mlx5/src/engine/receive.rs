@@ -74,7 +74,9 @@ pub fn send(qp: &mut Qp, core: &mut Core, packet: &Packet) -> Result<(), Refusal
 /// Takes a receive WQE; returns `false` and counts the message if none is posted.
 fn take(qp: &mut Qp, core: &mut Core) -> bool {
     let taken = core.take_receive(qp);
-    core.counters.out_of_buffer += u64::from(!taken);
+    if !taken {
+        core.counters.count(qp.counted(), |counters| counters.out_of_buffer += 1);
+    }
     taken
 }
 

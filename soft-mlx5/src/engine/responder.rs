@@ -34,7 +34,7 @@ fn receive_reliable(qp: &mut Qp, core: &mut Core, packet: &Packet) {
     let expected = qp.responder.expected_psn;
     let ahead = psn::diff(packet.bth.psn, expected);
     if ahead > 0 {
-        core.counters.out_of_sequence += 1;
+        core.counters.count(qp.counted(), |counters| counters.out_of_sequence += 1);
         if !qp.responder.refused {
             qp.responder.refused = true;
             qp.responder.say(expected, Syndrome::Nak(NakCode::SequenceError));
@@ -42,7 +42,7 @@ fn receive_reliable(qp: &mut Qp, core: &mut Core, packet: &Packet) {
         return;
     }
     if ahead < 0 {
-        core.counters.duplicate_request += 1;
+        core.counters.count(qp.counted(), |counters| counters.duplicate_request += 1);
         return repeat(qp, core, packet);
     }
     qp.responder.refused = false;
@@ -51,7 +51,7 @@ fn receive_reliable(qp: &mut Qp, core: &mut Core, packet: &Packet) {
         return qp.fail(core);
     }
     let outcome = execute(qp, core, packet);
-    core.counters.count_request(packet.operation, &outcome);
+    core.counters.count(qp.counted(), |counters| counters.count_request(packet.operation, &outcome));
     match outcome {
         Ok(packets) => {
             qp.responder.expected_psn = psn::add(expected, packets);
@@ -102,7 +102,7 @@ fn receive_unreliable(qp: &mut Qp, core: &mut Core, packet: &Packet) {
         qp.responder.receive.placed = 0;
     }
     let outcome = execute(qp, core, packet);
-    core.counters.count_request(packet.operation, &outcome);
+    core.counters.count(qp.counted(), |counters| counters.count_request(packet.operation, &outcome));
     match outcome {
         Ok(_) => {}
         Err(Refusal::Fatal(_, Some(failure))) if qp.responder.receive.counter.is_some() => {

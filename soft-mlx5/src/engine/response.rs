@@ -49,11 +49,11 @@ fn acknowledge(qp: &mut Qp, core: &mut Core, at: u32, aeth: Aeth) {
     match aeth.syndrome {
         Syndrome::Ack | Syndrome::Reserved(_) => {}
         Syndrome::Rnr(timer) => {
-            core.counters.rnr_nak_retry_err += 1;
+            core.counters.count(qp.counted(), |counters| counters.rnr_nak_retry_err += 1);
             requester::back_off(qp, core, rnr_delay_ns(timer));
         }
         Syndrome::Nak(NakCode::SequenceError) => {
-            core.counters.packet_seq_err += 1;
+            core.counters.count(qp.counted(), |counters| counters.packet_seq_err += 1);
             requester::missing(qp, core);
         }
         Syndrome::Nak(code) => {

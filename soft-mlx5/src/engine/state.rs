@@ -1,6 +1,7 @@
 //! States of queue pairs: what the device does to a queue pair by itself.
 
 use super::core::Core;
+use super::counting::Counted;
 use crate::objects::dc::Role;
 use crate::objects::memory::Unmapped;
 use crate::objects::qp::Qp;
@@ -8,6 +9,11 @@ use crate::objects::strict::Rule;
 use crate::objects::{Event, QpState, Qpn};
 
 impl Qp {
+    /// Returns the queue in whose name its events count: a connection counts for its target.
+    pub(crate) fn counted(&self) -> Counted {
+        Counted::Qp(self.cqe_number())
+    }
+
     /// Returns `true` if WQEs were posted since the last flush.
     pub fn has_unflushed(&mut self, core: &mut Core) -> bool {
         let receives = self.attr.srq.is_none() && self.available(core) > 0;

@@ -29,13 +29,13 @@ fn ready(qp: *mut ibv_qp) -> *mut ibv_qp {
 /// A flow: its attributes, and after them an Ethernet spec and a tag.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Flow {
+pub struct Flow {
     attr: ibv_flow_attr,
     eth: ibv_flow_spec_eth,
     tag: ibv_flow_spec_action_tag,
 }
 
-fn to_group(tag: u32) -> Flow {
+pub fn to_group(tag: u32) -> Flow {
     let mut flow = Flow {
         attr: ibv_flow_attr { num_of_specs: 2, port: 1, ..Default::default() },
         eth: ibv_flow_spec_eth {
@@ -54,7 +54,7 @@ fn to_group(tag: u32) -> Flow {
     flow
 }
 
-fn try_flow(qp: *mut ibv_qp, flow: &Flow) -> Result<*mut ibv_flow, i32> {
+pub fn try_flow(qp: *mut ibv_qp, flow: &Flow) -> Result<*mut ibv_flow, i32> {
     let mut flow = *flow;
     // SAFETY: the QP is alive, and two specs follow the attributes.
     let made = unsafe { ibv_create_flow(qp, (&raw mut flow).cast()) };
@@ -103,7 +103,7 @@ pub fn rss_qp(world: &World, table: *mut ibv_rwq_ind_table, key: &[u8], fields: 
     unsafe { ibv_create_qp_ex(world.ctx, &mut attr) }
 }
 
-fn send(qp: *mut ibv_qp, mr: *mut ibv_mr, length: u32) {
+pub fn send(qp: *mut ibv_qp, mr: *mut ibv_mr, length: u32) {
     // SAFETY: QP and MR are alive.
     unsafe {
         let mut sge = ibv_sge { addr: (*mr).addr as u64, length, lkey: (*mr).lkey };
@@ -114,7 +114,7 @@ fn send(qp: *mut ibv_qp, mr: *mut ibv_mr, length: u32) {
 }
 
 /// Returns a UDP datagram to the group, without checksums: the device adds them.
-fn frame() -> Vec<u8> {
+pub fn frame() -> Vec<u8> {
     let mut frame = [&GROUP[..], &[2, 0, 0, 0, 0, 9, 8, 0]].concat();
     frame.extend([0x45, 0, 0, 46, 0, 0, 0, 0, 9, 17, 0, 0, 10, 0, 0, 1, 239, 1, 2, 3]);
     frame.extend([0x9c, 0x40, 0x13, 0x89, 0, 26, 0, 0]);
@@ -123,15 +123,15 @@ fn frame() -> Vec<u8> {
 }
 
 /// A raw packet QP of another context. Its frames come to this context.
-struct Stranger {
-    ctx: *mut ibv_context,
-    cq: *mut ibv_cq,
-    qp: *mut ibv_qp,
-    mr: *mut ibv_mr,
+pub struct Stranger {
+    pub ctx: *mut ibv_context,
+    pub cq: *mut ibv_cq,
+    pub qp: *mut ibv_qp,
+    pub mr: *mut ibv_mr,
 }
 
 impl Stranger {
-    fn new(world: &World, bytes: &mut [u8]) -> Self {
+    pub fn new(world: &World, bytes: &mut [u8]) -> Self {
         let ctx = crate::world::open(world.device().name());
         // SAFETY: all objects were just made, and the memory outlives the stranger.
         unsafe {

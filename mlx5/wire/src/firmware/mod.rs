@@ -10,6 +10,7 @@ pub mod fields;
 
 pub mod capabilities;
 pub mod command;
+pub mod counters;
 pub mod cq;
 pub mod dct;
 pub mod eq;

@@ -121,7 +121,7 @@ impl Core {
         // Only a driver's mistake lets a queue pair outlive its CQ; no program waits for the CQE then.
         let Some(cq) = self.cqs.get_mut(cqn.0) else { return };
         self.trace.completed(cqn, cq.producer(), completion);
-        self.counters.count_failure(completion);
+        self.counters.count_cqe(completion);
         let event = cq.push(completion, &self.defects, &mut self.strict);
         if self.defects.is(Defect::TornCqe) {
             // This CQE has made the one before whole.

@@ -3,6 +3,7 @@
 use super::Receiver;
 use super::wq::Wq;
 use crate::engine::Nic;
+use crate::engine::counting::Counted;
 use crate::objects::flow::{Conflict, Rule};
 use crate::objects::flow_tables::Tables;
 use crate::objects::memory::Spaces;
@@ -68,6 +69,7 @@ impl Nic {
     /// Destroys a receive queue; its memory is not touched after this returns.
     pub fn destroy_wq(&mut self, wq: Wqn) -> Result<()> {
         self.core.write_late_cqes();
+        self.core.counters.assign(Counted::Wq(wq.0), 0);
         self.frames.wqs.remove(wq.0).map(drop).ok_or(EINVAL)
     }
 
@@ -119,6 +121,7 @@ impl Nic {
     pub(crate) fn destroy_receiver(&mut self, qp: Qpn) {
         if let Some(Receiver { queue, target, .. }) = self.frames.receivers.remove(&qp.0) {
             self.frames.wqs.remove(queue.0);
+            self.core.counters.assign(Counted::Wq(queue.0), 0);
             self.frames.tirs.remove(target.0);
         }
     }

@@ -6,6 +6,7 @@ use mlx5_wire::opcode::CqeOpcode;
 
 use crate::base::defect::Defect;
 use crate::engine::core::Core;
+use crate::engine::counting::Counted;
 use crate::fabric::frame_header::{ETHERNET, Headers, TAG_AT, VLAN_TAG};
 use crate::objects::completion::{Completion, Failure};
 use crate::objects::memory::{Spaces, Span, Unmapped};
@@ -161,7 +162,7 @@ impl Wq {
         };
         core.defects.frame(&mut cqe);
         let fails = core.faults.receive_fails();
-        let Core { mkeys, strict, trace, .. } = core;
+        let Core { mkeys, strict, trace, counters, .. } = core;
         let mut parts = Parts { mkeys, strict, trace };
         let place = match self.attr.striding {
             None => self.take(&mut parts)?.map(|index| (index, 0, 0)),
@@ -170,6 +171,7 @@ impl Wq {
         let Some((index, offset, strides)) = place else {
             self.dropped += 1;
             self.untold += 1;
+            counters.count(Counted::Wq(self.number), |counters| counters.out_of_buffer += 1);
             parts.trace.dropped(self.number, bytes.len());
             return Ok(());
         };

@@ -18,7 +18,7 @@ const ASK_AGAIN_NS: u64 = 1_000_000_000;
 pub fn answer_lost(qp: &mut Qp, core: &mut Core) {
     let at = qp.requester.unacked_psn();
     if qp.requester.implied_loss != Some(at) {
-        core.counters.implied_nak_seq_err += 1;
+        core.counters.count(qp.counted(), |counters| counters.implied_nak_seq_err += 1);
         qp.requester.implied_loss = Some(at);
         qp.requester.go_back();
         core.activate(qp);
@@ -80,7 +80,7 @@ pub fn expire(qp: &mut Qp, core: &mut Core) {
         if qp.requester.is_at_oldest() || is_peer_behind(qp, core) {
             restart_timer(qp, core);
         } else {
-            core.counters.local_ack_timeout_err += 1;
+            core.counters.count(qp.counted(), |counters| counters.local_ack_timeout_err += 1);
             retry(qp, core);
         }
     }
@@ -111,7 +111,7 @@ pub fn echo_returned(qp: &mut Qp, core: &mut Core, token: u32) {
     let asked = qp.requester.inquiry.is_some_and(|inquiry| inquiry.token == token);
     if asked && qp.requester.has_unacked() && !qp.requester.is_at_oldest() {
         core.progress = true;
-        core.counters.local_ack_timeout_err += 1;
+        core.counters.count(qp.counted(), |counters| counters.local_ack_timeout_err += 1);
         retry(qp, core);
     }
 }

@@ -64,6 +64,7 @@ pub struct Qp {
     pub ring: *mut u8,
     pub umem: *mut Umem,
     pub posted: u32,
+    receives: u32,
 }
 
 const CQ_RECORD: usize = 0;
@@ -225,6 +226,12 @@ impl Bench {
         }
     }
 
+    /// Returns the number of a UMEM.
+    pub fn umem_id(&self, umem: *mut Umem) -> u32 {
+        // SAFETY: the UMEM is alive.
+        unsafe { (*umem).umem_id }
+    }
+
     /// Returns the number of the domain.
     pub fn pdn(&self) -> u32 {
         pdn(self.world.pd)
@@ -238,11 +245,16 @@ impl Bench {
         // SAFETY: the UMEM is alive.
         let create = self.qp_command(self.pdn(), cq.number, unsafe { (*umem).umem_id });
         let (object, number) = self.create(&create.to_bytes()).unwrap();
-        Qp { object, number, ring, umem, posted: 0 }
+        Qp { object, number, ring, umem, posted: 0, receives: 0 }
     }
 
     pub fn modify(&self, qp: &Qp, opcode: Opcode, context: QpContext) -> Result<(), Refused> {
-        let modify = ModifyQp { request: request(opcode), qpn: qp.number, optional: 0, context };
+        self.modify_with(qp, opcode, 0, context)
+    }
+
+    /// Changes a queue pair, with a mask of optional fields.
+    pub fn modify_with(&self, qp: &Qp, opcode: Opcode, optional: u32, context: QpContext) -> Result<(), Refused> {
+        let modify = ModifyQp { request: request(opcode), qpn: qp.number, optional, context };
         modify_object(qp.object, &modify.to_bytes())
     }
 
@@ -292,17 +304,31 @@ impl Bench {
 
     /// Posts such a message, with flags of the control segment.
     pub fn post(&self, qp: &mut Qp, key: u32, from: u64, to: u64, len: u32, flags: u8) {
+        self.post_receive(qp, key, to, len);
+        self.post_send(qp, key, from, len, flags);
+    }
+
+    /// Posts a receive.
+    pub fn post_receive(&self, qp: &mut Qp, key: u32, to: u64, len: u32) {
+        let slot = qp.receives as usize & ((1 << LOG_WQES) - 1);
+        qp.receives += 1;
+        // SAFETY: the WQE and the record are memory of this test.
+        unsafe {
+            store(qp.ring.add(16 * slot), DataSegment::new(to, len, key).to_bytes());
+            self.record(QP_RECORD, qp.receives);
+        }
+    }
+
+    /// Posts a SEND, with flags of the control segment.
+    pub fn post_send(&self, qp: &mut Qp, key: u32, from: u64, len: u32, flags: u8) {
         let index = qp.posted as u16;
         qp.posted += 1;
         let slot = usize::from(index) & ((1 << LOG_WQES) - 1);
         let control = ControlSegment::new(WqeOpcode::SEND.get(), index, qp.number, 2, flags);
-        let data = |addr| DataSegment::new(addr, len, key);
-        // SAFETY: the WQEs, the records and the register are memory of this test.
+        // SAFETY: the WQE, the record and the register are memory of this test.
         unsafe {
-            store(qp.ring.add(16 * slot), data(to).to_bytes());
-            self.record(QP_RECORD, qp.posted);
             store(qp.ring.add(RQ + 64 * slot), control.to_bytes());
-            store(qp.ring.add(RQ + 64 * slot + 16), data(from).to_bytes());
+            store(qp.ring.add(RQ + 64 * slot + 16), DataSegment::new(from, len, key).to_bytes());
             self.record(QP_RECORD + 4, qp.posted);
             let first = qp.ring.add(RQ + 64 * slot).cast::<u64>().read();
             (*self.uar).reg_addr.cast::<u64>().write_volatile(first);

@@ -16,7 +16,7 @@ use crate::world::open;
 const INVALID: Result<(), Refused> = Err((libc::EINVAL, 0, 0));
 
 /// Returns target, TIS, receive queue and send queue of a raw packet queue pair.
-fn parts(qp: *mut ibv_qp) -> mlx5dv_qp {
+pub fn parts(qp: *mut ibv_qp) -> mlx5dv_qp {
     mlx5dv_of(qp, MLX5DV_QP_MASK_RAW_QP_HANDLES.into())
 }
 

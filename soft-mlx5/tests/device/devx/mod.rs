@@ -1,6 +1,7 @@
 //! Programs that issue firmware commands (DEVX), through the stock `mlx5dv_devx_*`.
 
 mod bench;
+mod counters;
 mod dynamic;
 mod events;
 mod frames;
@@ -13,7 +14,7 @@ use mlx5_wire::data::DataSegment;
 use mlx5_wire::firmware::command::{Numbered, Opcode};
 use mlx5_wire::firmware::cq::{CqContext, CreateCq, ModifyCq, QueryCqReply, mini_format};
 use mlx5_wire::firmware::mkey::{CreateMkey, MkeyContext, access_mode};
-use mlx5_wire::firmware::qp::{QpContext, QueryQpReply, state};
+use mlx5_wire::firmware::qp::{ModifyQp, QueryQpReply, state};
 use rdma_core_sys::*;
 use soft_mlx5::objects::strict::Rule;
 use soft_mlx5::{Device, LinkLayer};
@@ -120,6 +121,8 @@ fn commands_about_no_object_are_those_of_the_list() {
     assert_eq!(part, answer[..0x810], "as much as there is room for");
     assert_eq!(bench.general(&numbered(Opcode::CREATE_QP, 0), 16), Err((libc::EINVAL, 0, 0)));
     assert_eq!(bench.general(&numbered(Opcode::DESTROY_UCTX, 1), 16), Err((libc::EINVAL, 0, 0)));
+    // The number of reserved keys, which Linux does not let programs ask for.
+    assert_eq!(bench.general(&numbered(Opcode::QUERY_SPECIAL_CONTEXTS, 0), 32), Err((libc::EINVAL, 0, 0)));
     assert_eq!(bench.general(&numbered(Opcode(0xb00), 0), 16), Err(refused(BAD_OP, 0x1001)));
     assert_eq!(bench.create(&numbered(Opcode::QUERY_HCA_CAP, 0)).err(), Some((libc::EINVAL, 0, 0)));
     assert_eq!(bench.create(&numbered(Opcode(0x939), 0)).err(), Some(refused(BAD_OP, 0x1001)), "flow counters");
@@ -163,9 +166,9 @@ fn a_command_is_about_the_object_of_its_handle() {
     let cq = bench.cq();
     let [one, other] = [bench.qp(&cq), bench.qp(&cq)];
     let invalid = Err((libc::EINVAL, 0, 0));
-    let init = |qp: &Qp, number| {
-        let qp = Qp { number, ..Qp { object: qp.object, number, ring: qp.ring, umem: qp.umem, posted: 0 } };
-        bench.modify(&qp, Opcode::RST2INIT_QP, QpContext::ZERO)
+    let init = |qp: &Qp, qpn| {
+        let modify = ModifyQp { request: request(Opcode::RST2INIT_QP), qpn, ..ModifyQp::ZERO };
+        modify_object(qp.object, &modify.to_bytes())
     };
     assert_eq!(init(&one, other.number), invalid);
     assert_eq!(query_object(one.object, &numbered(Opcode::QUERY_CQ, one.number), 0x110).map(drop), invalid);
