@@ -280,7 +280,7 @@ impl QpConfig {
 
     /// Lets [memory windows](crate::MemoryWindow) be bound through the queue pair, which is a reliable connection,
     /// `false` by default. On the direct path the send queue then has four basic blocks for each of its
-    /// [`max_send_wr`](Self::max_send_wr) requests, or more, of which a bind takes three.
+    /// [`max_send_wr`](Self::max_send_wr) requests, or more, as many as a bind takes.
     pub const fn memory_windows(mut self, allowed: bool) -> Self {
         self.memory_windows = allowed;
         self

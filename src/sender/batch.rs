@@ -244,7 +244,7 @@ impl Sender {
     fn take_failure(&mut self) -> Option<SendFailure> {
         // SAFETY: [run], which the caller says is not over.
         let request = unsafe { self.run.requests.take() };
-        if request.is_last() {
+        if request.is_internal() {
             return None;
         }
         let Run { queue, status, vendor_err, .. } = self.run;

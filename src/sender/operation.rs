@@ -19,8 +19,6 @@ pub(super) enum Transport {
     Datagrams,
     /// Raw packets: Ethernet frames.
     Frames,
-    /// None of the requests, until the next one is told to wait for a bind before it.
-    Fenced,
 }
 
 /// Operation of a request.

@@ -327,13 +327,7 @@ impl Posting<'_> {
     fn gather<P: Payload>(&mut self, operation: Operation<'_>, payload: P) -> Result<(), P::Error> {
         let (flags, token) = self.take_options();
         if let Err(reason) = self.check(operation, &payload) {
-            if !self.entry.take_fence() {
-                return refuse(payload, reason);
-            }
-            let Self { domain, is_single, is_unsignaled, .. } = *self;
-            let flags = flags.behind(true);
-            let behind = Posting { entry: &mut *self.entry, domain, flags, token, is_single, is_unsignaled };
-            return behind.gather_behind_bind(operation, payload);
+            return refuse(payload, reason);
         }
         let request = || match self.is_unsignaled {
             true => payload.request(token).unsignaled(),
@@ -367,19 +361,6 @@ impl Posting<'_> {
             }
             Err(reason) => refuse(payload, reason),
         }
-    }
-
-    /// Posts a request behind a bind or a revocation. The posting is a copy of the one that rings: a call that took
-    /// that one would keep it in memory for each request.
-    #[cold]
-    #[inline(never)]
-    fn gather_behind_bind<P: Payload>(self, operation: Operation<'_>, payload: P) -> Result<(), P::Error> {
-        let mut this = ManuallyDrop::new(self);
-        let posted = this.gather(operation, payload);
-        if posted.is_err() {
-            this.entry.fence_next();
-        }
-        posted
     }
 
     /// Returns flags and token of the next request, and resets them.

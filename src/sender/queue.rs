@@ -28,8 +28,6 @@ pub(super) struct Entry {
     pub(super) has_windows: bool,
     /// Binds and revocations of windows that are outstanding.
     pub(super) windows: Windows,
-    /// The limits, while the next request has to wait for a bind or a revocation and `limits` forbid all.
-    pub(super) unfenced: Option<Limits>,
     /// When a request was first refused because the queue was full, and where its oldest request was then.
     pub(super) full: Option<(u32, Instant)>,
 }
@@ -86,11 +84,6 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Has no request pass its checks.
-    pub(super) const fn forbid_all(&mut self) {
-        (self.copied, self.copied_frame, self.transport) = (0, 0, Transport::Fenced);
-    }
-
     fn refusal(&self, error: PostError, len: usize) -> NotSent {
         match error {
             PostError::Full => NotSent::Full { waited: Duration::ZERO },
@@ -234,7 +227,7 @@ impl SendRing {
         // The device flushes requests that it has not executed. It reports no success of those that it has executed.
         let (payload, signaled) = (sq::Payload::default(), Flags::SIGNALED);
         // SAFETY: [memory] none. [ready] in ERROR: it is flushed.
-        unsafe { ring.posting_singly().send(payload, Immediate::None, signaled, WorkRequest::LAST) }.is_ok()
+        unsafe { ring.posting_singly().send(payload, Immediate::None, signaled, WorkRequest::INTERNAL) }.is_ok()
     }
 
     /// Starts an empty queue again.

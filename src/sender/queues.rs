@@ -128,8 +128,7 @@ impl Sender {
         self.routes.insert(object.qp_num(), id.index);
         let (gathered, silent) = (Gathered::default(), Silent::default());
         let (has_windows, windows) = (config.memory_windows && transport == Transport::Reliable, Windows::default());
-        let entry =
-            Entry { ring, qp: object, gathered, limits, silent, id, has_windows, windows, unfenced: None, full: None };
+        let entry = Entry { ring, qp: object, gathered, limits, silent, id, has_windows, windows, full: None };
         match self.queues.get_mut(free) {
             Some(place) => *place = Some(Box::new(entry)),
             None => self.queues.push(Some(Box::new(entry))),

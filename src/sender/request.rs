@@ -22,7 +22,7 @@ pub struct WorkRequest {
     pool: Option<NonNull<Pool>>,
     start: NonNull<u8>,
     len: u32,
-    /// Buffers after the first, and [`UNSIGNALED`], [`WINDOW`] and [`LAST`].
+    /// Buffers after the first, and [`UNSIGNALED`], [`WINDOW`] and [`INTERNAL`].
     more: u32,
 }
 
@@ -31,7 +31,7 @@ const UNSIGNALED: u32 = 1 << 31;
 /// Bit of [`WorkRequest::more`]: the request binds a memory window or revokes its key.
 const WINDOW: u32 = 1 << 29;
 /// Bit of [`WorkRequest::more`]: the library has posted the request, and nothing is returned.
-const LAST: u32 = 1 << 30;
+const INTERNAL: u32 = 1 << 30;
 
 // SAFETY: a buffer, which may be sent, and numbers.
 unsafe impl Send for WorkRequest {}
@@ -67,8 +67,8 @@ impl WorkRequest {
         self.token
     }
 
-    /// The last request of a queue pair in ERROR, which the library posts.
-    pub(super) const LAST: Self = Self { more: UNSIGNALED | LAST, ..Self::from_wr_id(0) };
+    /// A request that the library posts for itself: the last one of a queue pair in ERROR, the NOP behind a bind.
+    pub(super) const INTERNAL: Self = Self { more: UNSIGNALED | INTERNAL, ..Self::from_wr_id(0) };
 
     /// Returns this request as one of which no completion is returned if it succeeds.
     #[inline(always)]
@@ -94,16 +94,16 @@ impl WorkRequest {
         self.more == 0
     }
 
-    /// Returns `true` if it is [`LAST`](Self::LAST).
-    pub(super) const fn is_last(&self) -> bool {
-        self.more & LAST != 0
+    /// Returns `true` if it is [`INTERNAL`](Self::INTERNAL).
+    pub(super) const fn is_internal(&self) -> bool {
+        self.more & INTERNAL != 0
     }
 
     /// Returns how many buffers it has after the first; more than any request has, for one of a
     /// [window](Self::window).
     #[inline(always)]
     pub(super) const fn more(&self) -> u32 {
-        self.more & !(UNSIGNALED | LAST)
+        self.more & !(UNSIGNALED | INTERNAL)
     }
 
     /// Returns `true` if a request that has so many buffers is one of a [window](Self::window).

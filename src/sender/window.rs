@@ -4,12 +4,12 @@ use std::mem::ManuallyDrop;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use mlx5_ring::sq::{Flags, MAX_WINDOW, Remote, Window as Bind};
+use mlx5_ring::sq::{Flags, MAX_WINDOW, PostError, Remote, Window as Bind};
 use rdma_core_sys as sys;
 
 use super::one::Request;
 use super::posting::Posting;
-use super::queue::{DirectSq, Entry, SendRing};
+use super::queue::{DirectSq, SendRing};
 use super::request::WorkRequest;
 use super::settling::Posted;
 use crate::memory::{self, Extent, MemoryWindow, RemoteAccess, RemoteRegion, Window, WindowMemory};
@@ -19,6 +19,9 @@ use crate::window_keys::Grant;
 
 /// The operations that a window can allow.
 const OPERATIONS: RemoteAccess = RemoteAccess::READ.union(RemoteAccess::WRITE).union(RemoteAccess::ATOMIC);
+
+/// Basic blocks of a bind and the NOP behind it.
+const CHANGE_BLOCKS: u32 = 4;
 
 /// A request that changes the key of a window.
 enum Change<'a> {
@@ -32,7 +35,7 @@ impl Posting<'_> {
     /// that is new for each bind. A range counts bytes of the [capacity](crate::Buffer::capacity) of a buffer.
     ///
     /// The requests after it start when the bind is done, so one of them can send the key. The completion has no
-    /// buffer: the window has it. The bind takes three basic blocks of the send queue on the direct path, and has a
+    /// buffer: the window has it. The bind takes four basic blocks of the send queue on the direct path, and has a
     /// completion also if it is [unsignaled](Request::unsignaled).
     ///
     /// ```
@@ -133,7 +136,7 @@ impl Posting<'_> {
     ///
     /// Requests of the peer that come later, and READs that its adapter has not answered, fail at the peer. If the peer
     /// may invalidate the key at the same time, drop the window instead: the device may refuse a key that it has
-    /// revoked already, and the queue pair fails. It takes two basic blocks of the send queue.
+    /// revoked already, and the queue pair fails. It takes three basic blocks of the send queue.
     ///
     /// ```
     /// # use doorbell::Completions;
@@ -188,35 +191,38 @@ impl Posting<'_> {
     /// Memory that a bind gives access to stays, and is used as memory that a device accesses, until that is over.
     unsafe fn change(&mut self, change: Change<'_>, (flags, token): (Flags, u64)) -> Result<(), NotSent> {
         let request = WorkRequest::window(token);
-        // Its completion settles what the peer can access.
-        let flags = if self.is_unsignaled { flags | Flags::SIGNALED } else { flags };
-        let is_fenced = self.entry.take_fence();
-        let posted = match &mut self.entry.ring {
+        match &mut self.entry.ring {
             SendRing::Direct(DirectSq { ring, .. }) => {
-                let flags = flags.behind(is_fenced);
                 // The doorbell rings when this posting ends.
-                let mut posting =
-                    ManuallyDrop::new(if self.is_single { ring.posting_singly() } else { ring.posting() });
+                let mut posting = ManuallyDrop::new(ring.posting());
+                let unsignaled = flags.without(Flags::SIGNALED);
                 // SAFETY: [ready] by `Sender::post`. The memory is as the caller says.
                 let posted = unsafe {
                     match &change {
-                        Change::Bind(_, bind, ..) => posting.bind(bind, flags, request),
-                        Change::Revoke(rkey) => posting.invalidate(*rkey, flags, request),
+                        _ if posting.free_blocks() < CHANGE_BLOCKS => Err(PostError::Full),
+                        Change::Bind(_, bind, ..) => posting.bind(bind, unsignaled, request),
+                        Change::Revoke(rkey) => posting.invalidate(*rkey, unsignaled, request),
                     }
                 };
+                // libmlx5 gives the next request a fence. A NOP that waits for the change costs other requests nothing;
+                // its CQE says that both are over.
+                let behind = Flags::SMALL_FENCE | Flags::SIGNALED;
+                // SAFETY: [ready] as above.
+                let posted = posted.and_then(|()| unsafe { posting.nop(behind, WorkRequest::INTERNAL) });
+                if self.is_single {
+                    drop(ManuallyDrop::into_inner(posting));
+                }
                 posted.map_err(|error| self.entry.refusal(error, 0))
             }
             SendRing::Verbs(verbs) => {
                 let wr = change.describe();
+                // Its completion settles what the peer can access.
+                let flags = flags | Flags::SIGNALED;
                 // SAFETY: [ready], and the memory is as the caller says; there are no SGEs.
                 let posted = unsafe { verbs.post(wr, None, &[], false, flags, request) };
                 posted.map_err(|reason| self.entry.with_time(reason))
             }
-        };
-        if posted.is_ok() || is_fenced {
-            self.entry.fence_next();
         }
-        posted
     }
 }
 
@@ -243,29 +249,6 @@ impl Change<'_> {
             }
         }
         wr
-    }
-}
-
-impl Entry {
-    /// Has the next request wait for the bind or revocation before it, on the direct path; libmlx5 does so by itself.
-    /// Until then no request passes its checks, so that those of other requests cost nothing more.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn fence_next(&mut self) {
-        if matches!(self.ring, SendRing::Direct(_)) {
-            self.unfenced.get_or_insert(self.limits);
-            self.limits.forbid_all();
-        }
-    }
-
-    /// Returns `true` if the request that is about to be posted has to wait; the checks of it pass again.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn take_fence(&mut self) -> bool {
-        self.unfenced.take().is_some_and(|limits| {
-            self.limits = limits;
-            true
-        })
     }
 }
 

@@ -300,6 +300,19 @@ impl<'a, T: Copy> Posting<'a, T> {
         Ok(())
     }
 
+    /// Posts a request that does nothing.
+    ///
+    /// # Errors
+    /// [`PostError::Full`].
+    ///
+    /// # Safety
+    /// *ready*, see [the module](super).
+    pub unsafe fn nop(&mut self, flags: Flags, data: T) -> Result<(), PostError> {
+        let (_, begun) = self.start(What(WqeOpcode::NOP, 0), &[0_u8; 0], 1, flags, data)?;
+        self.finish(begun, false, data);
+        Ok(())
+    }
+
     /// Takes the blocks of a WQE of `units` units, and writes its control segment and the segments in `head`. The
     /// caller writes the other units. The queue learns of a request that has a doorbell of its own in
     /// [`finish`](Self::finish): what only the program needs comes after the register.

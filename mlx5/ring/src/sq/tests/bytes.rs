@@ -139,6 +139,9 @@ fn windows() {
     );
     // SAFETY: as above.
     writes(7, &expected, |posting| unsafe { posting.invalidate(0x12_3457, Flags::SMALL_FENCE, 0) });
+    let expected = "00000700 12345601 00000028 00000000";
+    // SAFETY: as above.
+    writes(7, expected, |posting| unsafe { posting.nop(Flags::SMALL_FENCE | SIGNALED, 0) });
     let mut rig = Rig::new(8, 2);
     // SAFETY: as above.
     assert_eq!(unsafe { rig.queue.posting().bind(&window, SIGNALED, 0) }, Err(PostError::TooLong));
