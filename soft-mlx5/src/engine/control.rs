@@ -91,6 +91,8 @@ impl Nic {
 
     /// Destroys a completion queue that no queue pair uses.
     pub fn destroy_cq(&mut self, cq: Cqn) -> Result<()> {
+        // An arm that was rung before names a CQ that is there.
+        self.take_doorbells(true);
         let uses = |qp: &Qp| qp.attr.send_cq == cq || qp.attr.recv_cq == cq;
         let reports = self.core.srqs.iter_mut().any(|(_, srq)| srq.own_cq() == Some(cq));
         if reports || self.is_cq_of_wq(cq) || self.qps.iter_mut().any(|(_, qp)| uses(qp)) {

@@ -93,7 +93,12 @@ impl Nic {
 
     pub(crate) fn take_doorbells(&mut self, all: bool) {
         let core = &mut self.core;
-        core.progress |= self.uar.take_arms(|cqs| {
+        core.progress |= self.uar.take_arms(|page, cqs, value| {
+            let cqn = value as u32 & 0xff_ffff;
+            if !cqs.contains(&cqn) {
+                core.strict.violation(Rule::ArmCqn, Object::Uar(page), cqn, &value.to_be_bytes());
+            }
+            // The value may have overwritten those of other CQs, whose records tell.
             for cq in cqs {
                 if core.late.is_on() {
                     core.late.arms.add(*cq, core.now);

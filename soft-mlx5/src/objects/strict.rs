@@ -34,6 +34,8 @@ pub enum Rule {
     SendChanged,
     /// A doorbell names a queue pair of its UAR page.
     DoorbellQpn,
+    /// A doorbell that arms names a CQ of its UAR page.
+    ArmCqn,
     /// A doorbell is rung in a state that processes the send queue.
     DoorbellState,
     /// A register that queue pairs share holds the WQE that it was rung for.
@@ -90,6 +92,7 @@ impl Rule {
             Self::SendIndex => "the control segment carries another index than its place in the queue",
             Self::SendChanged => "a send WQE changed between its start and its completion",
             Self::DoorbellQpn => "a doorbell names a queue pair that does not use this UAR page",
+            Self::ArmCqn => "a doorbell arms a CQ that does not use this UAR page",
             Self::DoorbellState => "a doorbell was rung in a state that drops it",
             Self::BlueFlame => "a register that queue pairs share holds another WQE than the one it was rung for",
             Self::DoorbellMissing => "WQEs that the doorbell record covers wait for a write to the register",
@@ -206,6 +209,7 @@ mod tests {
         (Rule::SendIndex, "engine::tests::errors::a_wqe_carries_its_index"),
         (Rule::SendChanged, "engine::tests::errors::a_wqe_that_changes_under_the_device_is_a_violation"),
         (Rule::DoorbellQpn, "engine::tests::errors::doorbells_of_others_are_violations"),
+        (Rule::ArmCqn, "engine::tests::errors::arms_of_others_are_violations"),
         (Rule::DoorbellState, "engine::tests::errors::doorbells_that_the_device_ignores_are_violations"),
         (Rule::BlueFlame, "engine::tests::registers::copies_that_overlap_mix_two_wqes"),
         (Rule::DoorbellMissing, "engine::tests::errors::a_record_without_a_doorbell_is_a_violation"),

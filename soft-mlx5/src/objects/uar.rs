@@ -107,7 +107,7 @@ pub struct Uar {
     registers: Vec<Used>,
     by_place: BTreeMap<(u32, u32), usize>,
     cursor: usize,
-    // Pages whose CQ doorbell is in use, each with its CQs.
+    // Pages in use, each with the CQs that are armed there.
     cq_pages: Vec<(u32, Vec<u32>)>,
 }
 
@@ -208,6 +208,8 @@ impl Uar {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         self.map(register.page)?;
+        // A CQ that a program arms at the page of a queue pair breaks a rule.
+        self.arms_at(register.page);
         let place = (register.page, register.offset);
         let index = *self.by_place.entry(place).or_insert_with(|| {
             self.registers.push(Used { register, qps: Vec::new() });
@@ -233,11 +235,17 @@ impl Uar {
     /// Lets a CQ be armed at a page.
     pub fn attach_cq(&mut self, page: u32, cqn: u32) -> io::Result<()> {
         self.map(page)?;
-        match self.cq_pages.iter_mut().find(|(used, _)| *used == page) {
-            Some((_, cqs)) => cqs.push(cqn),
-            None => self.cq_pages.push((page, vec![cqn])),
-        }
+        self.arms_at(page).push(cqn);
         Ok(())
+    }
+
+    fn arms_at(&mut self, page: u32) -> &mut Vec<u32> {
+        let known = self.cq_pages.iter().position(|(used, _)| *used == page);
+        let at = known.unwrap_or_else(|| {
+            self.cq_pages.push((page, Vec::new()));
+            self.cq_pages.len() - 1
+        });
+        &mut self.cq_pages[at].1
     }
 
     /// Undoes [`Self::attach_cq`].
@@ -329,13 +337,13 @@ impl Uar {
         }
     }
 
-    /// Takes CQ doorbells: `armed` gets the CQs of each page at which one was rung.
-    pub fn take_arms(&mut self, mut armed: impl FnMut(&[u32])) -> bool {
+    /// Takes CQ doorbells: `armed` gets each page at which one was rung, the CQs of the page, and the value.
+    pub fn take_arms(&mut self, mut armed: impl FnMut(u32, &[u32], u64)) -> bool {
         let mut any = false;
-        for (page, cqs) in &self.cq_pages {
-            let Some(Some(page)) = self.pages.get(*page as usize) else { continue };
-            if page.take(CQ_DOORBELL).is_some() {
-                armed(cqs);
+        for (index, cqs) in &self.cq_pages {
+            let Some(Some(page)) = self.pages.get(*index as usize) else { continue };
+            if let Some(value) = page.take(CQ_DOORBELL) {
+                armed(*index, cqs, value);
                 any = true;
             }
         }
@@ -406,9 +414,9 @@ mod tests {
         };
         assert_eq!(written, 8);
         let mut armed = Vec::new();
-        assert!(uar.take_arms(|cqs| armed.extend_from_slice(cqs)));
+        assert!(uar.take_arms(|_, cqs, _| armed.extend_from_slice(cqs)));
         assert_eq!(armed, [0x400]);
-        assert!(!uar.take_arms(|_| ()));
+        assert!(!uar.take_arms(|_, _, _| ()));
     }
 
     #[test]

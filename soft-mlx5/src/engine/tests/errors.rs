@@ -4,6 +4,7 @@ use mlx5_wire::ctrl::{CQ_UPDATE, ControlSegment};
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::dbrec::{RECEIVE, SEND};
 use mlx5_wire::opcode::{CqeOpcode, WqeOpcode};
+use mlx5_wire::uar::CQ_DOORBELL;
 
 use super::program::*;
 use crate::objects::mkey::{LOCAL_WRITE, REMOTE_READ};
@@ -316,6 +317,24 @@ fn doorbells_that_the_device_ignores_are_violations() {
     s.device.settle();
     assert_eq!(s.device.nic.violations(Rule::DoorbellState), 1);
     s.send.expect_nothing();
+}
+
+#[test]
+fn arms_of_others_are_violations() {
+    let mut s = setup();
+    let (own, page_of_qp) = (s.send.number.0, s.a.attr.register.page);
+    assert_ne!(page_of_qp, CQ_PAGE);
+    for (page, cqn, expected) in [(CQ_PAGE, own, 0), (page_of_qp, own, 1), (CQ_PAGE, 0xab_cdef, 2)] {
+        s.device.write_register(page, CQ_DOORBELL as u32, 1 << 32 | u64::from(cqn));
+        s.device.settle();
+        assert_eq!(s.device.nic.violations(Rule::ArmCqn), expected, "CQ {cqn:#x} at page {page}");
+    }
+    // An arm whose CQ the program destroys at once was right when it was rung.
+    let cq = s.device.cq(4);
+    s.device.arm(&cq, 0, false);
+    s.device.nic.destroy_cq(cq.number).unwrap();
+    s.device.settle();
+    assert_eq!(s.device.nic.violations(Rule::ArmCqn), 2);
 }
 
 #[test]

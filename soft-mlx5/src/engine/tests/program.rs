@@ -69,7 +69,7 @@ pub struct Device {
 }
 
 /// CQs are armed at this page; queue pairs ring at the pages after it.
-const CQ_PAGE: u32 = 0;
+pub const CQ_PAGE: u32 = 0;
 
 impl Device {
     pub fn new() -> Self {

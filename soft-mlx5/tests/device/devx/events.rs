@@ -10,6 +10,8 @@ use mlx5_wire::firmware::command::Opcode;
 use mlx5_wire::firmware::eq::{Eqe, QueueData, event};
 use mlx5_wire::firmware::qp::{QueryQpReply, state};
 use rdma_core_sys::mlx5dv_devx_event_channel;
+use soft_mlx5::Device;
+use soft_mlx5::objects::strict::Rule;
 
 use super::bench::*;
 use super::{page, put_text};
@@ -100,6 +102,31 @@ fn an_armed_cq_has_an_event_for_each_subscriber() {
     bench.connect(&qp);
     exchange(&bench, again, &mut qp, page);
     assert_eq!(brief.read().len(), 0, "a destroyed object has no subscriptions");
+}
+
+#[test]
+fn an_arm_at_the_page_of_another_cq_raises_no_event() {
+    let mut bench = Bench::with(Device::builder().stepped());
+    // Two registers are in a page.
+    // SAFETY: the context is open.
+    let [_, other] = [(); 2].map(|()| unsafe { (dv().devx_alloc_uar)(bench.world.ctx, 0) });
+    let own = std::mem::replace(&mut bench.uar, other);
+    let _other = bench.cq_with(|context| context.dbr_addr = 128);
+    bench.uar = own;
+    let mut cq = bench.cq();
+    let mut qp = bench.qp(&cq);
+    bench.connect(&qp);
+    let (addr, key) = page(&bench.world);
+    let channel = Channel::new(&bench, OMIT_DATA);
+    assert_eq!(channel.subscribe(cq.object, &[COMPLETION], 1), 0);
+    for (uar, violations, events) in [(own, 0, 1), (other, 1, 0), (own, 1, 1)] {
+        bench.uar = uar;
+        bench.arm(&mut cq);
+        bench.uar = own;
+        bench.send(&mut qp, key, addr, addr + 2048, 5);
+        while bench.poll(&mut cq).is_some() {}
+        assert_eq!((bench.world.device().violations(Rule::ArmCqn), channel.read().len()), (violations, events));
+    }
 }
 
 #[test]

@@ -10,11 +10,15 @@ mod verbs;
 
 use std::ptr;
 
+use mlx5_wire::ctrl::CQ_UPDATE;
 use mlx5_wire::data::DataSegment;
 use mlx5_wire::firmware::command::{Numbered, Opcode};
 use mlx5_wire::firmware::cq::{CqContext, CreateCq, ModifyCq, QueryCqReply, mini_format};
 use mlx5_wire::firmware::mkey::{CreateMkey, MkeyContext, access_mode};
-use mlx5_wire::firmware::qp::{ModifyQp, QueryQpReply, state};
+use mlx5_wire::firmware::qp::{CreateQp, ModifyQp, QueryQpReply, state};
+use mlx5_wire::firmware::srq::{CreateRmp, RmpContext};
+use mlx5_wire::firmware::transport::{CreateRq, CreateSq, RqContext, SqContext};
+use mlx5_wire::firmware::wq::{WorkQueue, kind};
 use rdma_core_sys::*;
 use soft_mlx5::objects::strict::Rule;
 use soft_mlx5::{Device, LinkLayer};
@@ -286,6 +290,78 @@ fn a_ring_at_the_page_of_another_queue_pair_is_a_violation() {
     bench.send(&mut qp, key, addr, addr + 2048, 5);
     assert_eq!(bench.world.device().violations(Rule::DoorbellQpn), 1);
     assert_eq!(bench.poll(&mut cq), None, "an adapter ignores the ring");
+}
+
+#[test]
+fn a_umem_that_is_unmapped_under_a_queue_pair_fails_the_queue_pair() {
+    for of_records in [false, true] {
+        let bench = Bench::with(Device::builder().stepped());
+        let mut cq = bench.cq();
+        let mut qp = bench.qp(&cq);
+        bench.connect(&qp);
+        let (addr, key) = page(&bench.world);
+        bench.post(&mut qp, key, addr, addr + 2048, 5, CQ_UPDATE);
+        let lost = if of_records { bench.records } else { qp.ring } as u64;
+        protect(lost, libc::PROT_NONE);
+        bench.world.device().settle();
+        protect(lost, libc::PROT_READ | libc::PROT_WRITE);
+        assert_eq!(bench.world.device().violations(Rule::QueueMemory), 1);
+        let reply = query_object(qp.object, &numbered(Opcode::QUERY_QP, qp.number), QueryQpReply::SIZE).unwrap();
+        assert_eq!(QueryQpReply::from_prefix(&reply).unwrap().context.state, state::ERR);
+        assert_eq!(text(addr + 2048), "\0\0\0\0\0");
+        assert_eq!(bench.poll(&mut cq), None);
+    }
+}
+
+#[test]
+fn rings_and_records_lie_inside_their_umems() {
+    let bench = Bench::on(LinkLayer::Ethernet);
+    let cq = bench.cq();
+    let umem = bench.umem_id(bench.umem(memory(PAGE), PAGE).unwrap());
+    let records = bench.umem_id(bench.records_umem);
+    // 32 WQEs of 64 bytes in the last half of the page, and the last record of the page.
+    let queue = |umem_offset, dbr_addr| WorkQueue {
+        kind: kind::CYCLIC,
+        pd: bench.pdn(),
+        uar_page: bench.uar_page(),
+        log_stride: 6,
+        log_size: 5,
+        dbr_umem_id: records,
+        dbr_addr,
+        umem_id: umem,
+        umem_offset,
+        ..WorkQueue::ZERO
+    };
+    let qp = |umem_offset, dbr_addr| {
+        let mut create = CreateQp { umem_offset, ..bench.qp_command(bench.pdn(), cq.number, umem) };
+        (create.context.dbr_addr, create.context.rq_type, create.context.log_sq_size) = (dbr_addr, 3, 5);
+        create.to_bytes().to_vec()
+    };
+    let sq = |offset, record| {
+        let context = SqContext { cqn: cq.number, queue: queue(offset, record), ..SqContext::ZERO };
+        CreateSq { request: request(Opcode::CREATE_SQ), context }.to_bytes().to_vec()
+    };
+    let rq = |offset, record| {
+        let context = RqContext { cqn: cq.number, queue: queue(offset, record), ..RqContext::ZERO };
+        CreateRq { request: request(Opcode::CREATE_RQ), context }.to_bytes().to_vec()
+    };
+    let rmp = |offset, record| {
+        let context = RmpContext { state: 1, queue: queue(offset, record), ..RmpContext::ZERO };
+        CreateRmp { request: request(Opcode::CREATE_RMP), context }.to_bytes().to_vec()
+    };
+    let commands: [&dyn Fn(u64, u64) -> Vec<u8>; 4] = [&qp, &sq, &rq, &rmp];
+    for (at, command) in commands.iter().enumerate() {
+        let create = |offset, record| bench.create(&command(offset, record)).map(|(object, _)| destroy(object));
+        let (half, last) = (PAGE as u64 / 2, PAGE as u64 - 8);
+        assert_eq!(create(half, last), Ok(0), "command {at}");
+        for (offset, record) in [(half + 64, last), (half, last + 8), (u64::MAX - 63, last), (half, u64::MAX - 7)] {
+            assert_eq!(
+                create(offset, record),
+                Err(refused(BAD_PARAM, 0x1203)),
+                "command {at}: {offset:#x} {record:#x}"
+            );
+        }
+    }
 }
 
 #[test]
