@@ -186,6 +186,10 @@ pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssi
 /// Reads an event. Fails with EIO after the last event of a removed device, as the kernel does.
 fn read_event(entry: Entry, fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
     let taken = libc_read(fd, buf, count);
+    if taken == 0 && count > 0 {
+        // No event is empty: the file ended with its device.
+        return raw::fail(libc::EIO) as ssize_t;
+    }
     let has_ended = taken < 0 && raw::errno() == libc::ECONNRESET;
     if !is_any_closed() || taken < 0 && !has_ended {
         return taken;

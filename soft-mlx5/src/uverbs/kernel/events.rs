@@ -141,6 +141,14 @@ impl EventFile {
         }
     }
 
+    // Makes poll report POLLIN and POLLRDHUP, and reads end, as Linux does for a datagram socket that was shut down.
+    // The events that the program has not read are gone.
+    fn shut_down(&mut self) {
+        self.take_all();
+        // SAFETY: a plain call on a socket that is ours.
+        unsafe { libc::shutdown(self.receive.as_raw_fd(), libc::SHUT_RD) };
+    }
+
     // Returns the events that the program has not read. It may read some of them meanwhile.
     fn unread(&mut self) -> Vec<Vec<u8>> {
         let unread = self.take_all();
@@ -282,13 +290,19 @@ impl EventFiles {
         }
     }
 
-    /// Ends the completion channels: poll reports POLLERR, and reads fail.
+    /// Ends the completion channels, for which poll reports POLLERR, and the files of DEVX. Reads of both fail.
     pub fn close_channels(&mut self) {
         // Before the look at what is unread: the program may read the last event now.
         ANY_CLOSED.store(true, Ordering::SeqCst);
-        for file in self.files.values_mut().filter(|file| file.carries == Carries::Completions) {
-            file.closed = true;
-            file.report_end();
+        for file in self.files.values_mut() {
+            match file.carries {
+                Carries::Completions => {
+                    file.closed = true;
+                    file.report_end();
+                }
+                Carries::Answers | Carries::DeviceEvents | Carries::Cookies => file.shut_down(),
+                Carries::Asynchronous => {}
+            }
         }
     }
 

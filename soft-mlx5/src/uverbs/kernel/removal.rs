@@ -4,7 +4,9 @@
 //! device, the newest first, whether the program agrees or not, then that of the completion channels, and at last
 //! `IBV_EVENT_DEVICE_FATAL`. Later commands fail with `EIO`, and so do reads of completion channels. A command that
 //! destroys an object succeeds, because the kernel has kept the answer. Files of asynchronous events do not end: the
-//! program knows that no event follows the last one.
+//! program knows that no event follows the last one. The files of DEVX end and lose what the program has not read:
+//! a read that waits fails with `EIO`, and one that does not wait with `EAGAIN`, though poll reports `POLLIN`
+//! (`devx_async_event_read`).
 
 use super::async_event::Reported;
 use super::errno::{EINVAL, EIO, ENOENT};
@@ -59,6 +61,7 @@ impl Core {
         for file in files {
             Call { core: self, file }.destroy_all();
         }
+        self.subscriptions.clear();
         self.events.close_channels();
         self.nic.report(Event::DeviceFatal);
         self.deliver_events();

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
 use std::ptr;
+use std::time::Duration;
 
 use mlx5_wire::firmware::command::Opcode;
 use mlx5_wire::firmware::eq::{Eqe, QueueData, event};
@@ -15,6 +16,7 @@ use soft_mlx5::objects::strict::Rule;
 
 use super::bench::*;
 use super::{page, put_text};
+use crate::world::errno;
 
 const COMPLETION: u16 = event::COMPLETION as u16;
 const OMIT_DATA: u32 = 1;
@@ -163,6 +165,86 @@ fn a_queue_pair_reports_its_errors() {
     assert_eq!(channel.subscribe(qp.object, &[event::WQ_CATASTROPHIC.into()], 5), 0);
     assert!(bench.world.device().fail_qp(qp.number));
     assert_eq!(channel.read(), [5u64.to_ne_bytes()]);
+}
+
+/// Returns what poll says of a descriptor now.
+fn polled(fd: i32) -> i32 {
+    let events = libc::POLLIN | libc::POLLRDHUP;
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: the entry is alive.
+    unsafe { libc::poll(&mut poll, 1, 0) };
+    poll.revents.into()
+}
+
+/// Reads once, and waits for something to read; returns the errno.
+fn read_one(fd: i32, bytes: &mut [u8]) -> Result<usize, i32> {
+    // SAFETY: the bytes are writable.
+    unsafe {
+        libc::fcntl(fd, libc::F_SETFL, 0);
+        let read = libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len());
+        usize::try_from(read).map_err(|_| errno())
+    }
+}
+
+/// As `devx_async_event_read` and `devx_async_cmd_event_read` of Linux do it: what was not read is gone.
+#[test]
+fn the_files_of_a_removed_device_end() {
+    let bench = Bench::new();
+    let mut cq = bench.cq();
+    let mut qp = bench.qp(&cq);
+    bench.connect(&qp);
+    let channels = [Channel::new(&bench, OMIT_DATA), Channel::new(&bench, 0)];
+    for channel in &channels {
+        assert_eq!(channel.subscribe(cq.object, &[COMPLETION], 1), 0);
+    }
+    // SAFETY: the context is open.
+    let answers = unsafe { (dv().devx_create_cmd_comp)(bench.world.ctx) };
+    let input = numbered(Opcode::QUERY_QP, qp.number);
+    let (from, len) = (input.as_ptr().cast(), QueryQpReply::SIZE);
+    // SAFETY: object and file are alive, and the input has its length.
+    assert_eq!(unsafe { (dv().devx_obj_query_async)(qp.object, from, input.len(), len, 1, answers) }, 0);
+    let page = page(&bench.world);
+    exchange(&bench, &mut cq, &mut qp, page);
+    // SAFETY: the channels and the file are alive.
+    let files = unsafe { [(*channels[0].0).fd, (*channels[1].0).fd, (*answers).fd] };
+    assert_eq!(files.map(polled), [i32::from(libc::POLLIN); 3]);
+    bench.world.device().remove();
+    let mut bytes = [0; 512];
+    for fd in files {
+        for _ in 0..2 {
+            assert_eq!(polled(fd), (libc::POLLIN | libc::POLLRDHUP).into());
+            assert_eq!(read_one(fd, &mut bytes), Err(libc::EIO));
+            assert_eq!(read(fd), [[0; 0]; 0], "without waiting there is nothing");
+            assert_eq!(errno(), libc::EAGAIN);
+        }
+    }
+    // Driver's methods are gone, also those that destroy (`uverbs_disassociate_api`).
+    assert_eq!((destroy(qp.object), deregister(cq.umem)), (libc::EIO, libc::EIO));
+    let query = query_object(qp.object, &input, QueryQpReply::SIZE);
+    assert_eq!(query.map(drop), Err((libc::EIO, 0, 0)));
+    // SAFETY: the channels and the file are not used any more.
+    unsafe {
+        channels.iter().for_each(|channel| (dv().devx_destroy_event_channel)(channel.0));
+        (dv().devx_destroy_cmd_comp)(answers);
+    }
+}
+
+#[test]
+fn a_removal_wakes_who_waits_for_an_event_or_an_answer() {
+    let bench = Bench::with(Device::builder());
+    let channels = [Channel::new(&bench, OMIT_DATA), Channel::new(&bench, 0)];
+    // SAFETY: the context is open, and channels and file are alive.
+    let files = unsafe {
+        let answers = (dv().devx_create_cmd_comp)(bench.world.ctx);
+        [(*channels[0].0).fd, (*channels[1].0).fd, (*answers).fd]
+    };
+    let sleepers = files.map(|fd| std::thread::spawn(move || read_one(fd, &mut [0; 512])));
+    // They sleep, or come late: all must end.
+    std::thread::sleep(Duration::from_millis(20));
+    bench.world.device().remove();
+    for sleeper in sleepers {
+        assert_eq!(sleeper.join().unwrap(), Err(libc::EIO));
+    }
 }
 
 #[test]
