@@ -198,6 +198,12 @@ impl<'a> QueuePairBuilder<'a> {
                 });
             }
         };
+        if self.config.is_dc() {
+            return Err(Error::Unsupported {
+                operation: "QueuePair::builder",
+                when: "with QpConfig::dc: make a DcInitiator to send and a DcTarget to receive",
+            });
+        }
         self.config.check(pd.context().attr())?;
         let send = match &mut self.send {
             Some(sender) => Some(sender.send_side(&pd)?),

@@ -13,6 +13,7 @@
 //! | send, RDMA WRITE and READ, atomics | [`Sender`]: one CQ for the send queues of any number of queue pairs; [`Sender::send`], [`Request`], [`Posting`] |
 //! | make queue pairs | [`QueuePair::builder`] |
 //! | connect | [`QueuePair::connect_over`] any stream, with tokio `connect_over_async`; module `rdmacm` by IP address |
+//! | send to many peers over one queue | [`DcInitiator`], [`DcTarget`] |
 //! | connect again after a failure | [`Receiver::reset_qp`], steps at [`QueuePair`] |
 //! | receive and send datagrams, join multicast groups | [`QpConfig::ud`], [`Message::datagram`], [`QueuePair::join`] |
 //! | receive and send Ethernet frames | module [`frames`] |
@@ -64,6 +65,7 @@ mod connect;
 mod context;
 mod counters;
 mod cq;
+mod dc;
 mod debug_is_display;
 mod device;
 mod device_event;
@@ -136,7 +138,10 @@ pub use receiver::{
     Batch, Cause, Datagram, Failure, Message, PostError, Receiver, SharedPoster, SrqStatistics, Statistics, WrongCqe,
 };
 pub use refused::Refused;
-pub use sender::{BufferPart, Payload, Posting, Request, SendBatch, SendCompletion, SendFailure, Sender, Target};
+pub use sender::{
+    BufferPart, DcPosting, DcRequest, Payload, Posting, Request, SendBatch, SendCompletion, SendFailure, Sender,
+    Target, Unsent,
+};
 pub use srq::SrqConfig;
 pub use status::WcStatus;
 #[cfg(feature = "tokio")]
@@ -165,6 +170,7 @@ mod shown {
 
     pages! {
         Readme = "../README.md",
+        DynamicConnections = "../docs/dc.md",
         FirstProgram = "../docs/first-program.md",
         GpuMemory = "../docs/gpu-memory.md",
         MarketData = "../docs/market-data.md",

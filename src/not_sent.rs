@@ -46,7 +46,7 @@ pub enum NotSent {
     },
     /// The queue pair is not ready to send.
     #[error(
-        "the queue pair is in state {0}, and must be in RTS to send: connect it; after a failure reset and connect it, with tag matching remove the peer and add it again, with frames create another FrameReceiver"
+        "the queue pair is in state {0}, and must be in RTS to send: connect it; after a failure reset and connect it, with tag matching remove the peer and add it again, with frames create another FrameReceiver, with DC call Sender::restart"
     )]
     State(QpState),
     /// The bytes to copy do not fit into a WQE.
@@ -90,7 +90,7 @@ pub enum NotSent {
     WrongDomain,
     /// The transport does not have this request, for example a datagram without a destination.
     #[error(
-        "the transport of the queue pair does not have this request: use send_to for datagrams, send_frame for frames, RC for READs and atomics"
+        "the transport of the queue pair does not have this request: use send_to for datagrams, send_frame for frames, to for DC, RC or DC for READs and atomics"
     )]
     Transport,
     /// The queue belongs to another sender, or its queue pair was destroyed and the sender was polled since.

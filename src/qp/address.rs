@@ -97,6 +97,16 @@ impl Local {
         self.ethernet
     }
 
+    /// Returns the route of a side that sends no requests, which names only where it is.
+    pub(super) const fn as_source(&self) -> Route {
+        if self.is_global() { Route::Global { sgid_index: self.sgid_index } } else { Route::Lid }
+    }
+
+    /// Returns `true` if packets to this side carry a GRH.
+    const fn is_global(&self) -> bool {
+        u128::from_be_bytes(self.gid) != 0
+    }
+
     /// How to reach `peer`.
     pub(super) fn route(&self, peer: &QpAddress) -> Result<Route> {
         Error::check_range("qpn of the peer", peer.qpn.into(), FIRST_QPN.into(), MAX_24_BITS.into())?;

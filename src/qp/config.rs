@@ -126,6 +126,18 @@ impl QpConfig {
         config
     }
 
+    /// Describes dynamic connections (DC) on port 1: a [`DcInitiator`](crate::DcInitiator) with 128 sends, or a
+    /// [`DcTarget`](crate::DcTarget). While a target has no receive posted, an initiator retries forever.
+    ///
+    /// A target uses port, GID, MTU, service level, traffic class, P_Key, RNR timer and the rights of peers; an
+    /// initiator uses all settings but the RNR timer and the rights. On the direct path a request of an initiator takes
+    /// two basic blocks or more, because it contains the address of its target.
+    pub const fn dc() -> Self {
+        let mut config = Self::rc();
+        config.qp_type = sys::IBV_QPT_DRIVER;
+        config
+    }
+
     /// Sets how many requests the send queue holds at least, 128 by default. Each queue reserves its capacity in the CQ
     /// of its sender: [`CqConfig::for_sends`](crate::CqConfig::for_sends) describes a CQ of that size, and
     /// [`Sender::capacity`](crate::Sender::capacity) how many requests can be outstanding. On the direct path the queue
@@ -293,6 +305,8 @@ impl QpConfig {
         let head = match self.qp_type {
             sys::IBV_QPT_UD => 64,
             sys::IBV_QPT_UC => 32,
+            // The address of a DC target, too.
+            sys::IBV_QPT_DRIVER => 96,
             // Control segment, the segments of the change of a key, and a translation of four units.
             _ if self.memory_windows => 192,
             _ => 48,
@@ -308,6 +322,11 @@ impl QpConfig {
             Some(bytes) if bytes / BLOCK <= u32::MAX as u64 => (bytes / BLOCK) as u32,
             _ => u32::MAX,
         }
+    }
+
+    /// Returns `true` for dynamic connections.
+    pub(crate) const fn is_dc(&self) -> bool {
+        self.qp_type == sys::IBV_QPT_DRIVER
     }
 
     /// Checks what can be checked against the device before anything is made.

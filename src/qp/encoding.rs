@@ -11,7 +11,7 @@ use crate::mtu::Mtu;
 use crate::debug_is_display::debug_is_display;
 
 /// Version of the bytes.
-const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 1;
 
 /// Bytes or text do not contain the address of a queue pair.
 ///
@@ -36,17 +36,19 @@ pub enum AddressError {
     /// A number exceeds 24 bits.
     #[error("{what} is {value:#x}: it must be at most 0xffffff")]
     TooLarge {
-        /// `qpn` or `psn`.
+        /// `qpn`, `psn` or `number`.
         what: &'static str,
         /// The number that was given.
         value: u32,
     },
     /// The text has a wrong number of parts.
-    #[error("the address has {0} parts: it must read LID:QPN:PSN:GID:MTU, as QpAddress prints it")]
+    #[error(
+        "the address has {0} parts: it must read LID:QPN:PSN:GID:MTU, as QpAddress prints it, or LID:NUMBER:KEY:GID:MTU, as DcAddress does"
+    )]
     Parts(usize),
     /// A part of the text is not a number.
     #[error(
-        "{0} of the address is not a number, or has the wrong count of digits: see LID:QPN:PSN:GID:MTU as QpAddress prints it"
+        "{0} of the address is not a number, or has the wrong count of digits: see LID:QPN:PSN:GID:MTU as QpAddress prints it, or LID:NUMBER:KEY:GID:MTU as DcAddress does"
     )]
     Number(&'static str),
 }
@@ -134,20 +136,26 @@ impl FromStr for QpAddress {
         let &[lid, qpn, psn, gid, mtu] = &parts[..] else {
             return Err(AddressError::Parts(parts.len()));
         };
-        let mtu = number(mtu, 10, 4).ok_or(AddressError::Number("MTU"))? as u32;
-        let known = [Mtu::Mtu256, Mtu::Mtu512, Mtu::Mtu1024, Mtu::Mtu2048, Mtu::Mtu4096];
+        let mtu = mtu_of_text(mtu)?;
         Ok(Self {
             lid: number(lid, 16, 4).ok_or(AddressError::Number("LID"))? as u16,
             qpn: number(qpn, 16, 6).ok_or(AddressError::Number("QPN"))? as u32,
             psn: number(psn, 16, 6).ok_or(AddressError::Number("PSN"))? as u32,
             gid: number(gid, 16, 32).ok_or(AddressError::Number("GID"))?.to_be_bytes(),
-            mtu: known.into_iter().find(|known| known.bytes() == mtu).ok_or(AddressError::Mtu(mtu))?,
+            mtu,
         })
     }
 }
 
+/// Returns the MTU that a text says in bytes.
+pub(super) fn mtu_of_text(text: &str) -> Result<Mtu, AddressError> {
+    let mtu = number(text, 10, 4).ok_or(AddressError::Number("MTU"))? as u32;
+    let known = [Mtu::Mtu256, Mtu::Mtu512, Mtu::Mtu1024, Mtu::Mtu2048, Mtu::Mtu4096];
+    known.into_iter().find(|known| known.bytes() == mtu).ok_or(AddressError::Mtu(mtu))
+}
+
 /// A number of at most so many digits, and nothing else.
-fn number(text: &str, radix: u32, digits: usize) -> Option<u128> {
+pub(super) fn number(text: &str, radix: u32, digits: usize) -> Option<u128> {
     let fits = (1..=digits).contains(&text.len()) && text.chars().all(|c| c.is_digit(radix));
     fits.then(|| u128::from_str_radix(text, radix).ok()).flatten()
 }

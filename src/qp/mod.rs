@@ -4,6 +4,7 @@ mod address;
 mod ah;
 mod config;
 mod datagram;
+mod dc;
 mod encoding;
 mod group;
 mod multicast;
@@ -29,6 +30,7 @@ use crate::trace::trace_event;
 pub use address::QpAddress;
 pub use config::QpConfig;
 pub use datagram::AddressHandle;
+pub use dc::{DcAddress, DcInitiator, DcPeer, DcTarget};
 pub use encoding::AddressError;
 #[cfg(test)]
 pub(crate) use encoding::tests::ADDRESS;

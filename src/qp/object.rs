@@ -96,7 +96,7 @@ unsafe impl Sync for Qp {}
 
 impl Qp {
     fn enter_events(&self) {
-        if self.has_srq() && matches!(self.handle, Handle::Verbs(_)) {
+        if self.has_srq() && !self.is_dc_target() && matches!(self.handle, Handle::Verbs(_)) {
             self.pd().context().event_file().enter_srq_qp(self.qp_num());
         }
     }
@@ -124,6 +124,11 @@ impl Qp {
             Handle::Verbs(qp) => unsafe { (**qp).qp_type },
             Handle::Command(_) => sys::IBV_QPT_RC,
         }
+    }
+
+    /// Returns `true` for a DC target. It has no error state, and reports no last WQE: its destruction drains it.
+    pub(crate) fn is_dc_target(&self) -> bool {
+        self.has_srq() && self.qp_type() == sys::IBV_QPT_DRIVER
     }
 
     /// Returns where the send queue is.

@@ -36,6 +36,8 @@ pub(super) fn init(config: &QpConfig) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mas
     }
     let of_transport = match config.qp_type {
         sys::IBV_QPT_UD => sys::IBV_QP_QKEY,
+        // A DC initiator has no memory that peers access.
+        sys::IBV_QPT_DRIVER => 0,
         _ => sys::IBV_QP_ACCESS_FLAGS,
     };
     let mask = sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | of_transport;
@@ -68,6 +70,31 @@ pub(super) fn rtr(
         | sys::IBV_QP_MAX_DEST_RD_ATOMIC
         | sys::IBV_QP_MIN_RNR_TIMER;
     (attr, mask)
+}
+
+/// INIT to RTR, of a DC initiator: the requests name the path.
+pub(super) fn initiator_rtr(mtu: Mtu) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mask) {
+    let attr = sys::ibv_qp_attr { qp_state: sys::IBV_QPS_RTR, path_mtu: mtu.as_raw(), ..Default::default() };
+    (attr, sys::IBV_QP_STATE | sys::IBV_QP_PATH_MTU)
+}
+
+/// RESET to INIT, of a DC target.
+pub(super) fn target_init(config: &QpConfig) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mask) {
+    let (attr, mask) = init(config);
+    (attr, mask | sys::IBV_QP_ACCESS_FLAGS)
+}
+
+/// INIT to RTR, of a DC target. The path has no destination: only source, hop limit and priorities count.
+pub(super) fn target_rtr(config: &QpConfig, source: Route, mtu: Mtu) -> (sys::ibv_qp_attr, sys::ibv_qp_attr_mask) {
+    let nobody = QpAddress { lid: 0, gid: [0; 16], qpn: 0, psn: 0, mtu };
+    let attr = sys::ibv_qp_attr {
+        qp_state: sys::IBV_QPS_RTR,
+        ah_attr: path(config, source, &nobody),
+        path_mtu: mtu.as_raw(),
+        min_rnr_timer: config.min_rnr_timer,
+        ..Default::default()
+    };
+    (attr, sys::IBV_QP_STATE | sys::IBV_QP_AV | sys::IBV_QP_PATH_MTU | sys::IBV_QP_MIN_RNR_TIMER)
 }
 
 /// How packets find `peer`.

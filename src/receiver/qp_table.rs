@@ -30,7 +30,7 @@ struct Entry {
 impl QpTable {
     /// Enters a queue pair that completes a queue. One of its number must have been removed.
     pub(crate) fn insert(&mut self, qp: &Arc<Qp>, queue: u32) {
-        let kept = (qp.has_srq() && qp.is_ours()).then(|| Arc::clone(qp));
+        let kept = (qp.has_srq() && qp.is_ours() && !qp.is_dc_target()).then(|| Arc::clone(qp));
         let (number, qp_type, qp) = (qp.qp_num(), qp.qp_type(), Arc::downgrade(qp));
         let entry = Entry { number, queue, qp, kept, is_departed: false, qp_type };
         self.0.insert(number, Box::new(entry));
@@ -43,6 +43,9 @@ impl QpTable {
 
     /// Takes the queue pairs on SRQs whose handles were dropped.
     pub(crate) fn take_dropped(&mut self) -> Vec<Arc<Qp>> {
+        // A DC target was destroyed when its handle was dropped.
+        let targets = self.0.values_mut().filter(|entry| entry.qp_type == sys::IBV_QPT_DRIVER);
+        targets.for_each(|entry| entry.is_departed = entry.qp.strong_count() == 0);
         let dropped = self.0.values_mut().filter_map(|entry| {
             let qp = entry.kept.take_if(|qp| !qp.has_handle())?;
             entry.is_departed = true;
@@ -77,7 +80,8 @@ impl QpTable {
     /// Marks this queue pair as failed, after a completion with this status. Returns the status of its first failure,
     /// if that is known.
     pub(crate) fn fail(&self, number: u32, status: WcStatus) -> Option<WcStatus> {
-        let qp = self.qp_of(number)?;
+        // A failure on a DC target is one of a connection of the target.
+        let qp = self.qp_of(number).filter(|qp| !qp.is_dc_target())?;
         qp.note_failure(status.as_raw());
         qp.mark_failed();
         qp.first_failure()

@@ -159,6 +159,12 @@ impl<M: Memory> Receiver<M> {
         Ok(())
     }
 
+    /// Takes a new DC target of an SRQ in, made with the [`receive_side`](Self::receive_side) of that SRQ.
+    pub(crate) fn enter_target(&mut self, target: &Arc<Qp>, srq: SrqId) {
+        self.forget_dropped(target.qp_num());
+        self.qps.insert(target, srq.0.index);
+    }
+
     /// Has a queue refuse buffers that are too small for datagrams from now on, when this queue pair takes
     /// them from it.
     fn expect_datagrams(&mut self, id: QueueId, qp: &Qp) -> Result<()> {

@@ -156,8 +156,8 @@ impl<M: Memory> Receiver<M> {
         if Arc::strong_count(&object) > 2 {
             return Err(Error::InUse {
                 what: "SRQ",
-                users: "queue pairs",
-                action: "destroy the queue pairs, and poll their senders",
+                users: "queue pairs or DC targets",
+                action: "destroy the queue pairs, poll their senders, and drop the targets",
             });
         }
         self.end_batch();

@@ -6,10 +6,13 @@ use rdma_core_sys as sys;
 
 use super::Sender;
 use super::completion::{SendCompletion, SendFailure};
+use super::operation::Transport;
 use super::queue::{Entry, SendRing};
 use super::request::{Rest, WorkRequest};
+use super::unsent;
 use crate::cq::{Poller, Wc};
 use crate::ids::SqId;
+use crate::memory::Buffer;
 use crate::status::WcStatus;
 
 /// Requests that one batch returns at most, unless asked otherwise.
@@ -173,7 +176,7 @@ impl Drop for SendBatch<'_> {
 impl Sender {
     /// Frees the blocks of the requests that were returned, and publishes the consumer index.
     #[inline(always)]
-    fn end_batch(&mut self) {
+    pub(super) fn end_batch(&mut self) {
         self.free_returned();
         self.cq.poller.publish();
         if self.cq.object.ended() != self.ended {
@@ -242,6 +245,7 @@ impl Sender {
     #[cold]
     #[inline(never)]
     fn take_failure(&mut self) -> Option<SendFailure> {
+        let start = self.run.requests.returned();
         // SAFETY: [run], which the caller says is not over.
         let request = unsafe { self.run.requests.take() };
         if request.is_internal() {
@@ -253,15 +257,27 @@ impl Sender {
         let is_flushed = status == sys::IBV_WC_WR_FLUSH_ERR;
         let first = entry.filter(|_| is_flushed).and_then(|entry| entry.qp.first_failure());
         let (more, token) = (request.more(), request.wr_id());
+        let described = entry.filter(|_| is_flushed).and_then(|entry| match &entry.ring {
+            SendRing::Direct(sq) if entry.limits.transport == Transport::Dynamic => {
+                unsent::describe(&sq.ring, start, &self.pd)
+            }
+            _ => None,
+        });
         // SAFETY: it was taken from its queue just now, and no other code has it.
         let mut buffers = Vec::from_iter(unsafe { request.into_buffer() });
         if more > 0 {
             let mut rest = rest_of(&mut self.queues, queue, more, false);
             buffers.extend(std::iter::from_fn(|| rest.take()));
+            if described.is_some() {
+                buffers.extend(std::iter::from_fn(|| rest.take_opaque().map(Buffer::cast)));
+            }
             // Opaque buffers return to their pools: a field for them costs each completion 25 instructions.
             while rest.take_opaque().is_some() {}
         }
         let status = WcStatus::from_raw(status);
+        if let (Some(described), Some(Some(entry))) = (described, self.queues.get_mut(queue.index as usize)) {
+            entry.unsent.push(described.with(token, &mut buffers));
+        }
         Some(SendFailure { queue, qp_num, token, status, first, vendor_err, buffers })
     }
 

@@ -180,7 +180,8 @@ pub struct SendFailure {
     pub first: Option<WcStatus>,
     /// The device's own error code; 0 for a reset.
     pub vendor_err: u32,
-    /// The buffers of the request, in order; empty if its bytes were copied. A READ or an atomic has set the length,
+    /// The buffers of the request, in order; empty if its bytes were copied, and if it was flushed on a DC initiator:
+    /// [`Sender::take_unsent`](crate::Sender::take_unsent) returns it whole. A READ or an atomic has set the length,
     /// and the device may have written some of the bytes or none. Opaque buffers have returned to their pool.
     pub buffers: Vec<Buffer>,
 }

@@ -3,6 +3,7 @@
 mod batch;
 mod blue_flame;
 mod completion;
+mod dc;
 mod one;
 mod opaque;
 mod operation;
@@ -15,6 +16,7 @@ mod request;
 mod settling;
 mod target;
 mod teardown;
+mod unsent;
 mod verbs;
 mod window;
 
@@ -33,11 +35,13 @@ use crate::thread_domain::ThreadDomain;
 
 pub use batch::SendBatch;
 pub use completion::{SendCompletion, SendFailure};
+pub use dc::{DcPosting, DcRequest};
 pub use one::Request;
 pub use payload::{BufferPart, Payload};
 pub use posting::Posting;
 pub use request::WorkRequest;
 pub use target::Target;
+pub use unsent::Unsent;
 
 use batch::Run;
 use queue::Entry;

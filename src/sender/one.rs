@@ -120,6 +120,14 @@ macro_rules! requests {
     )*};
 }
 
+impl<'a> Request<'a> {
+    /// Returns what posts it.
+    #[inline(always)]
+    pub(super) const fn into_posting(self) -> ManuallyDrop<Posting<'a>> {
+        self.posting
+    }
+}
+
 impl Request<'_> {
     /// Sets the number that the completion returns.
     #[inline(always)]

@@ -2,6 +2,7 @@
 
 use mlx5_ring::sge::Sge;
 use mlx5_ring::sq::{self, Flags, Immediate, PostError, Remote};
+use mlx5_wire::datagram::DatagramSegment;
 use mlx5_wire::eth::{INLINE_L2_HEADER, L3_CSUM, L4_CSUM};
 
 use super::payload::Payload;
@@ -19,6 +20,8 @@ pub(super) enum Transport {
     Datagrams,
     /// Raw packets: Ethernet frames.
     Frames,
+    /// DC: all that RC has, each to a target that the request names.
+    Dynamic,
 }
 
 /// Operation of a request.
@@ -48,6 +51,41 @@ impl Operation<'_> {
                 matches!(transport, Transport::Reliable | Transport::Unreliable)
             }
             _ => matches!(transport, Transport::Reliable),
+        }
+    }
+}
+
+/// Writes a WQE of a DC initiator, to the target that `to` names.
+///
+/// # Safety
+/// [memory] and [ready] of [`mlx5_ring::sq`].
+#[inline(always)]
+pub(super) unsafe fn post_to_target<P: Payload>(
+    posting: &mut sq::Posting<'_, WorkRequest>,
+    to: &DatagramSegment,
+    operation: Operation<'_>,
+    payload: &P,
+    flags: Flags,
+    request: WorkRequest,
+) -> Result<(), PostError> {
+    let sges = payload.sges();
+    let sges = sges.as_ref();
+    let inline = payload.inline();
+    let bytes = match &inline {
+        Some(bytes) => sq::Payload::inline(std::slice::from_ref(bytes)),
+        None => sq::Payload::gather(sges),
+    };
+    // SAFETY: the caller's [memory] and [ready]. READs and atomics are never inline.
+    unsafe {
+        match operation {
+            Operation::Send(immediate) => posting.send_to_target(to, bytes, immediate, flags, request),
+            Operation::Write(remote, imm) => posting.write_to_target(to, remote, bytes, imm, flags, request),
+            Operation::Read(remote) => posting.read_from_target(to, remote, sges, flags, request),
+            Operation::FetchAdd(at, add) => posting.fetch_add_at_target(to, at, add, answer(sges), flags, request),
+            Operation::CompareSwap(at, operands) => {
+                posting.compare_swap_at_target(to, at, operands, answer(sges), flags, request)
+            }
+            Operation::SendTo(..) | Operation::Frame { .. } => unreachable!("a DC request has no such operation"),
         }
     }
 }

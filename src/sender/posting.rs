@@ -132,6 +132,11 @@ impl Posting<'_> {
         self
     }
 
+    /// Adds flags to those of the next request.
+    pub(super) fn add_flags(&mut self, flags: Flags) {
+        self.flags = self.flags | flags;
+    }
+
     /// Makes the next request, which is the only one, unsignaled.
     #[inline(always)]
     pub(super) fn unsignaled(&mut self) {
@@ -421,11 +426,11 @@ impl Drop for Posting<'_> {
 }
 
 #[cold]
-fn refuse<P: Payload>(payload: P, reason: NotSent) -> Result<(), P::Error> {
+pub(super) fn refuse<P: Payload>(payload: P, reason: NotSent) -> Result<(), P::Error> {
     Err(payload.refuse(reason))
 }
 
 #[cold]
-fn refuse_answer<B>(payload: B, reason: NotSent) -> Result<(), Refused<B>> {
+pub(super) fn refuse_answer<B>(payload: B, reason: NotSent) -> Result<(), Refused<B>> {
     Err(Refused { payload, reason })
 }

@@ -9,6 +9,7 @@ use rdma_core_sys::{self as sys, Mlx5dv};
 use super::operation::Transport;
 use super::request::{Gathered, WorkRequest};
 use super::settling::Windows;
+use super::unsent::Unsent;
 use super::verbs::VerbsSq;
 use crate::ids::SqId;
 use crate::mlx5::{self, Storage};
@@ -28,6 +29,8 @@ pub(super) struct Entry {
     pub(super) has_windows: bool,
     /// Binds and revocations of windows that are outstanding.
     pub(super) windows: Windows,
+    /// Flushed requests of a DC initiator, until the program takes them.
+    pub(super) unsent: Vec<Unsent>,
     /// When a request was first refused because the queue was full, and where its oldest request was then.
     pub(super) full: Option<(u32, Instant)>,
 }
@@ -78,6 +81,8 @@ pub(super) struct Limits {
     pub(super) copied: usize,
     /// A frame of fewer bytes, which are copied, is within all limits but the shortest.
     pub(super) copied_frame: usize,
+    /// A SEND or WRITE to a DC target of fewer bytes, which are copied, is within all limits.
+    pub(super) copied_to_target: usize,
     /// Most buffers.
     pub(super) buffers: usize,
     pub(super) transport: Transport,

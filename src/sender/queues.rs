@@ -21,6 +21,8 @@ use crate::qp::{QpConfig, QueuePair, SendSide};
 
 /// Units of the segments in front of the payload: control and datagram, or control, remote address and operands.
 const HEAD_UNITS: u32 = 4;
+/// The same of a DC initiator: control and target, remote address and operands.
+const DC_HEAD_UNITS: u32 = 6;
 
 /// Units of the bind of a memory window.
 const BIND_UNITS: u32 = 12;
@@ -84,7 +86,8 @@ impl Sender {
             Some(mlx5dv) => {
                 let bytes = cap.max_inline_data as usize;
                 let inline = mlx5_wire::inline::InlineHeader::units(bytes) as u32;
-                let units = HEAD_UNITS + inline.max(config.max_send_sge);
+                let head = if config.is_dc() { DC_HEAD_UNITS } else { HEAD_UNITS };
+                let units = head + inline.max(config.max_send_sge);
                 let units = units.max(if config.memory_windows { BIND_UNITS } else { 0 });
                 // A queue pair that the program made has a register that others may have.
                 let register = self.register.as_ref().filter(|_| object.is_made_here());
@@ -118,17 +121,21 @@ impl Sender {
             sys::IBV_QPT_UD => Transport::Datagrams,
             sys::IBV_QPT_RAW_PACKET => Transport::Frames,
             sys::IBV_QPT_UC => Transport::Unreliable,
+            sys::IBV_QPT_DRIVER => Transport::Dynamic,
             _ => Transport::Reliable,
         };
         let inline = bytes.min(cap.max_inline_data as usize);
         let has_sends = Operation::Send(Immediate::None).is_of(transport);
         let copied = if has_sends { inline + 1 } else { 0 };
         let copied_frame = if transport == Transport::Frames { inline + 1 } else { 0 };
-        let limits = Limits { bytes, inline, copied, copied_frame, buffers: config.max_send_sge as usize, transport };
+        let copied_to_target = if transport == Transport::Dynamic { inline + 1 } else { 0 };
+        let buffers = config.max_send_sge as usize;
+        let limits = Limits { bytes, inline, copied, copied_frame, copied_to_target, buffers, transport };
         self.routes.insert(object.qp_num(), id.index);
         let (gathered, silent) = (Gathered::default(), Silent::default());
         let (has_windows, windows) = (config.memory_windows && transport == Transport::Reliable, Windows::default());
-        let entry = Entry { ring, qp: object, gathered, limits, silent, id, has_windows, windows, full: None };
+        let (unsent, full) = (Vec::new(), None);
+        let entry = Entry { ring, qp: object, gathered, limits, silent, id, has_windows, windows, unsent, full };
         match self.queues.get_mut(free) {
             Some(place) => *place = Some(Box::new(entry)),
             None => self.queues.push(Some(Box::new(entry))),
@@ -172,7 +179,7 @@ impl Sender {
         self.find(queue.into()).is_some_and(|entry| entry.ring.awaits_completion() || entry.qp.sends_ended())
     }
 
-    fn find(&self, id: SqId) -> Option<&Entry> {
+    pub(super) fn find(&self, id: SqId) -> Option<&Entry> {
         let entry = self.queues.get(id.index as usize)?.as_deref()?;
         (entry.id == id).then_some(entry)
     }

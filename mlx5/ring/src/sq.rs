@@ -26,6 +26,7 @@ mod batch;
 mod block_run;
 mod blocks;
 mod completion;
+mod dynamic;
 mod posting;
 mod progress;
 mod request;
@@ -38,7 +39,7 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use mlx5_wire::be::Be32;
-use mlx5_wire::ctrl::{ControlSegment, MAX_DS, SEND_WQE_BB, UNITS_PER_BB};
+use mlx5_wire::ctrl::{ControlSegment, MAX_DS, SEND_WQE_BB, UNIT, UNITS_PER_BB};
 
 pub use batch::{Batch, Operation};
 pub(crate) use block_run::BlockRun;
@@ -275,6 +276,19 @@ impl<T: Copy> SendQueue<T> {
     /// Returns `true` if the last WQE asks for a CQE: then everything that is outstanding comes back.
     pub const fn is_covered(&self) -> bool {
         self.is_empty() || self.posted() == self.ask_at.wrapping_sub(self.ask_after)
+    }
+
+    /// Returns unit `number` of the WQE that starts at running index `start`, as long as that is outstanding.
+    pub fn unit(&self, start: u32, number: u8) -> [u8; UNIT] {
+        let (block, at) = (u32::from(number) / UNITS_PER_BB, number as usize % UNITS_PER_BB as usize);
+        // SAFETY: [exclusive] a unit of a block of the ring, which this value alone writes; units are aligned to their
+        // size.
+        let words =
+            unsafe { self.blocks.block(start.wrapping_add(block)).add(at * UNIT).cast::<[u64; 2]>().read_volatile() };
+        let mut unit = [0; UNIT];
+        unit[..8].copy_from_slice(&words[0].to_ne_bytes());
+        unit[8..].copy_from_slice(&words[1].to_ne_bytes());
+        unit
     }
 
     /// Starts a batch of requests; the doorbell rings once when it is dropped.

@@ -58,6 +58,27 @@ impl DatagramSegment {
         self.dqp_dct = Be32::new(EXTENDED_UD_AV | qpn & Self::QPN);
     }
 
+    /// The segment for DC target `number` with the access key `key` at the end of this address vector.
+    #[inline]
+    pub const fn to_target(mut self, number: u32, key: u64) -> Self {
+        self.qkey = Be32::new((key >> 32) as u32);
+        self.reserved4 = (key as u32).to_be_bytes();
+        self.dqp_dct = Be32::new(EXTENDED_UD_AV | number & Self::QPN);
+        self
+    }
+
+    /// Returns the access key of the DC target that the segment names.
+    #[inline]
+    pub const fn dc_key(&self) -> u64 {
+        (self.qkey.get() as u64) << 32 | u32::from_be_bytes(self.reserved4) as u64
+    }
+
+    /// Returns the number of the queue pair or DC target that the segment names.
+    #[inline]
+    pub const fn destination(&self) -> u32 {
+        self.dqp_dct.get() & Self::QPN
+    }
+
     /// An address vector without fields.
     const EMPTY: Self = Self {
         qkey: Be32::new(0),
@@ -178,6 +199,16 @@ mod tests {
         bytes[26..32].copy_from_slice(&[0x20, 0x40, 0x40, 0x35, 0x43, 0x21]);
         bytes[32..].copy_from_slice(&ROUTE.dgid);
         assert_eq!(local.with_grh(ROUTE).to_bytes(), bytes);
+    }
+
+    #[test]
+    fn a_dc_target_has_a_key_of_64_bits_in_front_of_its_number() {
+        let target = DatagramSegment::infiniband(0x1234, 5).to_target(0xff00_0055, 0x1122_3344_5566_7788);
+        let mut bytes = [0; 48];
+        bytes[..8].copy_from_slice(&[0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88]);
+        bytes[8..16].copy_from_slice(&[0x80, 0, 0, 0x55, 5, 0, 0x12, 0x34]);
+        assert_eq!(target.to_bytes(), bytes);
+        assert_eq!((target.destination(), target.dc_key()), (0x55, 0x1122_3344_5566_7788));
     }
 
     #[test]

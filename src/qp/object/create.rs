@@ -12,6 +12,7 @@ use super::{Handle, Parts, Qp, ReceiveSide, SendSide};
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::memory::DeferredFree;
+use crate::path::NotDirect;
 use crate::pd::ProtectionDomain;
 use crate::qp::config::QpConfig;
 
@@ -19,6 +20,9 @@ use crate::qp::config::QpConfig;
 const SMALL: u32 = 64 - 16 - 4;
 /// Bytes that fit into one basic block beside a remote address, too: the most for a queue of one block.
 const SMALL_WRITE: u32 = SMALL - 16;
+
+/// Bytes that fit into the second basic block of a SEND to a DC target.
+const SMALL_DC: u32 = 64 - 4;
 
 impl Parts {
     fn new(pd: &ProtectionDomain, receive: ReceiveSide, send: SendSide) -> ManuallyDrop<Self> {
@@ -105,6 +109,10 @@ impl Qp {
                     create_flags: sys::MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE,
                     ..Default::default()
                 };
+                if config.is_dc() {
+                    mlx5.comp_mask |= u64::from(sys::MLX5DV_QP_INIT_ATTR_MASK_DC);
+                    mlx5.dc_init_attr.dc_type = sys::MLX5DV_DCTYPE_DCI;
+                }
                 // SAFETY: live objects of one device and initialised structures.
                 let qp = unsafe { (mlx5dv.create_qp)(context.as_raw(), init, &mut mlx5) };
                 (qp, "mlx5dv_create_qp")
@@ -127,12 +135,54 @@ impl Qp {
         }
         if send.mlx5dv.is_some() && config.max_inline.is_none() {
             // libmlx5 leaves room for the segments of an atomic operation, which the WQE of a SEND does not have.
-            let free = if init.cap.max_send_wr > 1 { SMALL } else { SMALL_WRITE };
+            let free = match init.cap.max_send_wr > 1 {
+                true if config.is_dc() => SMALL_DC,
+                true => SMALL,
+                // A DC request of two basic blocks has as much room behind its target as others behind their control
+                // segment.
+                false if config.is_dc() => SMALL,
+                false => SMALL_WRITE,
+            };
             init.cap.max_inline_data = init.cap.max_inline_data.max(free);
         }
         let this = Self::made(Handle::Verbs(qp), init.cap, pd, receive, send);
         this.enter_events();
         Ok(this)
+    }
+
+    /// A DC target in the RESET state, which takes requests with this access key and receives from the SRQ that
+    /// `receive` names.
+    pub(in crate::qp) fn create_target(pd: &ProtectionDomain, receive: ReceiveSide, key: u64) -> Result<Self> {
+        let context = pd.context();
+        let no_dc = || context.not_direct(NotDirect::Layout("no SRQ that libmlx5 drives".to_owned()));
+        let (Some(mlx5dv), Some(srq)) = (receive.mlx5dv, &receive.srq) else { return Err(no_dc()) };
+        let mut init = sys::ibv_qp_init_attr_ex {
+            // It never sends, and each queue pair of a driver names a CQ for that.
+            send_cq: receive.cq.as_raw(),
+            recv_cq: receive.cq.as_raw(),
+            srq: srq.as_raw(),
+            qp_type: sys::IBV_QPT_DRIVER,
+            comp_mask: sys::IBV_QP_INIT_ATTR_PD,
+            pd: pd.as_raw(),
+            ..Default::default()
+        };
+        let masks = sys::MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS | sys::MLX5DV_QP_INIT_ATTR_MASK_DC;
+        let mut mlx5 = sys::mlx5dv_qp_init_attr {
+            comp_mask: masks.into(),
+            create_flags: sys::MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE,
+            dc_init_attr: sys::mlx5dv_dc_init_attr {
+                dc_type: sys::MLX5DV_DCTYPE_DCT,
+                __bindgen_anon_1: sys::mlx5dv_dc_init_attr__bindgen_ty_1 { dct_access_key: key },
+            },
+            ..Default::default()
+        };
+        // SAFETY: live objects of one device and initialised structures.
+        let qp = unsafe { (mlx5dv.create_qp)(context.as_raw(), &mut init, &mut mlx5) };
+        if qp.is_null() {
+            return Err(Error::last_os("mlx5dv_create_qp", context.name()));
+        }
+        let send = SendSide::idle(Arc::clone(&receive.cq));
+        Ok(Self::made(Handle::Verbs(qp), init.cap, pd, receive, send))
     }
 
     /// A queue pair that was made just now.

@@ -2,6 +2,7 @@
 //! in the same process, named like an adapter, and a peer that sends what they receive.
 
 mod c_program;
+mod dynamic;
 mod exchange;
 
 use std::fs::File;
@@ -15,6 +16,7 @@ use doorbell::{
 use soft_mlx5::Device;
 
 pub use c_program::CProgram;
+pub use dynamic::Dynamic;
 pub use exchange::Exchange;
 
 /// The device of the process, `mlx5_0`, until it is dropped.

@@ -259,7 +259,7 @@ impl<'a, T: Copy> Posting<'a, T> {
     /// # Safety
     /// *memory* and *ready*, see [the module](super).
     #[inline(always)]
-    unsafe fn post<H: Copy, I: Pieces>(
+    pub(super) unsafe fn post<H: Copy, I: Pieces>(
         &mut self,
         what: What,
         head: &H,

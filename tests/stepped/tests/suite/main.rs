@@ -3,6 +3,7 @@
 mod clocks;
 mod completions;
 mod compression;
+mod dc;
 mod destroy;
 mod events;
 mod frames;

@@ -115,6 +115,59 @@ fn one_sided() {
     writes(0xffff, &expected, |posting| unsafe { posting.fetch_add(REMOTE, 0x22, result, SIGNALED, 0) });
 }
 
+/// Around the end of the ring: the target fills the first block of each WQE.
+#[test]
+fn requests_to_dc_targets() {
+    let to = DatagramSegment::infiniband(7, 3).to_target(0x4711, 0x1122_3344_5566_7788);
+    let av = "11223344 55667788 80004711 03000007 00000000 00000000 00000000 00000000 \
+              00000000 00000000 00000000 00000000";
+    let one = &[SGE][..];
+    let expected = std::format!("0000070b 12345605 00000008 0000cafe {av} {DATA}");
+    // SAFETY: [memory] the memory of these requests is never touched; the device is a model.
+    writes(7, &expected, |posting| unsafe {
+        posting.send_to_target(&to, Payload::gather(one), Immediate::Data(0xcafe), SIGNALED, 0)
+    });
+    let expected = std::format!("00000708 12345606 00000000 00000000 {av} {RADDR} {DATA}");
+    // SAFETY: as above.
+    writes(7, &expected, |posting| unsafe {
+        posting.write_to_target(&to, REMOTE, Payload::gather(one), None, Flags::NONE, 0)
+    });
+    let inline = "80000003 a1a2a3ee eeeeeeee eeeeeeee";
+    let expected = std::format!("00000609 12345606 00000000 0000cafe {av} {RADDR} {inline}");
+    // SAFETY: as above.
+    writes(6, &expected, |posting| unsafe {
+        posting.write_to_target(&to, REMOTE, Payload::inline(&[&[0xa1, 0xa2, 0xa3]]), Some(0xcafe), Flags::NONE, 0)
+    });
+    let three = &[SGE, SGE, SGE][..];
+    let expected = std::format!("00000610 12345608 00000080 00000000 {av} {RADDR} {DATA} {DATA} {DATA}");
+    // SAFETY: as above.
+    writes(6, &expected, |posting| unsafe { posting.read_from_target(&to, REMOTE, three, Flags::FENCE, 0) });
+    let result = Sge { length: 8, ..SGE };
+    let data = "00000008 aabbccdd 11223344 55667788";
+    let expected =
+        std::format!("00000711 12345607 00000008 00000000 {av} {RADDR} 00000000 00000022 00000000 00000011 {data}");
+    // SAFETY: as above.
+    writes(7, &expected, |posting| unsafe {
+        posting.compare_swap_at_target(&to, REMOTE, [0x11, 0x22], result, SIGNALED, 0)
+    });
+    let expected =
+        std::format!("00ffff12 12345607 00000008 00000000 {av} {RADDR} 00000000 00000022 00000000 00000000 {data}");
+    // SAFETY: as above.
+    writes(0xffff, &expected, |posting| unsafe { posting.fetch_add_at_target(&to, REMOTE, 0x22, result, SIGNALED, 0) });
+}
+
+#[test]
+fn the_units_of_a_wqe_are_read_back_around_the_end_of_the_ring() {
+    let mut rig = Rig::new(8, 4);
+    rig.start_at(7, 0);
+    let to = DatagramSegment::infiniband(7, 3).to_target(0x4711, 5);
+    // SAFETY: [memory] the memory of the request is never touched; the device is a model.
+    let posted = unsafe { rig.queue.posting().read_from_target(&to, REMOTE, &[SGE], SIGNALED, 0) };
+    assert_eq!((posted, rig.device.look()), (Ok(()), 1));
+    let read: Vec<u8> = (0..6).flat_map(|number| rig.queue.unit(7, number)).collect();
+    assert_eq!(read, rig.device.queue[0].bytes);
+}
+
 /// Key 0x1234 becomes that of 0x1000 bytes, with variant 0x57, around the end of the ring; then no key is left.
 #[test]
 fn windows() {
