@@ -6,7 +6,7 @@ use mlx5_wire::syndrome::Syndrome;
 
 use super::call::call;
 use super::cause::{Explanation, unknown};
-use super::event::{Event, SYNDROME, add_queue, command_name, errno_field, event_of, keyed};
+use super::event::{Event, add_queue, add_syndrome, command_name, errno_field, event_of, keyed};
 use super::keys::printer;
 use super::known::{Row, find, rows};
 use super::lines::Line;
@@ -94,8 +94,9 @@ fn command(lines: &[Line]) -> Option<Event> {
     let mut event = command_of(name.into(), Some((status.into(), format!("{number:#04x}"))));
     event.finding.printer = Some("mlx5_core");
     let syndrome = text.find("syndrome (").map(|at| &text[at + 10..]);
-    if let Some(syndrome) = syndrome.and_then(|rest| rest.split(')').next()) {
-        event.finding.field(None, SYNDROME, syndrome.into());
+    let syndrome = syndrome.and_then(|rest| rest.split(')').next()).map(|text| text.trim_start_matches("0x"));
+    if let Some(syndrome) = syndrome.and_then(|text| u64::from_str_radix(text, 16).ok()) {
+        add_syndrome(&mut event.finding, syndrome);
     }
     if let Some(error) = text.split("err(-").nth(1).and_then(|rest| rest.split(')').next()) {
         errno_field(&mut event.finding, error.parse().ok()?);
@@ -120,7 +121,7 @@ fn refused(text: &str, words: &[Word]) -> Option<Event> {
     let name = failed.or_else(to).or_else(bare)?.rsplit(": ").next()?.trim();
     let status = keyed(words, &["status"]).map(|status| format!("{status:#04x}"));
     let mut event = command_of(name.to_owned(), status.map(|status| (status.clone(), status)));
-    event.finding.field(None, SYNDROME, format!("{syndrome:#x}"));
+    add_syndrome(&mut event.finding, syndrome);
     if let Some(error) = keyed(words, &["errno"]) {
         errno_field(&mut event.finding, error);
     }

@@ -12,6 +12,9 @@ use super::words::{Word, begins};
 /// Field of the syndrome of a command.
 pub const SYNDROME: &str = "syndrome of the command";
 
+/// Reasons of refused commands of soft-mlx5, by their syndromes.
+const SOFT_MLX5: &str = include_str!("soft_mlx5.txt");
+
 /// A finding, and the object that it is about, of which there may be many.
 pub struct Event {
     pub finding: Finding,
@@ -34,6 +37,16 @@ pub fn add_command(finding: &mut Finding, text: &str, words: &[Word]) {
     let number = keyed(words, &["status"]).map(|status| format!("{status:#04x}"));
     if let Some((number, known)) = number.and_then(|number| find("command", &number).map(|known| (number, known))) {
         finding.field(None, "status of the command", number).means(known.words);
+    }
+}
+
+/// Adds the syndrome of a refused command. Those of soft-mlx5 have known reasons.
+pub fn add_syndrome(finding: &mut Finding, syndrome: u64) {
+    let text = format!("{syndrome:#x}");
+    let reason = SOFT_MLX5.lines().find_map(|line| line.strip_prefix(&format!("{text} ")));
+    let field = finding.field(None, SYNDROME, text);
+    if let Some(reason) = reason {
+        field.means(format!("on soft-mlx5: {reason}; an adapter has other numbers"));
     }
 }
 

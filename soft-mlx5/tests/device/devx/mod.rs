@@ -313,6 +313,34 @@ fn a_umem_that_is_unmapped_under_a_queue_pair_fails_the_queue_pair() {
     }
 }
 
+/// `doorbell decode` knows the syndrome.
+#[test]
+fn an_srq_has_next_segments_and_no_strides() {
+    const WQ_KIND: u32 = 0x130c;
+    let bench = Bench::new();
+    let umem_id = bench.umem_id(bench.umem(memory(PAGE), PAGE).unwrap());
+    let create = |kind, basic_cyclic| {
+        let queue = WorkQueue {
+            kind,
+            pd: bench.pdn(),
+            log_stride: 6,
+            log_size: 4,
+            dbr_umem_id: bench.umem_id(bench.records_umem),
+            umem_id,
+            ..WorkQueue::ZERO
+        };
+        let context = RmpContext { state: 1, basic_cyclic, queue };
+        let create = CreateRmp { request: request(Opcode::CREATE_RMP), context };
+        bench.create(&create.to_bytes()).map(|(object, _)| destroy(object))
+    };
+    for kind in [kind::LINKED_LIST, kind::CYCLIC] {
+        assert_eq!((create(kind, false), create(kind, true)), (Ok(0), Err(refused(BAD_PARAM, WQ_KIND))));
+    }
+    for kind in [kind::LINKED_LIST_STRIDING, kind::CYCLIC_STRIDING] {
+        assert_eq!(create(kind, false), Err(refused(BAD_PARAM, WQ_KIND)));
+    }
+}
+
 #[test]
 fn rings_and_records_lie_inside_their_umems() {
     let bench = Bench::on(LinkLayer::Ethernet);

@@ -248,8 +248,8 @@ fn a_batch_rings_once(path: DataPath) {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// On RoCE libmlx5 cannot connect the queue pair for the list. On the direct path the library makes the queues by commands
-/// and the device matches; on the verbs path the library matches, and says why.
+/// On RoCE libmlx5 cannot connect the queue pair for the list. On the direct path the library makes the queues by
+/// commands and the device matches; on the verbs path the library matches, and says why.
 fn on_roce_commands_make_the_queues(path: DataPath) {
     let roce = Device::builder().link_layer(LinkLayer::Ethernet);
     let mut world = TagLists::on(roce, path, Offload::Auto);
