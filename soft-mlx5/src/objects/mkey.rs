@@ -241,7 +241,8 @@ impl Entry {
             }
         }
         if counts(mask::LEN) {
-            self.attr.length = if new.length64 { u64::MAX } else { new.len };
+            // libmlx5's bind of a window leaves the bit as it was in the queue, beside a length.
+            self.attr.length = if new.length64 && new.len == 0 { u64::MAX } else { new.len };
         }
         if counts(mask::START) {
             self.attr.iova = new.start;

@@ -201,6 +201,21 @@ fn a_window_gives_access_to_its_bytes_only() {
     }
 }
 
+/// libmlx5 writes the fields of a bind that count, and leaves all others as an older WQE has them.
+#[test]
+fn fields_of_a_bind_that_do_not_count_hold_anything() {
+    let mut s = setup();
+    let window = s.window();
+    let mut umr = Umr::bind(window, 1, s.b.number.0, s.key, s.memory.addr() + 64, 32);
+    umr.context.length64 = true;
+    umr.context.pd = 0xab_cdef;
+    (umr.context.access_mode, umr.context.translations, umr.context.log_page_size) = (3, 77, 30);
+    s.change(&umr);
+    let (at, rkey) = (s.memory.addr() + 64, window & !0xff | 1);
+    assert_eq!(s.write(at + 24, rkey, b"the last"), None);
+    assert_eq!(s.write(at + 25, rkey, b"too late"), Some(REMOTE_ACCESS));
+}
+
 #[test]
 fn a_window_can_begin_at_0() {
     let mut s = setup();
