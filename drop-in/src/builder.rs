@@ -4,19 +4,22 @@
 //! the queue, so a thread may poll meanwhile, also that of the batch.
 
 use core::ffi::{c_int, c_void};
+use core::hint::unreachable_unchecked;
 use core::sync::atomic::Ordering;
 use core::{iter, mem, slice};
 
 use mlx5_ring::sge::Sge;
-use mlx5_ring::sq::{Immediate, Operation, Pieces, PostError, Remote};
+use mlx5_ring::sq::{Immediate, KeyChange, Operation, Pieces, PostError, Remote};
 use mlx5_wire::inline::INLINE_SEG;
 use mlx5_wire::opcode::WqeOpcode;
 use rdma_core_sys::{
-    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_RDMA_READ,
-    IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
-    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QPT_UD, ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge,
+    IBV_MW_TYPE_2, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_BIND_MW,
+    IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QPT_UD, ibv_ah, ibv_data_buf,
+    ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge,
 };
 
+use crate::changes;
 use crate::context;
 use crate::log::DOORBELL;
 use crate::objects::{Qp, Request, SendSide, Sends};
@@ -32,7 +35,9 @@ pub(crate) fn covers(send_ops_flags: u64) -> bool {
         | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
         | IBV_QP_EX_WITH_RDMA_READ
         | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-        | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+        | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+        | IBV_QP_EX_WITH_LOCAL_INV
+        | IBV_QP_EX_WITH_BIND_MW;
     send_ops_flags & !u64::from(covered) == 0
 }
 
@@ -45,7 +50,7 @@ pub(crate) fn replace(qp: &mut ibv_qp_ex) {
     replace!(wr_start, wr_complete, wr_abort, wr_send, wr_send_imm, wr_send_inv, wr_rdma_write);
     replace!(wr_rdma_write_imm, wr_rdma_read, wr_atomic_cmp_swp, wr_atomic_fetch_add);
     replace!(wr_set_ud_addr, wr_set_sge, wr_set_sge_list, wr_set_inline_data);
-    replace!(wr_set_inline_data_list);
+    replace!(wr_set_inline_data_list, wr_bind_mw, wr_local_inv);
     if qp.qp_base.qp_type == IBV_QPT_UD {
         qp.wr_send = qp.wr_send.and(Some(wr_send_datagram));
         qp.wr_send_imm = qp.wr_send_imm.and(Some(wr_send_datagram_imm));
@@ -85,8 +90,12 @@ unsafe fn placed<'a>(qp: *mut ibv_qp_ex) -> Option<(&'a Qp, &'a Sends)> {
 /// The functions of its queue pair were replaced.
 #[inline(always)]
 const unsafe fn sends_of(record: &Qp) -> &Sends {
-    // SAFETY: those of a queue pair without a send queue are not replaced.
-    unsafe { record.send.as_ref().unwrap_unchecked() }
+    match &record.send {
+        Some(sends) => sends,
+        // SAFETY: those of a queue pair without a send queue are not replaced. `Option::unwrap_unchecked` costs three
+        // instructions.
+        None => unsafe { unreachable_unchecked() },
+    }
 }
 
 /// Returns the send queue of a queue pair.
@@ -148,6 +157,7 @@ impl SendSide {
         self.find_room(sends);
         self.batch = self.queue.batch();
         (self.built, self.error) = (self.posted, 0);
+        self.fence_built(self.is_fenced);
     }
 
     /// Posts the requests of a batch, or none of them; returns the errno.
@@ -167,19 +177,29 @@ impl SendSide {
         sends.progress.note_posted(posting.posted());
         drop(posting);
         DOORBELL.add_posts(self.built.wrapping_sub(self.posted));
-        self.posted = self.built;
+        (self.posted, self.is_fenced) = (self.built, self.is_built_fenced);
         0
     }
 
+    /// Takes note of whether the last request of a batch changes a key. The next one finds no room then, until it looks
+    /// again.
+    #[inline(always)]
+    fn fence_built(&mut self, is_fenced: bool) {
+        self.is_built_fenced = is_fenced;
+        if is_fenced {
+            self.full_at = self.built;
+        }
+    }
+
     /// Returns `true` if a batch that seems to have no room for a request has some.
-    fn finds_room(&mut self, sends: &Sends, operation: &Operation) -> bool {
+    fn finds_room(&mut self, sends: &Sends, is_supported: bool) -> bool {
         if self.error != 0 {
             return false;
         }
         self.find_room(sends);
         if self.built == self.full_at {
             self.refuse(libc::ENOMEM);
-        } else if is_atomic(operation) && !self.limits.has_atomics {
+        } else if !is_supported {
             self.refuse(libc::EOPNOTSUPP);
         }
         self.error == 0
@@ -260,16 +280,16 @@ impl SendSide {
     }
 }
 
-/// Begins a request, for which there is room.
+/// Begins a request, for which there is room, and which waits for a change of a key before it if `is_fenced`.
 ///
 /// # Safety
 /// [verbs] The program is in a batch of `qp`, which has this record and this send queue.
 #[inline(always)]
-unsafe fn begin(qp: *mut ibv_qp_ex, record: &Qp, side: &mut SendSide, operation: Operation) {
+unsafe fn begin(qp: *mut ibv_qp_ex, record: &Qp, side: &mut SendSide, operation: Operation, is_fenced: bool) {
     // SAFETY: [verbs] the program is in a batch.
     unsafe {
         let request = Request { wr_id: (*qp).wr_id, number: side.built };
-        let flags = send::flags_of((*qp).wr_flags, record.signal_all);
+        let flags = send::flags_of((*qp).wr_flags, record.signal_all).behind(is_fenced);
         match side.queue.begin(&mut side.batch, operation, flags, request) {
             Ok(()) => side.built = side.built.wrapping_add(1),
             Err(why) => side.refuse(errno(why)),
@@ -288,8 +308,9 @@ macro_rules! operations {
                 unsafe {
                     let Some((record, sends)) = record_of(qp) else { return };
                     let side = sends.side.held();
-                    if side.finds_room(sends, &$operation) {
-                        begin(qp, record, side, $operation);
+                    if side.finds_room(sends, !is_atomic(&$operation) || side.limits.has_atomics) {
+                        let is_fenced = mem::take(&mut side.is_built_fenced);
+                        begin(qp, record, side, $operation, is_fenced);
                     }
                 }
             }
@@ -298,7 +319,7 @@ macro_rules! operations {
                 if let Some((record, sends)) = placed(qp) {
                     let side = sends.side.held();
                     if side.built != side.full_at && (!is_atomic(&$operation) || side.limits.has_atomics) {
-                        return begin(qp, record, side, $operation);
+                        return begin(qp, record, side, $operation, false);
                     }
                 }
                 find_room(qp $(, $argument)*)
@@ -325,6 +346,46 @@ operations! {
     wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) = Operation::FetchAdd(Remote { addr, rkey }, add);
     wr_atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) =
         Operation::CompareSwap(Remote { addr, rkey }, [compare, swap]);
+}
+
+/// Adds a change of a key to a batch: a bind if `is_bind`.
+///
+/// # Safety
+/// [verbs] The program is in a batch of `qp`.
+unsafe fn change(qp: *mut ibv_qp_ex, is_bind: bool, change: impl FnOnce(u32) -> Result<KeyChange, c_int>) {
+    // SAFETY: [verbs] the program is in a batch, so this thread holds the lock, and it keeps [memory].
+    unsafe {
+        let Some((record, sends)) = record_of(qp) else { return };
+        let side = sends.side.held();
+        if !side.finds_room(sends, true) {
+            return;
+        }
+        let change = match change(record.qpn) {
+            Ok(change) => change,
+            Err(error) => return side.refuse(error),
+        };
+        let request = Request { wr_id: (*qp).wr_id, number: side.built };
+        let flags = send::flags_of((*qp).wr_flags, record.signal_all).behind(side.is_built_fenced);
+        let start = side.batch.end();
+        match side.queue.change(&mut side.batch, &change, flags, request) {
+            Ok(()) => {
+                sends.changes.note(start, is_bind);
+                side.built = side.built.wrapping_add(1);
+                side.fence_built(true);
+            }
+            Err(why) => side.refuse(errno(why)),
+        }
+    }
+}
+
+unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
+    // SAFETY: [verbs] the program is in a batch; the window and the region exist. The window is of type 2.
+    unsafe { change(qp, true, |qpn| changes::bind(IBV_MW_TYPE_2, qpn, (*mw).rkey, rkey, &*info)) }
+}
+
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: [verbs] the program is in a batch.
+    unsafe { change(qp, false, |_| Ok(KeyChange::invalidate(rkey, 0))) }
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {

@@ -7,14 +7,12 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use mlx5_ring::completion::Cqe;
 use mlx5_ring::receive::ReceiveRing;
 use mlx5_wire::opcode::CqeOpcode;
-use rdma_core_sys::{
-    IBV_QP_STATE, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS, ibv_mw, ibv_mw_bind, ibv_qp, ibv_qp_attr, ibv_qp_ex,
-};
+use rdma_core_sys::{IBV_QP_STATE, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS, ibv_qp, ibv_qp_attr, ibv_qp_ex};
 
-use crate::context::{self, Context, real};
+use crate::builder;
+use crate::context::{Context, real};
 use crate::objects::Qp;
 use crate::table::{Record, Table};
-use crate::{builder, log};
 
 /// Calls `ibv_modify_qp` of libibverbs.
 ///
@@ -180,21 +178,4 @@ fn without_record<T: Record>(
         None => {}
     }
     error
-}
-
-/// Stands in the place of libmlx5's function in a context.
-pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
-    // SAFETY: [verbs], [record-lives].
-    unsafe {
-        let context = context::of((*qp).context);
-        if context.qps.get((*qp).qp_num).is_some() {
-            // libmlx5 would post to the send queue.
-            log::warn(format_args!(
-                "QP {:#x} binds no memory windows, because doorbell drives it: run the program with DOORBELL_PATH=libmlx5",
-                (*qp).qp_num
-            ));
-            return libc::EOPNOTSUPP;
-        }
-        context.ops.bind_mw.map_or(libc::EOPNOTSUPP, |bind_mw| bind_mw(qp, mw, bind))
-    }
 }

@@ -11,7 +11,7 @@ use crate::complete::Outcome;
 use crate::context;
 use crate::log::{self, DOORBELL, LIBMLX5};
 use crate::objects::{Cq, CqSide, Path};
-use crate::wc::{receive_flags, receive_opcode, request_opcode};
+use crate::wc::{change_opcode, receive_flags, receive_opcode, request_opcode};
 
 /// Result of `ibv_poll_cq` and `ibv_start_poll` of libmlx5 for a CQE of no request.
 pub(crate) const STRAY: c_int = -2;
@@ -241,7 +241,6 @@ macro_rules! readers {
 }
 
 readers! {
-    read_opcode(cqe) -> ibv_wc_opcode = opcode_of(cqe);
     read_vendor_err(cqe) -> u32 = cqe.vendor_err_synd().into();
     read_byte_len(cqe) -> u32 = cqe.byte_count();
     read_imm_data(cqe) -> u32 = match cqe.opcode() {
@@ -264,10 +263,17 @@ readers! {
     read_flow_tag(cqe) -> u32 = cqe.qpn();
 }
 
-fn opcode_of(cqe: Cqe<'_>) -> ibv_wc_opcode {
-    match cqe.opcode() {
-        CqeOpcode::Requester => request_opcode(cqe).0,
-        CqeOpcode::RequesterError | CqeOpcode::ResponderError => IBV_WC_SUCCESS,
-        opcode => receive_opcode(opcode),
+unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> ibv_wc_opcode {
+    // SAFETY: [verbs] the program is in a poll. [record-lives] A queue pair is not destroyed meanwhile.
+    unsafe {
+        let Some(cqe) = current(cq) else { return ibv_wc_opcode::default() };
+        match cqe.opcode() {
+            CqeOpcode::Requester => {
+                let qp = context::of((*cq).context).qps.get(cqe.qpn());
+                change_opcode(qp, cqe).unwrap_or_else(|| request_opcode(cqe).0)
+            }
+            CqeOpcode::RequesterError | CqeOpcode::ResponderError => IBV_WC_SUCCESS,
+            opcode => receive_opcode(opcode),
+        }
     }
 }

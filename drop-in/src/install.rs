@@ -9,7 +9,7 @@ use rdma_core_sys::{ibv_context, ibv_device, mlx5dv_obj, verbs_context};
 
 use crate::context::{self, Context, real};
 use crate::table::Table;
-use crate::{control, create, log, poll, receive, send};
+use crate::{create, log, poll, receive, send};
 
 /// Returns `true` if doorbell drives all objects that are covered, as `doorbell run` asks for: else those that are
 /// attached.
@@ -62,7 +62,7 @@ pub(crate) unsafe fn install<'a>(ibv: *mut ibv_context) -> Option<&'a Context> {
         public.post_send = Some(send::post_send);
         public.post_recv = Some(receive::post_recv);
         public.post_srq_recv = Some(receive::post_srq_recv);
-        public.bind_mw = Some(control::bind_mw);
+        public.bind_mw = Some(send::bind_mw);
         extended.create_qp_ex = extended.create_qp_ex.and(Some(create::create_qp_ex));
         if drives_all() {
             extended.create_cq_ex = extended.create_cq_ex.and(Some(create::create_cq_ex));

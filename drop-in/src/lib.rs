@@ -35,12 +35,13 @@
 //! program. `[memory]`, `[ready]`, `[exclusive]` and `[register]` are those of `mlx5_ring::sq`.
 //!
 //! # Layers
-//! Each module uses those before it: `log`, `lock`, `places`, `table`, `provider`, `sge`; `objects`, `context`;
-//! `rings`, `complete`, `wc`; `extended`, `poll`, `send`, `builder`; `decide`, `receive`; `create`, `control`;
-//! `install`; `exports`, `attach`.
+//! Each module uses those before it: `log`, `lock`, `places`, `table`, `provider`, `sge`, `changes`; `objects`,
+//! `context`; `rings`, `complete`, `wc`; `extended`, `poll`, `send`, `builder`; `decide`, `receive`; `create`,
+//! `control`; `install`; `exports`, `attach`.
 
 pub mod attach;
 mod builder;
+mod changes;
 mod complete;
 mod context;
 mod control;

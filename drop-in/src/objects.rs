@@ -14,6 +14,7 @@ use mlx5_ring::sq::{Batch, Progress, Record, SendQueue};
 use mlx5_ring::srq::SharedReceiveQueue;
 use rdma_core_sys::{ibv_cq, ibv_cq_ex, ibv_qp, ibv_qp_type, ibv_srq};
 
+use crate::changes::Changes;
 use crate::lock::Lock;
 use crate::places::Places;
 use crate::table;
@@ -152,6 +153,8 @@ pub(crate) struct Sends {
     pub(crate) progress: Progress<Request>,
     /// Running count of requests that are over.
     pub(crate) retired: AtomicU32,
+    /// Kind of each change of a key.
+    pub(crate) changes: Changes,
 }
 
 /// The side of a send queue that posts.
@@ -160,13 +163,18 @@ pub(crate) struct SendSide {
     pub(crate) limits: SendLimits,
     /// Whether the queue pair has been in RTS since RESET.
     pub(crate) can_send: bool,
+    /// Whether the last request changed a key: the next one waits for it. It finds no room at first, so that no other
+    /// request looks at this.
+    pub(crate) is_fenced: bool,
     /// Running count of requests that were posted.
     pub(crate) posted: u32,
     /// Running count of requests at which the queue is full.
     pub(crate) full_at: u32,
-    /// The batch of `ibv_wr_*`, the running count of requests up to its end, and why it is refused: an errno, or 0.
+    /// The batch of `ibv_wr_*`, the running count of requests up to its end, whether the last one changed a key, and
+    /// why the batch is refused: an errno, or 0.
     pub(crate) batch: Batch,
     pub(crate) built: u32,
+    pub(crate) is_built_fenced: bool,
     pub(crate) error: c_int,
     /// The memory that the queue points to.
     pub(crate) _records: Box<[MaybeUninit<Record<Request>>]>,

@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use mlx5_ring::completion::Cqe;
-use rdma_core_sys::{ibv_cq, ibv_wc};
+use rdma_core_sys::{ibv_cq, ibv_wc, ibv_wc_opcode};
 
 use crate::complete::Outcome;
 use crate::context::{self, Context};
@@ -73,6 +73,22 @@ unsafe fn poll(side: &mut CqSide, context: &Context, record: &Cq, count: c_int, 
 /// [polled]
 #[inline(never)]
 unsafe fn other(qp: &Qp, cqe: Cqe<'_>, wc: &mut ibv_wc) -> Option<bool> {
+    /// As [`other`], of a change of a key.
+    ///
+    /// # Safety
+    /// [polled]
+    #[cold]
+    unsafe fn changed(qp: &Qp, cqe: Cqe<'_>, wc: &mut ibv_wc, opcode: ibv_wc_opcode) -> Option<bool> {
+        // SAFETY: [polled].
+        let Outcome::Done { wr_id, status } = (unsafe { qp.complete(cqe) }) else { return None };
+        wc::fill(wc, wr_id, status, cqe);
+        wc.opcode = opcode;
+        Some(true)
+    }
+    if let Some(opcode) = wc::change_opcode(Some(qp), cqe) {
+        // SAFETY: [polled].
+        return unsafe { changed(qp, cqe, wc, opcode) };
+    }
     // SAFETY: [polled].
     match unsafe { qp.complete(cqe) } {
         Outcome::Done { wr_id, status } => {

@@ -2,7 +2,7 @@
 
 use core::mem::{MaybeUninit, zeroed};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU32};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
 
 use mlx5_ring::arm::{CqDoorbell, Place};
 use mlx5_ring::cq::{self, CompletionQueue};
@@ -17,6 +17,7 @@ use rdma_core_sys::{
     ibv_srq, mlx5dv_cq, mlx5dv_obj, mlx5dv_qp, mlx5dv_srq,
 };
 
+use crate::changes::Changes;
 use crate::context::{Context, real};
 use crate::lock::Lock;
 use crate::objects::{CqSide, Request, RqSide, SendLimits, SendSide, Sends, SrqSide};
@@ -192,13 +193,20 @@ pub(crate) unsafe fn qp(context: &Context, qp: *mut ibv_qp) -> Result<QpSides, W
         can_send: ![IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR].contains(&attr.qp_state),
         posted: 0,
         full_at: 0,
+        is_fenced: false,
         batch,
         built: 0,
+        is_built_fenced: false,
         error: 0,
         _records: records,
     };
-    let send =
-        Sends { side: Lock::new(side), is_building: AtomicBool::new(false), progress, retired: AtomicU32::new(0) };
+    let send = Sends {
+        side: Lock::new(side),
+        is_building: AtomicBool::new(false),
+        progress,
+        retired: AtomicU32::new(0),
+        changes: Changes::new(memory(2 * layout.wqe_cnt, || AtomicU8::new(0))?),
+    };
     Ok(QpSides { send: Some(send), receive, signal_all })
 }
 

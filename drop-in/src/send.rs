@@ -1,22 +1,24 @@
 //! `ibv_post_send`.
 
 use core::ffi::c_int;
-use core::mem::zeroed;
-use core::ptr::NonNull;
+use core::mem::{self, zeroed};
+use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering;
 use core::{iter, slice};
 
 use mlx5_ring::sge::Sge;
-use mlx5_ring::sq::{Flags, Immediate, Payload, Pieces, PostError, Posting, Remote};
+use mlx5_ring::sq::{Flags, Immediate, KeyChange, Payload, Pieces, PostError, Posting, Remote};
 use mlx5_wire::datagram::DatagramSegment;
 use mlx5_wire::inline::INLINE_SEG;
 use rdma_core_sys::{
-    IBV_QPT_RC, IBV_QPT_UD, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
-    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_DRIVER1, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
-    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, IBV_WR_TSO, MLX5DV_OBJ_AH,
-    ibv_ah, ibv_qp, ibv_send_wr, mlx5dv_ah, mlx5dv_obj,
+    IBV_ACCESS_ZERO_BASED, IBV_QPT_RC, IBV_QPT_UD, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED,
+    IBV_SEND_SOLICITED, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_DRIVER1,
+    IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, IBV_WR_TSO, MLX5DV_OBJ_AH, ibv_ah, ibv_inc_rkey, ibv_mw, ibv_mw_bind,
+    ibv_qp, ibv_send_wr, ibv_send_wr__bindgen_ty_4__bindgen_ty_1, mlx5dv_ah, mlx5dv_obj,
 };
 
+use crate::changes;
 use crate::context;
 use crate::log::{self, DOORBELL};
 use crate::objects::{Qp, Request, SendLimits, SendSide, Sends};
@@ -40,6 +42,29 @@ pub(crate) unsafe extern "C" fn post_send(
         let Some(post_send) = context::of((*qp).context).ops.post_send else { return libc::EOPNOTSUPP };
         let error = post_send(qp, wr, bad_wr);
         log::count_posts(wr, bad_wr, error, |wr| wr.next);
+        error
+    }
+}
+
+/// Posts the bind of a window of type 1.
+pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
+    // SAFETY: [verbs], [record-lives].
+    unsafe {
+        if context::qp(qp).is_none() {
+            let bind_mw = context::of((*qp).context).ops.bind_mw;
+            return bind_mw.map_or(libc::EOPNOTSUPP, |bind_mw| bind_mw(qp, mw, bind));
+        }
+        let &ibv_mw_bind { wr_id, send_flags, bind_info } = &*bind;
+        if bind_info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0 {
+            return libc::EINVAL;
+        }
+        let rkey = ibv_inc_rkey((*mw).rkey);
+        let mut wr = ibv_send_wr { wr_id, send_flags, opcode: IBV_WR_BIND_MW, ..zeroed() };
+        wr.__bindgen_anon_2.bind_mw = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw, rkey, bind_info };
+        let error = post_send(qp, &mut wr, &mut ptr::null_mut());
+        if error == 0 {
+            (*mw).rkey = rkey;
+        }
         error
     }
 }
@@ -69,6 +94,9 @@ impl SendSide {
     ) -> c_int {
         self.find_room(sends);
         let (first, mut room, mut error) = (self.posted, self.full_at.wrapping_sub(self.posted), 0);
+        if self.is_fenced {
+            room = 0;
+        }
         let mut posting = self.queue.posting();
         // SAFETY: [verbs] the list can be read, and `bad_wr` can be written.
         unsafe {
@@ -77,9 +105,14 @@ impl SendSide {
                 if error == 0 {
                     let data = Request { wr_id: request.wr_id, number: self.posted };
                     // [ready]: there is no room before RTS.
-                    error = post_one(qp, &mut posting, request, data);
+                    error = post_one(qp, &mut posting, request, data, false);
                 }
                 if error != 0 {
+                    if error == CHANGES_KEY || self.is_fenced {
+                        // All state is in the queue, and the doorbell rings for the rest, too.
+                        mem::forget(posting);
+                        return self.post_rest(qp, sends, first, wr, bad_wr);
+                    }
                     *bad_wr = wr;
                     break;
                 }
@@ -93,10 +126,93 @@ impl SendSide {
         DOORBELL.add_posts(self.posted.wrapping_sub(first));
         error
     }
+
+    /// Posts a list from a request on that changes a key or stands behind one that does. `first` is the count of
+    /// requests before the list.
+    ///
+    /// # Safety
+    /// As for [`post_list`](Self::post_list); there is room as [`find_room`](Self::find_room) has found.
+    #[cold]
+    #[inline(never)]
+    unsafe fn post_rest(
+        &mut self,
+        qp: &Qp,
+        sends: &Sends,
+        first: u32,
+        mut wr: *mut ibv_send_wr,
+        bad_wr: *mut *mut ibv_send_wr,
+    ) -> c_int {
+        let mut error = 0;
+        let mut posting = self.queue.posting();
+        // SAFETY: [verbs] the list can be read, and `bad_wr` can be written. [ready]: there is no room before RTS.
+        unsafe {
+            while let Some(request) = wr.as_ref() {
+                let room = self.full_at.wrapping_sub(self.posted);
+                let data = Request { wr_id: request.wr_id, number: self.posted };
+                error = match check(qp, &self.limits, request, room) {
+                    0 => post_one(qp, &mut posting, request, data, self.is_fenced),
+                    CHANGES_KEY => change(qp, sends, &mut posting, request, data, self.is_fenced),
+                    error => error,
+                };
+                if error != 0 {
+                    *bad_wr = wr;
+                    break;
+                }
+                self.is_fenced = is_change(request);
+                self.posted = self.posted.wrapping_add(1);
+                wr = request.next;
+            }
+        }
+        sends.progress.note_posted(posting.posted());
+        drop(posting);
+        DOORBELL.add_posts(self.posted.wrapping_sub(first));
+        error
+    }
 }
 
-/// Returns the errno of a request that is refused, in the order of libmlx5; 0 if it can be posted. There is room for
-/// `room` requests.
+/// Result of [`check`] for a request that changes a key.
+const CHANGES_KEY: c_int = -1;
+
+fn is_change(wr: &ibv_send_wr) -> bool {
+    [IBV_WR_BIND_MW, IBV_WR_LOCAL_INV].contains(&wr.opcode)
+}
+
+/// Posts a bind or a local invalidation, whose list of entries does not count; returns the errno.
+///
+/// # Safety
+/// As for [`post_one`].
+unsafe fn change(
+    qp: &Qp,
+    sends: &Sends,
+    posting: &mut Posting<'_, Request>,
+    wr: &ibv_send_wr,
+    data: Request,
+    is_fenced: bool,
+) -> c_int {
+    let (start, is_bind) = (posting.posted(), wr.opcode == IBV_WR_BIND_MW);
+    // SAFETY: [verbs] the window and the region exist, and the program keeps [memory]; the caller's [ready]. The opcode
+    // names the field of the union.
+    let posted = unsafe {
+        let change = if is_bind {
+            let bind = &wr.__bindgen_anon_2.bind_mw;
+            let window = &*bind.mw;
+            match changes::bind(window.type_, qp.qpn, window.rkey, bind.rkey, &bind.bind_info) {
+                Ok(change) => change,
+                Err(error) => return error,
+            }
+        } else {
+            KeyChange::invalidate(wr.__bindgen_anon_1.invalidate_rkey, 0)
+        };
+        posting.change(&change, flags_of(wr.send_flags, qp.signal_all).behind(is_fenced), data)
+    };
+    if posted.is_ok() {
+        sends.changes.note(start, is_bind);
+    }
+    posted.map_or_else(errno, |()| 0)
+}
+
+/// Returns the errno of a request that is refused, in the order of libmlx5; 0 if it can be posted, or [`CHANGES_KEY`].
+/// There is room for `room` requests.
 ///
 /// # Safety
 /// [verbs]
@@ -122,6 +238,7 @@ unsafe fn check(qp: &Qp, limits: &SendLimits, wr: &ibv_send_wr, room: u32) -> c_
         IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => 0,
         _ if qp.transport == IBV_QPT_UD => libc::EINVAL,
         IBV_WR_SEND_WITH_INV | IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => 0,
+        IBV_WR_BIND_MW | IBV_WR_LOCAL_INV => CHANGES_KEY,
         _ if qp.transport != IBV_QPT_RC || has_inline => libc::EINVAL,
         IBV_WR_RDMA_READ => 0,
         IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => match list {
@@ -134,25 +251,31 @@ unsafe fn check(qp: &Qp, limits: &SendLimits, wr: &ibv_send_wr, room: u32) -> c_
     }
 }
 
-/// Posts a request; returns the errno.
+/// Posts a request, which waits for a change of a key before it if `is_fenced`; returns the errno.
 ///
 /// # Safety
 /// [verbs]; [ready]; `posting` is of the send queue of `qp`, and [`check`] has passed the request.
 #[inline(always)]
-unsafe fn post_one(qp: &Qp, posting: &mut Posting<'_, Request>, wr: &ibv_send_wr, data: Request) -> c_int {
+unsafe fn post_one(
+    qp: &Qp,
+    posting: &mut Posting<'_, Request>,
+    wr: &ibv_send_wr,
+    data: Request,
+    is_fenced: bool,
+) -> c_int {
     // SAFETY: [verbs] the list and its inline data can be read; the caller's [ready] and `check`.
     unsafe {
         let list = sges(wr.sg_list, wr.num_sge);
         match list {
-            _ if wr.send_flags & IBV_SEND_INLINE == 0 => put(qp, posting, wr, Payload::gather(list), data),
-            [] => put(qp, posting, wr, Payload::gather(&[]), data),
+            _ if wr.send_flags & IBV_SEND_INLINE == 0 => put(qp, posting, wr, Payload::gather(list), data, is_fenced),
+            [] => put(qp, posting, wr, Payload::gather(&[]), data, is_fenced),
             [sge] => {
                 let (inline, inline_len) = (iter::once(bytes(sge)), sge.length);
-                put(qp, posting, wr, Payload { inline, inline_len, sges: &[] }, data)
+                put(qp, posting, wr, Payload { inline, inline_len, sges: &[] }, data, is_fenced)
             }
             _ => {
                 let (inline, inline_len) = (list.iter().map(|sge| bytes(sge)), len_of(list));
-                put(qp, posting, wr, Payload { inline, inline_len, sges: &[] }, data)
+                put(qp, posting, wr, Payload { inline, inline_len, sges: &[] }, data, is_fenced)
             }
         }
     }
@@ -169,8 +292,9 @@ unsafe fn put<I: Pieces>(
     wr: &ibv_send_wr,
     payload: Payload<'_, I>,
     data: Request,
+    is_fenced: bool,
 ) -> c_int {
-    let flags = flags_of(wr.send_flags, qp.signal_all);
+    let flags = flags_of(wr.send_flags, qp.signal_all).behind(is_fenced);
     // SAFETY: [verbs] the program keeps [memory]; the caller's [ready]. Fields of unions are those that the opcode
     // names, or integers.
     let posted = unsafe {

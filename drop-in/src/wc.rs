@@ -8,6 +8,8 @@ use rdma_core_sys::{
     ibv_wc_status,
 };
 
+use crate::objects::Qp;
+
 /// Bytes that an atomic brings.
 const ATOMIC_SIZE: u32 = 8;
 
@@ -85,7 +87,7 @@ fn fill_route(wc: &mut ibv_wc, cqe: Cqe<'_>) {
     wc.dlid_path_bits = cqe.dlid_path_bits();
 }
 
-/// Returns opcode and flags of a send that succeeded.
+/// Returns opcode and flags of a send that succeeded; that of a change of a key is [`change_opcode`].
 #[inline(always)]
 pub(crate) fn request_opcode(cqe: Cqe<'_>) -> (ibv_wc_opcode, u32) {
     match WqeOpcode::new(cqe.send_opcode()) {
@@ -97,6 +99,17 @@ pub(crate) fn request_opcode(cqe: Cqe<'_>) -> (ibv_wc_opcode, u32) {
         WqeOpcode::ATOMIC_FA => (IBV_WC_FETCH_ADD, 0),
         _ => (IBV_WC_SEND, 0),
     }
+}
+
+/// Returns the opcode of a change of a key that succeeded; `None` if `cqe` is another one.
+#[inline(always)]
+pub(crate) fn change_opcode(qp: Option<&Qp>, cqe: Cqe<'_>) -> Option<ibv_wc_opcode> {
+    #[cold]
+    fn of_change(qp: Option<&Qp>, cqe: Cqe<'_>) -> Option<ibv_wc_opcode> {
+        let sends = qp.and_then(|qp| qp.send.as_ref())?;
+        (cqe.opcode() == CqeOpcode::Requester).then(|| sends.changes.opcode(cqe.wqe_counter()))
+    }
+    if cqe.send_opcode() == WqeOpcode::UMR.get() { of_change(qp, cqe) } else { None }
 }
 
 /// Returns the opcode of a receive.

@@ -73,20 +73,25 @@ static struct pair *make(unsigned depth)
 	return p;
 }
 
-/* Creates a queue pair with `ibv_wr_*` that sends to itself. */
-static struct ibv_qp_ex *create_ex(struct pair *p, struct ibv_cq *cq, unsigned depth)
+/* Creates a queue pair for these operations of `ibv_wr_*` that sends to itself. */
+static struct ibv_qp_ex *create_for(struct pair *p, struct ibv_cq *cq, unsigned depth, uint64_t operations)
 {
 	struct ibv_qp_init_attr_ex attr = {
 		.send_cq = cq, .recv_cq = cq, .pd = p->pd, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
 		.cap = { .max_send_wr = depth, .max_recv_wr = depth, .max_send_sge = 1, .max_recv_sge = 1 },
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE,
+		.send_ops_flags = operations,
 	};
 	struct ibv_qp *qp = ibv_create_qp_ex(p->context, &attr);
 	check(qp != NULL, "ibv_create_qp_ex");
 	to_init(qp);
 	connect_to(qp, qp->qp_num);
 	return ibv_qp_to_qp_ex(qp);
+}
+
+static struct ibv_qp_ex *create_ex(struct pair *p, struct ibv_cq *cq, unsigned depth)
+{
+	return create_for(p, cq, depth, IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE);
 }
 
 /* Sends a message in a batch of its own. */
@@ -684,6 +689,147 @@ static void edges(void)
 	end(p);
 }
 
+/* Takes a completion of success; returns its opcode. */
+static enum ibv_wc_opcode opcode_of(struct ibv_cq_ex *cq, uint64_t id, int is_extended)
+{
+	struct ibv_poll_cq_attr none = { 0 };
+	if (!is_extended) {
+		struct ibv_wc wc = wait_for(ibv_cq_ex_to_cq(cq));
+		check(wc.wr_id == id, "the order of completions");
+		return wc.opcode;
+	}
+	while (ibv_start_poll(cq, &none) == ENOENT)
+		;
+	check(cq->status == IBV_WC_SUCCESS && cq->wr_id == id, "the completion");
+	enum ibv_wc_opcode opcode = ibv_wc_read_opcode(cq);
+	ibv_end_poll(cq);
+	return opcode;
+}
+
+/* A bind of a window of type 2, which belongs to the queue pair that posts it, and a WRITE through the window: both fill the queue. */
+static void bind_and_write(struct pair *p, struct ibv_qp_ex *ex, struct ibv_mw *mw, uint32_t rkey, char *at, int by_builder)
+{
+	struct ibv_mw_bind_info info = { .mr = p->mr, .addr = (uintptr_t)at, .length = SIZE,
+					 .mw_access_flags = IBV_ACCESS_REMOTE_WRITE };
+	struct ibv_sge sge = { (uintptr_t)p->memory[0], SIZE, p->mr->lkey };
+	if (by_builder) {
+		/* What is taken back binds nothing. */
+		for (int aborts = 1; aborts >= 0; aborts--) {
+			ibv_wr_start(ex);
+			ex->wr_id = 1;
+			ex->wr_flags = 0;
+			ibv_wr_bind_mw(ex, mw, rkey, &info);
+			ex->wr_id = 2;
+			ibv_wr_rdma_write(ex, rkey, (uintptr_t)at);
+			ibv_wr_set_sge(ex, sge.lkey, sge.addr, SIZE);
+			if (aborts)
+				ibv_wr_abort(ex);
+			else
+				check(!ibv_wr_complete(ex), "ibv_wr_complete");
+		}
+		return;
+	}
+	struct ibv_send_wr *bad, third = { .opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = rkey },
+		write = { .wr_id = 2, .next = &third, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+			  .wr.rdma = { (uintptr_t)at, rkey } },
+		bind = { .wr_id = 1, .next = &write, .opcode = IBV_WR_BIND_MW, .bind_mw = { mw, rkey, info } };
+	check(ibv_post_send(&ex->qp_base, &bind, &bad) == ENOMEM && bad == &third, "refusing the third of two requests");
+}
+
+/* Invalidates a key by this side. */
+static void invalidate(struct ibv_qp_ex *ex, uint32_t rkey, int by_builder)
+{
+	struct ibv_send_wr *bad, wr = { .wr_id = 3, .opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = rkey };
+	if (!by_builder) {
+		check(!ibv_post_send(&ex->qp_base, &wr, &bad), "ibv_post_send");
+		return;
+	}
+	ibv_wr_start(ex);
+	ex->wr_id = 3;
+	ex->wr_flags = 0;
+	ibv_wr_local_inv(ex, rkey);
+	check(!ibv_wr_complete(ex), "ibv_wr_complete");
+}
+
+/* Binds windows and invalidates their keys, by all ways, until each variant of a key was used twice. A key that was invalidated gives
+ * no access. */
+static void windows(void)
+{
+	struct pair *p = make(2);
+	ibv_dereg_mr(p->mr);
+	p->mr = ibv_reg_mr(p->pd, p->memory, sizeof p->memory, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+	struct ibv_cq_init_attr_ex attr = { .cqe = 4 };
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(p->context, &attr);
+	struct ibv_mw *mw = ibv_alloc_mw(p->pd, IBV_MW_TYPE_2), *first = ibv_alloc_mw(p->pd, IBV_MW_TYPE_1);
+	check(p->mr && cq && mw && first, "creating the objects");
+	struct ibv_qp_ex *ex = create_for(p, ibv_cq_ex_to_cq(cq), 2,
+					  IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV);
+	struct ibv_qp *qp = &ex->qp_base;
+	struct ibv_qp_attr writable = { .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
+	check(!ibv_modify_qp(qp, &writable, IBV_QP_ACCESS_FLAGS), "ibv_modify_qp");
+	uint32_t rkey = mw->rkey;
+	for (int i = 0; i < 520; i++) {
+		int by_builder = i % 2, is_extended = i / 2 % 2, by_peer = i / 4 % 2;
+		char *out = p->memory[0], *at = p->memory[1 + i % (DEPTH - 1)];
+		memset(out, i + 1, SIZE);
+		rkey = ibv_inc_rkey(rkey);
+		bind_and_write(p, ex, mw, rkey, at, by_builder);
+		check(opcode_of(cq, 1, is_extended) == IBV_WC_BIND_MW, "the opcode of a bind");
+		check(opcode_of(cq, 2, is_extended) == IBV_WC_RDMA_WRITE, "the opcode of a WRITE");
+		check(!memcmp(at, out, SIZE), "the WRITE through the window");
+		if (!by_peer) {
+			invalidate(ex, rkey, by_builder);
+			check(opcode_of(cq, 3, is_extended) == IBV_WC_LOCAL_INV, "the opcode of an invalidation");
+			continue;
+		}
+		struct ibv_sge sge = { (uintptr_t)out, SIZE, p->mr->lkey };
+		struct ibv_send_wr *bad, wr = { .wr_id = 5, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND_WITH_INV,
+						.invalidate_rkey = rkey };
+		check(!post_recv(qp, 4, at, SIZE, p->mr) && !ibv_post_send(qp, &wr, &bad), "posting");
+		struct ibv_wc got = wait_for(ibv_cq_ex_to_cq(cq)), sent = wait_for(ibv_cq_ex_to_cq(cq));
+		if (got.wr_id == 5) {
+			struct ibv_wc first_one = got;
+			got = sent;
+			sent = first_one;
+		}
+		check(got.wr_id == 4 && got.wc_flags & IBV_WC_WITH_INV && got.invalidated_rkey == rkey, "the invalidated key");
+		check(sent.wr_id == 5 && sent.opcode == IBV_WC_SEND, "the SEND with invalidate");
+	}
+	/* A window of type 1 is bound again while it is bound, and unbound by a bind of no bytes. */
+	for (int i = 0; i < 20; i++) {
+		uint32_t before = first->rkey;
+		struct ibv_mw_bind bind = { .wr_id = 6, .bind_info = { .mr = p->mr, .addr = (uintptr_t)p->memory[1], .length = SIZE,
+								       .mw_access_flags = IBV_ACCESS_REMOTE_WRITE } };
+		if (i % 5 == 4)
+			bind.bind_info = (struct ibv_mw_bind_info){ 0 };
+		check(!ibv_bind_mw(qp, first, &bind) && first->rkey == ibv_inc_rkey(before), "ibv_bind_mw");
+		check(opcode_of(cq, 6, i % 2) == IBV_WC_BIND_MW, "the opcode of a bind");
+	}
+	struct ibv_mw_bind zero_based = { .bind_info.mw_access_flags = IBV_ACCESS_ZERO_BASED };
+	check(ibv_bind_mw(qp, first, &zero_based) == EINVAL, "refusing a zero-based window of type 1");
+	/* More than the entry of a window counts. */
+	struct ibv_mw_bind_info huge = { .mr = p->mr, .addr = 1, .length = (1ull << 31) + 1 };
+	struct ibv_send_wr *bad = NULL, wr = { .opcode = IBV_WR_BIND_MW, .bind_mw = { mw, rkey + 1, huge } };
+	check(ibv_post_send(qp, &wr, &bad) == EOPNOTSUPP && bad == &wr, "refusing a bind of over 2 GiB");
+	ibv_wr_start(ex);
+	ibv_wr_bind_mw(ex, mw, rkey + 1, &huge);
+	check(ibv_wr_complete(ex) == EOPNOTSUPP, "refusing a bind of over 2 GiB in a batch");
+	/* The key was invalidated. */
+	struct ibv_sge sge = { (uintptr_t)p->memory[0], SIZE, p->mr->lkey };
+	wr = (struct ibv_send_wr){ .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+				   .wr.rdma = { (uintptr_t)p->memory[1], rkey } };
+	struct ibv_wc wc = { 0 };
+	memset(p->memory[1], 0, SIZE);
+	check(!ibv_post_send(qp, &wr, &bad), "ibv_post_send");
+	while (!ibv_poll_cq(ibv_cq_ex_to_cq(cq), 1, &wc))
+		;
+	/* The queue pair is its own peer, and may fail as such before it hears of the refusal. */
+	check(wc.status != IBV_WC_SUCCESS && !p->memory[1][0], "refusing a WRITE through a key that was invalidated");
+	check(!ibv_destroy_qp(qp) && !ibv_dealloc_mw(mw) && !ibv_dealloc_mw(first), "destroying");
+	check(!ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), "ibv_destroy_cq");
+	end(p);
+}
+
 /* The device writes the 40th completion of a receive twice: the completions before it are not lost. */
 static void stray(void)
 {
@@ -1077,7 +1223,7 @@ static const struct { const char *name; void (*run)(void); } modes[] = {
 	{ "destroy", destroyed }, { "refuse", refused }, { "inline", inline_refused }, { "batch", batch },
 	{ "contended-batch", contended_batch }, { "reset-by-another", reset_by_another },
 	{ "reset-beside-posts", reset_beside_posts }, { "refused-creation", created_after_refusal },
-	{ "apart", apart }, { "opaque", opaque }, { "edges", edges }, { "stray", stray }, { "abort", aborts }, { "exit", exits },
+	{ "apart", apart }, { "opaque", opaque }, { "edges", edges }, { "windows", windows }, { "stray", stray }, { "abort", aborts }, { "exit", exits },
 #ifdef ATTACH
 	{ "attach", attached }, { "attach-while-destroyed", attached_while_destroyed },
 #endif

@@ -48,7 +48,7 @@ pub use completion::{Completed, Completion, Failure, Run};
 pub use posting::Posting;
 pub use progress::Progress;
 pub use request::{Flags, Immediate, Payload, Pieces, PostError, Remote};
-pub use window::{MAX_WINDOW, Window};
+pub use window::{KeyChange, MAX_WINDOW, Window};
 
 /// Where a send queue is, as `mlx5dv_init_obj` reports it in `struct mlx5dv_qp`.
 #[derive(Clone, Copy, Debug)]

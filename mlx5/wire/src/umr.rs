@@ -121,6 +121,23 @@ impl UmrControl {
         Self::change(CHECK_QPN, 0, mask::FREE | mask::KEY | mask::QPN)
     }
 
+    /// Binds a window of type 1, whose state does not count and which belongs to no queue pair.
+    #[inline]
+    pub const fn bind_type_1() -> Self {
+        Self::bind().without_owner()
+    }
+
+    /// Unbinds a window of type 1.
+    #[inline]
+    pub const fn unbind_type_1() -> Self {
+        Self::invalidate().without_owner()
+    }
+
+    /// Returns the same change, without its check and without the queue pair of the key.
+    const fn without_owner(self) -> Self {
+        Self::change(0, self.xlt_octowords.get(), self.mkey_mask.get() & !mask::QPN)
+    }
+
     const fn change(check: u8, octowords: u16, mkey_mask: u64) -> Self {
         Self {
             flags: INLINE | TRANSLATION_OFFSET | check,
@@ -237,6 +254,10 @@ mod tests {
         assert_eq!(control.flags, INLINE | CHECK_QPN | TRANSLATION_OFFSET);
         assert_eq!(control.mkey_mask.get(), mask::FREE | mask::KEY | mask::QPN);
         assert_eq!(control, UmrControl::invalidate());
+        bytes[..16].copy_from_slice(&[0x90, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0x20, 0]);
+        assert_eq!(UmrControl::from_bytes(&bytes), UmrControl::unbind_type_1());
+        bytes[..16].copy_from_slice(&[0x90, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0x20, 0x3c, 0x20, 0x41]);
+        assert_eq!(UmrControl::from_bytes(&bytes), UmrControl::bind_type_1());
         let mut context = [0; 64];
         context[..8].copy_from_slice(&[0x40, 0, 0, 0, 0xff, 0xff, 0xff, 0]);
         let expected = MkeyContext { free: true, qpn: 0xff_ffff, ..MkeyContext::ZERO };

@@ -43,9 +43,6 @@ MODULES = """addr atomic cq cq_events cqex device flow fork mr parent_domain pd 
 # Its forked children use the context of their parent, for which they have no device: docs/programs.md.
 LEFT_OUT = {"tests.test_device.DMTest.test_multi_process_alloc_dm"}
 
-# The drop-in posts no memory windows: docs/drop-in.md. Left out where UNDER starts each test.
-LEFT_OUT_UNDER = ("tests.test_mr.MWTest.test_mw_type", "tests.test_mr.MWTest.test_invalidate_mw_type1")
-
 # On Ethernet libmlx5 44 connects the hidden queue pair of a tag-matching SRQ without a GRH, which the
 # kernel's driver refuses: ibv_create_srq_ex fails there on an adapter as well.
 ONLY_INFINIBAND = {"tag_matching"}
@@ -114,8 +111,6 @@ def list_tests(soft_mlx5, tests, wanted, newer):
     for module in MODULES:
         prefix = f"tests.test_{module}."
         of_module = sorted({name for name in names if name.startswith(prefix)} - LEFT_OUT)
-        if os.environ.get("UNDER"):
-            of_module = [name for name in of_module if not name.startswith(LEFT_OUT_UNDER)]
         if not of_module:
             sys.exit(f"rdma-core's tests have no module {module}")
         for link in LINKS[:1] if module in ONLY_INFINIBAND else LINKS:

@@ -102,6 +102,12 @@ impl Base {
         unsafe { (*mr).lkey }
     }
 
+    /// Returns the region with this key.
+    pub fn region(&self, key: u32) -> *mut sys::ibv_mr {
+        // SAFETY: all are registered.
+        *self.mrs.iter().find(|mr| unsafe { (***mr).lkey } == key).expect("a region of ours")
+    }
+
     /// Allocates memory of the adapter.
     pub fn alloc_dm(&mut self, pd: *mut sys::ibv_pd, length: usize) -> *mut sys::ibv_dm {
         let mut attr = sys::ibv_alloc_dm_attr { length, log_align_req: 0, comp_mask: 0 };

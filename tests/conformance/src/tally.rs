@@ -72,6 +72,7 @@ counts! {
     SEND_WRITES = "RDMA WRITEs posted", 1_000, Both;
     SEND_READS = "RDMA READs posted", 500, Both;
     SEND_ATOMICS = "atomics posted", 500, Both;
+    SEND_CHANGES = "memory windows bound, unbound and invalidated", 50, Both;
     SEND_DATAGRAMS = "datagrams posted", 500, Both;
     SEND_INLINE = "requests with inline bytes", 1_000, Both;
     SEND_BUILT = "sends posted with ibv_wr_*", 1_000, DropIn;

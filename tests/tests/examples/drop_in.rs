@@ -283,7 +283,9 @@ fn a_device_is_removed_while_a_program_waits() {
 #[test]
 fn requests_and_completions_are_as_with_libmlx5() {
     let (_folder, program) = worst_alone(&[]);
-    succeed_twice(&[&program, Path::new("edges")]);
+    for mode in ["edges", "windows"] {
+        succeed_twice(&[&program, Path::new(mode)]);
+    }
     let mut command = on_soft_mlx5(&["--fault", "double-cqe"], built("doorbell"));
     succeed(command.args(["run", "--"]).arg(&program).arg("stray"));
 }

@@ -65,6 +65,11 @@ impl Batch {
         WqeOpcode::new((self.head >> 32) as u8)
     }
 
+    /// Returns the running index of the first block of the next WQE.
+    pub const fn end(&self) -> u32 {
+        self.end
+    }
+
     /// Forgets the request that was begun last, so that nothing is taken for its payload.
     pub const fn refuse(&mut self) {
         self.head = Self::NONE;
@@ -132,7 +137,7 @@ impl<T: Copy> SendQueue<T> {
 
     /// Writes a WQE up to its payload, but for the first word; who passes no `head` writes it later.
     #[inline(always)]
-    fn write_head<H: Copy>(
+    pub(super) fn write_head<H: Copy>(
         &mut self,
         batch: &mut Batch,
         What(opcode, imm): What,
@@ -281,7 +286,7 @@ impl<T: Copy> SendQueue<T> {
 
     /// Takes the blocks of a payload of this many units; returns where to write it.
     #[inline(always)]
-    fn payload(&mut self, batch: &mut Batch, units: usize) -> Result<Writer, PostError> {
+    pub(super) fn payload(&mut self, batch: &mut Batch, units: usize) -> Result<Writer, PostError> {
         debug_assert_ne!(batch.head, Batch::NONE, "no request");
         let (start, at) = (batch.end, ControlSegment::units_of(batch.head) as usize);
         let total = at + units;

@@ -42,6 +42,12 @@ impl Flags {
         Self(self.0 & !flags.0)
     }
 
+    /// Returns the flags of a request that waits for a bind or invalidation directly before it, if `is_fenced`.
+    #[inline(always)]
+    pub const fn behind(self, is_fenced: bool) -> Self {
+        if is_fenced && !self.contains(Self::FENCE) { self.with(Self::SMALL_FENCE) } else { self }
+    }
+
     /// Returns the byte of the control segment.
     #[inline(always)]
     pub(super) const fn bits(self) -> u8 {

@@ -3,7 +3,7 @@
 use rdma_core_sys as sys;
 
 use super::plan::Kind;
-use super::request::{Destination, Request};
+use super::request::{Destination, Request, Windows};
 use crate::verbs::QKEY;
 
 /// Builds a batch, and posts or aborts it; returns the errno. Every other request with an address sets it after the
@@ -11,12 +11,27 @@ use crate::verbs::QKEY;
 ///
 /// # Safety
 /// The QP is alive, has these operations, and the memory that the requests name is read only while the device rests.
-pub unsafe fn build(qp: *mut sys::ibv_qp, to: Option<&Destination>, requests: &[Request], is_aborted: bool) -> i32 {
+pub unsafe fn build(
+    qp: *mut sys::ibv_qp,
+    to: Option<&Destination>,
+    windows: Option<&Windows>,
+    requests: &[Request],
+    is_aborted: bool,
+) -> i32 {
     // SAFETY: the QP is alive and has these operations, and the memory that the requests name can be read.
     unsafe {
         let qp = sys::ibv_qp_to_qp_ex(qp);
         sys::ibv_wr_start(qp);
         for request in requests {
+            if let (Some(change), Some(windows)) = (&request.change, windows) {
+                ((*qp).wr_id, (*qp).wr_flags) = (request.id, request.flags());
+                if change.bytes.is_some() {
+                    sys::ibv_wr_bind_mw(qp, windows.windows[1], change.keys[1], &change.info(windows));
+                } else {
+                    sys::ibv_wr_local_inv(qp, change.keys[0]);
+                }
+                continue;
+            }
             begin(qp, request);
             let is_addressed_last = request.id % 2 == 0;
             let address = |is_due: bool| {
@@ -56,6 +71,7 @@ unsafe fn begin(qp: *mut sys::ibv_qp_ex, request: &Request) {
             Kind::CompareSwap(compare, swap) => {
                 sys::ibv_wr_atomic_cmp_swp(qp, rkey, addr, compare, swap);
             }
+            Kind::Window | Kind::WindowType1 | Kind::UnbindType1 => unreachable!("no payload"),
         }
     }
 }

@@ -54,6 +54,10 @@ struct Sender {
     outstanding: VecDeque<Request>,
     /// Blocks and requests since the last one that asked for a CQE.
     silent: [u32; 2],
+    /// Keys of the windows of types 1 and 2, if there are any.
+    keys: [u32; 2],
+    /// Whether that of type 2 may be bound: what is free can be invalidated, too.
+    is_bound: bool,
 }
 
 struct Case<'a> {
@@ -115,7 +119,7 @@ impl<'a> session::Case<'a> for Case<'a> {
             let texts = (format!("{expected:?}"), format!("{back:?}"));
             return Err(Difference::new("requests that a reset gives back", texts.0, texts.1));
         }
-        sender.silent = [0; 2];
+        (sender.silent, sender.is_bound) = ([0; 2], true);
         for queue in &mut sender.queues {
             queue.reset();
         }
@@ -137,6 +141,8 @@ impl<'a> Case<'a> {
         let written = doorbell.written.into_iter().zip(libmlx5.written).map(|(ours, theirs)| [ours, theirs]);
         let written = written.chain([[memory.headers; 2]]).collect();
         assert_eq!(libmlx5.keys, doorbell.keys, "equal keys");
+        let keys = |twin: &Twin| (0..shape.qps as usize).map(|qp| keys_of(twin, qp)).collect::<Vec<_>>();
+        assert_eq!(keys(&libmlx5), keys(&doorbell), "equal keys of windows");
         let subject = (!library::is_dropped_in()).then(|| Subject::new(&doorbell, shape, run.fault));
         let (theirs, ours) = (libmlx5.base.queues(), doorbell.base.queues());
         let cqs = [
@@ -149,6 +155,8 @@ impl<'a> Case<'a> {
                 queues: [queue(&libmlx5, qp), queue(&doorbell, qp)],
                 outstanding: VecDeque::new(),
                 silent: [0; 2],
+                keys: keys_of(&doorbell, qp),
+                is_bound: false,
             })
             .collect();
         Self {
@@ -251,4 +259,10 @@ impl<'a> Case<'a> {
         self.count_completion(reported.qp, wc.status, over.len());
         Ok(())
     }
+}
+
+/// Returns the keys of the windows of a queue pair; 0 if it has none.
+fn keys_of(twin: &Twin, qp: usize) -> [u32; 2] {
+    // SAFETY: windows live as long as their twin.
+    twin.windows.get(qp).map_or([0; 2], |of| of.windows.map(|window| unsafe { (*window).rkey }))
 }

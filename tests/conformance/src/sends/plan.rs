@@ -13,6 +13,8 @@ use crate::sizes::LONGEST;
 pub struct Shape {
     /// Datagrams, or connections.
     pub datagrams: bool,
+    /// Connections bind memory windows.
+    pub windows: bool,
     /// How the memory of requests and of the peers is registered.
     pub backing: Backing,
     pub qps: u32,
@@ -39,6 +41,12 @@ pub enum Kind {
     Read,
     FetchAdd(u64),
     CompareSwap(u64, u64),
+    /// Binds a window of type 2, or invalidates its key if it may be bound.
+    Window,
+    /// Binds a window of type 1.
+    WindowType1,
+    /// Unbinds it.
+    UnbindType1,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -78,7 +86,7 @@ pub const END: u32 = LONGEST;
 
 const WRAP: u32 = 1 << 16;
 
-fn kind(datagrams: bool) -> BoxedStrategy<Kind> {
+fn kind(datagrams: bool, windows: bool) -> BoxedStrategy<Kind> {
     let send = prop_oneof![
         3 => Just(Kind::Send),
         2 => any::<u32>().prop_map(Kind::SendImmediate),
@@ -86,7 +94,11 @@ fn kind(datagrams: bool) -> BoxedStrategy<Kind> {
     if datagrams {
         return send.boxed();
     }
+    let often = if windows { 1 } else { 0 };
     prop_oneof![
+        80 * often => Just(Kind::Window),
+        20 * often => Just(Kind::WindowType1),
+        10 * often => Just(Kind::UnbindType1),
         80 => send,
         2 => any::<u32>().prop_map(Kind::SendInvalidate),
         60 => Just(Kind::Write),
@@ -106,7 +118,7 @@ fn request(shape: &Shape) -> impl Strategy<Value = Request> + use<> {
     let pieces = vec(piece, 0..=shape.max_sge as usize);
     let often = if shape.quiet { 0.05 } else { 0.5 };
     let flags = (any::<bool>(), prop::bool::weighted(often), any::<bool>(), any::<bool>());
-    (kind(shape.datagrams), pieces, 0..PLACES, prop::bool::weighted(0.995), flags).prop_map(
+    (kind(shape.datagrams, shape.windows), pieces, 0..PLACES, prop::bool::weighted(0.995), flags).prop_map(
         |(kind, pieces, at, good_key, (inline, signaled, solicited, fence))| Request {
             kind,
             pieces,
@@ -140,6 +152,9 @@ fn shape(number: u64) -> impl Strategy<Value = Shape> {
     let max_wr = [1, 2, 3, 5, 8, 16, 64][(number % 7) as usize];
     let (datagrams, lead, quiet) = (number % 4 == 3, number % 8 == 1, number % 3 == 2);
     let backing = Backing::of_sends(number);
+    // A dma-buf and memory of the adapter give no IBV_ACCESS_MW_BIND.
+    let has_windows = matches!(backing, Backing::Ordinary | Backing::Translated);
+    let windows = has_windows && !datagrams && number % 5 < 2;
     let inline = prop_oneof![Just(0u32), Just(12), 13..=250u32, Just(400)];
     let bf = (any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.7));
     (1..=2u32, 1..=4u32, inline, any::<[bool; 4]>(), 0..=12u32, bf).prop_map(
@@ -149,6 +164,7 @@ fn shape(number: u64) -> impl Strategy<Value = Shape> {
             let shut_up_bf = shut_up_bf || library::is_dropped_in();
             Shape {
                 datagrams,
+                windows,
                 backing,
                 qps,
                 max_wr,

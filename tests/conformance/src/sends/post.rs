@@ -4,9 +4,9 @@ use rdma_core_sys as sys;
 
 use super::build::build;
 use super::plan::{self, Kind};
-use super::request::{Destination, Request};
+use super::request::{Change, Destination, Request};
 use super::twin::{Known, Twin};
-use super::{Case, queue, subject};
+use super::{Case, keys_of, queue, subject};
 use crate::difference::{Difference, Result, same};
 use crate::plan::{Entry, Key};
 use crate::session::Case as _;
@@ -46,16 +46,19 @@ impl Case<'_> {
         // The ring has one way to post. After an error in a batch libmlx5 overwrites the last request with its parts.
         let most = self.twins.libmlx5.cap.max_send_wr as usize;
         let fits = self.senders[qp].outstanding.len() + planned.len() <= most;
-        let is_built = self.subject.is_none() && fits && self.next_id % 2 == 0;
+        // `ibv_wr_*` binds no windows of type 1.
+        let has_type_1 = planned.iter().any(|request| matches!(request.kind, Kind::WindowType1 | Kind::UnbindType1));
+        let is_built = self.subject.is_none() && fits && !has_type_1 && self.next_id % 2 == 0;
+        let was_bound = self.senders[qp].is_bound;
         self.senders[qp].queues.iter_mut().for_each(queue::Queue::look_at_register);
-        let mut requests: Vec<_> = planned.iter().map(|request| self.request(request)).collect();
+        let mut requests: Vec<_> = planned.iter().map(|request| self.request(qp, request)).collect();
         for request in &mut requests {
             request.signaled = self.must_ask(qp, request);
         }
         if is_built && self.next_id % 8 == 0 {
             for twin in [&self.twins.libmlx5, &self.twins.doorbell] {
                 // SAFETY: as in `post_by_verbs`.
-                unsafe { build(twin.base.qps[qp], self.destination(qp, twin).as_ref(), &requests, true) };
+                unsafe { self.build(qp, twin, &requests, true) };
             }
             // Blocks that are free were written to.
             self.senders[qp].queues[1].look_at_ring();
@@ -75,6 +78,9 @@ impl Case<'_> {
             same(|| "errno of posting".into(), errno as u64, ours.1 as u64)?;
         }
         requests.truncate(taken);
+        let last =
+            requests.iter().rev().filter(|request| request.kind == Kind::Window).find_map(|request| request.change);
+        self.senders[qp].is_bound = last.map_or(was_bound, |change| change.bytes.is_some());
         self.senders[qp].silent = silent;
         for request in &requests {
             self.must_ask(qp, request);
@@ -94,7 +100,7 @@ impl Case<'_> {
     }
 
     /// Makes a request that fits from a planned one.
-    fn request(&mut self, planned: &plan::Request) -> Request {
+    fn request(&mut self, qp: usize, planned: &plan::Request) -> Request {
         let plan::Request { kind, at, good_key, inline, signaled, solicited, fence, .. } = *planned;
         let twin = &self.twins.libmlx5;
         let keys = twin.keys;
@@ -120,6 +126,10 @@ impl Case<'_> {
             sys::ibv_sge { addr, length, lkey }
         };
         let mut sges: Vec<_> = planned.pieces.iter().map(sge).collect();
+        let change = self.change(qp, kind, at);
+        if change.is_some() {
+            sges.clear();
+        }
         if atomic {
             let addr = known.address + u64::from(at);
             sges = vec![sys::ibv_sge { addr, length: 8, lkey: known.key }];
@@ -128,7 +138,42 @@ impl Case<'_> {
         self.next_id += 1;
         let rkey = if good_key { keys.target.key } else { UNKNOWN_KEY };
         let remote = (keys.target.address + u64::from(at), rkey);
-        Request { id: self.next_id, kind, sges, inline, remote, signaled, solicited, fence }
+        Request { id: self.next_id, kind, sges, inline, remote, signaled, solicited, fence, change }
+    }
+
+    /// Makes the change of a key that a request of this kind makes: of bytes of the results from `at` on, with rights
+    /// by the same number.
+    fn change(&mut self, qp: usize, kind: Kind, at: u32) -> Option<Change> {
+        let results = self.twins.libmlx5.keys.results;
+        let windows = keys_of(&self.twins.libmlx5, qp);
+        let sender = &mut self.senders[qp];
+        let (is_type_2, is_bind) = match kind {
+            Kind::Window => (true, !sender.is_bound),
+            Kind::WindowType1 => (false, true),
+            Kind::UnbindType1 => (false, false),
+            _ => return None,
+        };
+        let key = &mut sender.keys[usize::from(is_type_2)];
+        let before = *key;
+        if !is_type_2 || is_bind {
+            *key = sys::ibv_inc_rkey(before);
+        }
+        let bits = [
+            sys::IBV_ACCESS_REMOTE_READ,
+            sys::IBV_ACCESS_REMOTE_WRITE,
+            sys::IBV_ACCESS_REMOTE_ATOMIC,
+            sys::IBV_ACCESS_LOCAL_WRITE,
+            sys::IBV_ACCESS_ZERO_BASED,
+        ];
+        let access =
+            bits.iter().enumerate().filter(|(bit, _)| (at / 8) >> bit & 1 != 0).map(|(_, access)| access).sum();
+        let bytes = is_bind.then(|| (results.address + u64::from(at), 8 + at, results.key));
+        if is_type_2 {
+            sender.is_bound = is_bind;
+        }
+        // libmlx5 takes the key of a window from the window, which this program leaves as it was made.
+        let named = if kind == Kind::Window && !is_bind { before } else { windows[usize::from(is_type_2)] };
+        Some(Change { keys: [named, *key], bytes, access })
     }
 
     /// Returns `true` if a request asks for a CQE: as planned, when doorbell would ask by itself, or before the queue
@@ -156,14 +201,25 @@ impl Case<'_> {
         if is_built {
             // SAFETY: the QP is alive and was made with these operations, and the memory that they name is read only
             // while the device rests.
-            let errno = unsafe { build(twin.base.qps[qp], to.as_ref(), requests, false) };
+            let errno = unsafe { self.build(qp, twin, requests, false) };
             return (if errno == 0 { requests.len() } else { 0 }, errno);
         }
-        let mut wrs: Vec<_> = requests.iter_mut().map(|request| request.wr(to.as_ref())).collect();
+        let mut wrs: Vec<_> =
+            requests.iter_mut().map(|request| request.wr(to.as_ref(), twin.windows.get(qp))).collect();
         // SAFETY: the QP is alive, the list can be read, and the memory that it names is read only while the device
         // rests.
         let post = |first, bad: &mut _| unsafe { sys::ibv_post_send(twin.base.qps[qp], first, bad) };
         verbs::post_list(&mut wrs, |wr| &mut wr.next, post)
+    }
+
+    /// Builds requests with `ibv_wr_*`; returns the errno.
+    ///
+    /// # Safety
+    /// As for [`build`].
+    unsafe fn build(&self, qp: usize, twin: &Twin, requests: &[Request], is_aborted: bool) -> i32 {
+        let to = self.destination(qp, twin);
+        // SAFETY: the caller's QP and memory.
+        unsafe { build(twin.base.qps[qp], to.as_ref(), twin.windows.get(qp), requests, is_aborted) }
     }
 
     fn count_request(&mut self, request: &Request, is_built: bool) {
@@ -173,6 +229,7 @@ impl Case<'_> {
             Kind::Write | Kind::WriteImmediate(_) => (tally::SEND_WRITES, tally::OPAQUE_WRITES),
             Kind::Read => (tally::SEND_READS, tally::OPAQUE_READS),
             Kind::FetchAdd(_) | Kind::CompareSwap(..) => (tally::SEND_ATOMICS, tally::OPAQUE_ATOMICS),
+            Kind::Window | Kind::WindowType1 | Kind::UnbindType1 => (tally::SEND_CHANGES, tally::OPAQUE_SENDS),
         };
         if self.twins.payload {
             self.run.tally.add(name, 1);

@@ -1,5 +1,7 @@
 //! A send queue as the device sees it: WQEs, doorbell record, register.
 
+use std::ops::Range;
+
 use mlx5_ring::sq::Layout;
 use mlx5_wire::ctrl::{ControlSegment, SEND_WQE_BB, UNIT};
 use mlx5_wire::dbrec;
@@ -120,10 +122,13 @@ pub fn compare(theirs: &mut Queue, ours: &mut Queue, is_built: bool, tally: &mut
     Ok(())
 }
 
-/// Clears the bytes that libmlx5 does not write and the device does not read: the padding of inline bytes, and the
-/// second operand of a fetch and add. Returns their number.
+/// Clears the bytes that libmlx5 does not write and the device does not read: the padding of inline bytes, the second
+/// operand of a fetch and add, and fields of a key that do not change. Returns their number.
 fn mask(wqe: &mut [u8]) -> usize {
     let ctrl = ControlSegment::from_bytes(wqe.first_chunk().expect("a control segment"));
+    if ctrl.opcode() == WqeOpcode::UMR {
+        return mask_context(wqe);
+    }
     if ctrl.opcode() == WqeOpcode::ATOMIC_FA && wqe.len() >= 3 * UNIT {
         wqe[2 * UNIT + 8..3 * UNIT].fill(0);
         return 8;
@@ -141,11 +146,25 @@ fn mask(wqe: &mut [u8]) -> usize {
     0
 }
 
+/// Clears all of the context of a key but what a bind or an invalidation writes: free, rights, queue pair and variant,
+/// start, length; of an invalidation the first and the third.
+fn mask_context(wqe: &mut [u8]) -> usize {
+    const CONTEXT: usize = 64;
+    let is_bind = wqe.len() > 2 * CONTEXT;
+    let written: &[Range<usize>] = if is_bind { &[0..1, 2..3, 4..8, 16..32] } else { &[0..1, 4..8] };
+    let mut masked = 0;
+    for at in (0..CONTEXT).filter(|at| !written.iter().any(|range| range.contains(at))) {
+        wqe[CONTEXT + at] = 0;
+        masked += 1;
+    }
+    masked
+}
+
 /// Clears the immediate data of a request that has none: `ibv_wr_*` of libmlx5 does not write this field.
 fn mask_immediate(wqe: &mut [u8]) -> usize {
     let ctrl = ControlSegment::from_bytes(wqe.first_chunk().expect("a control segment"));
-    let has_immediate =
-        [WqeOpcode::SEND_IMM, WqeOpcode::SEND_INVAL, WqeOpcode::RDMA_WRITE_IMM].contains(&ctrl.opcode());
+    let has_immediate = [WqeOpcode::SEND_IMM, WqeOpcode::SEND_INVAL, WqeOpcode::RDMA_WRITE_IMM, WqeOpcode::UMR]
+        .contains(&ctrl.opcode());
     if has_immediate {
         return 0;
     }

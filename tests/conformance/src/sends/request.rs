@@ -1,7 +1,7 @@
 //! A request as it is posted to both twins.
 
 use mlx5_ring::sge::Sge;
-use mlx5_ring::sq::{Flags, Immediate, Payload, PostError, Posting, Remote};
+use mlx5_ring::sq::{Flags, Immediate, KeyChange, Payload, PostError, Posting, Remote, Window};
 use mlx5_wire::datagram::DatagramSegment;
 use rdma_core_sys as sys;
 
@@ -19,6 +19,52 @@ pub struct Request {
     pub signaled: bool,
     pub solicited: bool,
     pub fence: bool,
+    /// The change of a key that it makes.
+    pub change: Option<Change>,
+}
+
+/// A change of the key of a window.
+#[derive(Clone, Copy)]
+pub struct Change {
+    /// The key before, and after.
+    pub keys: [u32; 2],
+    /// Bytes of the region with this key; none if the key is invalidated or the window unbound.
+    pub bytes: Option<(u64, u32, u32)>,
+    /// `IBV_ACCESS_...`
+    pub access: u32,
+}
+
+/// Windows and a region of a twin.
+#[derive(Clone, Copy)]
+pub struct Windows {
+    /// Windows of types 1 and 2.
+    pub windows: [*mut sys::ibv_mw; 2],
+    pub region: *mut sys::ibv_mr,
+}
+
+impl Change {
+    /// Returns what is bound, of the objects of a twin.
+    pub fn info(&self, of: &Windows) -> sys::ibv_mw_bind_info {
+        let (addr, len, _) = self.bytes.unwrap_or_default();
+        sys::ibv_mw_bind_info { mr: of.region, addr, length: len.into(), mw_access_flags: self.access }
+    }
+
+    fn of_ring(&self, kind: Kind, qpn: u32) -> KeyChange {
+        let ([key, rkey], has) = (self.keys, |flag| self.access & flag != 0);
+        let Some((addr, len, lkey)) = self.bytes else {
+            return if kind == Kind::Window {
+                KeyChange::invalidate(key, 0)
+            } else {
+                KeyChange::unbind_type_1(key, rkey as u8)
+            };
+        };
+        let remote = Remote { addr, rkey };
+        let (read, write) = (has(sys::IBV_ACCESS_REMOTE_READ), has(sys::IBV_ACCESS_REMOTE_WRITE));
+        let window = Window { key, remote, len, lkey, read, write, atomic: has(sys::IBV_ACCESS_REMOTE_ATOMIC) };
+        let change = if kind == Kind::Window { KeyChange::bind(&window, qpn) } else { KeyChange::bind_type_1(&window) };
+        let change = if has(sys::IBV_ACCESS_ZERO_BASED) { change.zero_based() } else { change };
+        if has(sys::IBV_ACCESS_LOCAL_WRITE) { change.local_write() } else { change }
+    }
 }
 
 /// Where datagrams go.
@@ -31,6 +77,9 @@ impl Request {
     /// Basic blocks of its WQE.
     pub fn blocks(&self, datagram: bool) -> u32 {
         let head = match self.kind {
+            Kind::Window | Kind::WindowType1 | Kind::UnbindType1 => {
+                return if self.change.is_some_and(|change| change.bytes.is_some()) { 3 } else { 2 };
+            }
             Kind::Send | Kind::SendImmediate(_) | Kind::SendInvalidate(_) if datagram => 4,
             Kind::Send | Kind::SendImmediate(_) | Kind::SendInvalidate(_) => 1,
             Kind::Write | Kind::WriteImmediate(_) | Kind::Read => 2,
@@ -54,6 +103,8 @@ impl Request {
             Kind::Read => sys::IBV_WC_RDMA_READ,
             Kind::FetchAdd(_) => sys::IBV_WC_FETCH_ADD,
             Kind::CompareSwap(..) => sys::IBV_WC_COMP_SWAP,
+            Kind::Window if self.change.is_some_and(|change| change.bytes.is_none()) => sys::IBV_WC_LOCAL_INV,
+            Kind::Window | Kind::WindowType1 | Kind::UnbindType1 => sys::IBV_WC_BIND_MW,
         }
     }
 
@@ -70,7 +121,7 @@ impl Request {
     }
 
     /// The work request of libibverbs.
-    pub fn wr(&mut self, to: Option<&Destination>) -> sys::ibv_send_wr {
+    pub fn wr(&mut self, to: Option<&Destination>, windows: Option<&Windows>) -> sys::ibv_send_wr {
         let mut wr = sys::ibv_send_wr {
             wr_id: self.id,
             sg_list: self.sges.as_mut_ptr(),
@@ -105,6 +156,19 @@ impl Request {
                 wr.wr.atomic = atomic(self.remote, compare, swap);
                 sys::IBV_WR_ATOMIC_CMP_AND_SWP
             }
+            Kind::Window | Kind::WindowType1 | Kind::UnbindType1 => {
+                let (change, windows) = (self.change.expect("a change"), windows.expect("windows"));
+                if self.wc_opcode() == sys::IBV_WC_LOCAL_INV {
+                    wr.__bindgen_anon_1.invalidate_rkey = change.keys[0];
+                    sys::IBV_WR_LOCAL_INV
+                } else {
+                    let mw = windows.windows[usize::from(self.kind == Kind::Window)];
+                    let bind_info = change.info(windows);
+                    let bind = sys::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw, rkey: change.keys[1], bind_info };
+                    wr.__bindgen_anon_2.bind_mw = bind;
+                    sys::IBV_WR_BIND_MW
+                }
+            }
         };
         if let Some(Destination { ah, qpn }) = to {
             (wr.wr.ud.ah, wr.wr.ud.remote_qpn, wr.wr.ud.remote_qkey) = (*ah, *qpn, QKEY);
@@ -112,11 +176,17 @@ impl Request {
         wr
     }
 
-    /// Posts it to the ring.
+    /// Posts it to the ring of queue pair `qpn`; `is_fenced` if the request before it changes a key.
     ///
     /// # Safety
     /// *memory* and *ready* of [`mlx5_ring::sq`].
-    pub unsafe fn post(&self, posting: &mut Posting<'_, u64>, to: Option<&DatagramSegment>) -> Result<(), PostError> {
+    pub unsafe fn post(
+        &self,
+        posting: &mut Posting<'_, u64>,
+        to: Option<&DatagramSegment>,
+        qpn: u32,
+        is_fenced: bool,
+    ) -> Result<(), PostError> {
         let sges: Vec<_> =
             self.sges.iter().map(|sge| Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey }).collect();
         let pieces: Vec<&[u8]> = if self.inline {
@@ -132,6 +202,7 @@ impl Request {
         {
             flags = if set { flags | flag } else { flags };
         }
+        let flags = flags.behind(is_fenced);
         let remote = Remote { addr: self.remote.0, rkey: self.remote.1 };
         // SAFETY: *memory* and *ready* of [`mlx5_ring::sq`].
         unsafe {
@@ -152,6 +223,9 @@ impl Request {
                 Kind::FetchAdd(add) => posting.fetch_add(remote, add, sges[0], flags, self.id),
                 Kind::CompareSwap(compare, swap) => {
                     posting.compare_swap(remote, [compare, swap], sges[0], flags, self.id)
+                }
+                Kind::Window | Kind::WindowType1 | Kind::UnbindType1 => {
+                    posting.change(&self.change.expect("a change").of_ring(self.kind, qpn), flags, self.id)
                 }
             }
         }

@@ -29,6 +29,8 @@ pub struct Subject {
     queues: Vec<SendQueue<u64>>,
     numbers: Vec<u32>,
     destinations: Vec<DatagramSegment>,
+    /// Whether the last request of each queue changes a key. A reset does not end that in libmlx5.
+    fenced: Vec<bool>,
     fault: Option<Fault>,
     records: Vec<Region>,
     _storage: Vec<Box<[MaybeUninit<Record<u64>>]>>,
@@ -43,6 +45,7 @@ impl Subject {
             queues: Vec::new(),
             numbers: Vec::new(),
             destinations: Vec::new(),
+            fenced: vec![false; twin.base.qps.len()],
             fault,
             records: Vec::new(),
             _storage: Vec::new(),
@@ -77,10 +80,15 @@ impl Subject {
     pub fn post(&mut self, qp: usize, datagram: bool, requests: &[Request]) -> Vec<Result<(), PostError>> {
         let mut posting = self.queues[qp].posting();
         let to = datagram.then_some(&self.destinations[qp]);
+        let (qpn, fenced) = (self.numbers[qp], &mut self.fenced[qp]);
         let results = requests
             .iter()
-            // SAFETY: the memory is read only while the device rests.
-            .map(|request| unsafe { request.post(&mut posting, to) })
+            .map(|request| {
+                // SAFETY: the memory is read only while the device rests.
+                let result = unsafe { request.post(&mut posting, to, qpn, *fenced) };
+                *fenced = request.change.is_some();
+                result
+            })
             .collect();
         drop(posting);
         if self.fault == Some(Fault::SendRecord) {
@@ -122,7 +130,11 @@ impl Subject {
 
 /// Basic blocks of the largest WQE that libmlx5 has made room for.
 pub fn max_wqe_blocks(twin: &Twin, shape: &Shape) -> u32 {
-    let overhead = if shape.datagrams { 64 } else { 48 };
+    let overhead = match shape {
+        Shape { datagrams: true, .. } => 64,
+        Shape { windows: true, .. } => 192,
+        _ => 48,
+    };
     (overhead + 4 + twin.cap.max_inline_data) / 64
 }
 

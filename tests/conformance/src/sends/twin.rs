@@ -5,6 +5,7 @@ use std::ptr;
 use rdma_core_sys as sys;
 
 use super::plan::Shape;
+use super::request::Windows;
 use crate::base::{self, Base};
 use crate::memory::{Memory, Region};
 use crate::twins;
@@ -29,6 +30,8 @@ pub struct Twin {
     inbox: (Region, u32),
     next_place: u64,
     pub keys: Keys,
+    /// Windows of each queue pair that binds some.
+    pub windows: Vec<Windows>,
     /// Where this process sees the memory of results, and that of the peers.
     pub written: [Region; 2],
 }
@@ -56,6 +59,8 @@ const CONNECTED: u32 = OPERATIONS
     | sys::IBV_QP_EX_WITH_RDMA_READ
     | sys::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | sys::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+
+const WINDOWS: u32 = sys::IBV_QP_EX_WITH_BIND_MW | sys::IBV_QP_EX_WITH_LOCAL_INV;
 
 impl Twin {
     /// Requests send from `source` and read into the arena; peers have `target` and receive in `headers`.
@@ -86,21 +91,25 @@ impl Twin {
         let (pd, peer_pd) = (base.pd, base.peer_pd);
         let local = sys::IBV_ACCESS_LOCAL_WRITE;
         let remote = local | sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_READ | sys::IBV_ACCESS_REMOTE_ATOMIC;
+        let bound = if shape.windows { sys::IBV_ACCESS_MW_BIND } else { 0 };
         let mut register = |pd, region, access| {
             let (place, [key]) = base.register_as(pd, shape.backing, memory, region, [access]);
             (place.region, Known { address: place.address, key })
         };
         let (_, source) = register(pd, memory.source, 0);
-        let (results, arena) = register(pd, memory.arena, local);
+        let (results, arena) = register(pd, memory.arena, local | bound);
         let (target, peers) = register(peer_pd, memory.target, remote);
         let keys = Keys { source, results: arena, target: peers };
+        let region = base.region(keys.results.key);
+        let windows =
+            if shape.windows { base.qps.iter().map(|_| windows_of(pd, region)).collect() } else { Vec::new() };
         let inbox = (memory.headers, base.register(peer_pd, memory.headers, local));
         let mut attr = sys::ibv_ah_attr { dlid: base.lid, port_num: 1, ..Default::default() };
         // SAFETY: the domain is alive.
         let ah = made(unsafe { sys::ibv_create_ah(base.pd, &mut attr) }, "ibv_create_ah");
         let datagrams = shape.datagrams;
         let written = [results, target];
-        let mut twin = Self { base, cq, cap, ah, recv_cq, datagrams, inbox, next_place: 0, keys, written };
+        let mut twin = Self { base, cq, cap, ah, recv_cq, datagrams, inbox, next_place: 0, keys, windows, written };
         for index in 0..shape.qps as usize {
             twin.connect(index);
         }
@@ -140,6 +149,15 @@ impl Twin {
     }
 }
 
+/// Allocates windows of a queue pair.
+fn windows_of(pd: *mut sys::ibv_pd, region: *mut sys::ibv_mr) -> Windows {
+    let windows = [sys::IBV_MW_TYPE_1, sys::IBV_MW_TYPE_2].map(|kind| {
+        // SAFETY: the domain is alive.
+        made(unsafe { sys::ibv_alloc_mw(pd, kind) }, "ibv_alloc_mw")
+    });
+    Windows { windows, region }
+}
+
 /// # Safety
 /// All objects are alive.
 unsafe fn create(
@@ -148,7 +166,11 @@ unsafe fn create(
     recv_cq: *mut sys::ibv_cq,
     shape: &Shape,
 ) -> (*mut sys::ibv_qp, sys::ibv_qp_cap) {
-    let operations = if shape.datagrams { OPERATIONS } else { CONNECTED };
+    let operations = match shape {
+        Shape { datagrams: true, .. } => OPERATIONS,
+        Shape { windows: true, .. } => CONNECTED | WINDOWS,
+        _ => CONNECTED,
+    };
     // SAFETY: a structure of integers and pointers.
     let mut init: sys::ibv_qp_init_attr_ex = unsafe { std::mem::zeroed() };
     (init.send_cq, init.recv_cq, init.pd) = (send_cq, recv_cq, base.pd);
@@ -211,6 +233,9 @@ impl Drop for Twin {
         self.base.destroy_qps();
         // SAFETY: made by `new` and destroyed once, children before parents.
         unsafe {
+            for window in self.windows.iter().flat_map(|of| of.windows) {
+                done(sys::ibv_dealloc_mw(window), "ibv_dealloc_mw");
+            }
             done(sys::ibv_destroy_ah(self.ah), "ibv_destroy_ah");
             for cq in [self.cq, self.recv_cq] {
                 done(sys::ibv_destroy_cq(cq), "ibv_destroy_cq");

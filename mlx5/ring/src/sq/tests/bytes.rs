@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use mlx5_wire::datagram::{DatagramSegment, GlobalRoute};
 
-use super::super::{Flags, Immediate, Payload, PostError, Posting, Remote, Window};
+use super::super::{Flags, Immediate, KeyChange, Payload, PostError, Posting, Remote, Window};
 use super::rig::{Rig, inline_of};
 use crate::sge::Sge;
 
@@ -198,6 +198,44 @@ fn windows() {
     let mut rig = Rig::new(8, 2);
     // SAFETY: as above.
     assert_eq!(unsafe { rig.queue.posting().bind(&window, SIGNALED, 0) }, Err(PostError::TooLong));
+}
+
+/// A batch writes what a posting writes, around the end of the ring, and posts nothing that it was not asked to.
+#[test]
+fn windows_of_a_batch() {
+    let remote = Remote { addr: 0x2000, rkey: 0x57 };
+    let window = Window { key: 0x1256, remote, len: 0x10, lkey: 0x1805, read: true, write: false, atomic: false };
+    let bind = KeyChange::bind(&window, 0x12_3456);
+    let changes = [
+        bind,
+        bind.zero_based().local_write(),
+        KeyChange::bind_type_1(&window),
+        KeyChange::unbind_type_1(0x1256, 0x57),
+        KeyChange::invalidate(0x1257, 0),
+    ];
+    for change in changes {
+        let [mut posted, mut built] = [(); 2].map(|()| Rig::new(8, 4));
+        for rig in [&mut posted, &mut built] {
+            rig.start_at(6, 0);
+        }
+        // SAFETY: [memory] the device is a model, and looks at no memory. The batch is of its queue.
+        unsafe {
+            assert_eq!(posted.queue.posting().change(&change, SIGNALED, 1), Ok(()));
+            let mut batch = built.queue.batch();
+            assert_eq!(built.queue.change(&mut batch, &change, SIGNALED, 1), Ok(()));
+            assert_eq!(built.device.look(), 0);
+            drop(built.queue.commit(&batch));
+        }
+        assert_eq!((posted.device.look(), built.device.look()), (1, 1));
+        assert_eq!(posted.device.queue[0].bytes, built.device.queue[0].bytes);
+        // The queue has two blocks left, or three.
+        let mut batch = built.queue.batch();
+        // SAFETY: as above.
+        let results = [(); 4].map(|()| unsafe { built.queue.change(&mut batch, &change, SIGNALED, 1) });
+        let fits = (8 - built.device.queue[0].blocks) / built.device.queue[0].blocks;
+        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), fits as usize);
+        assert_eq!(results[fits as usize], Err(PostError::Full));
+    }
 }
 
 #[test]
