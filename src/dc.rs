@@ -1,5 +1,7 @@
 //! Making the two ends of dynamic connections (DC) on senders and receivers.
 
+mod initiators;
+
 use std::io;
 
 use crate::error::{Error, Result};
@@ -11,6 +13,8 @@ use crate::receive_from::ReceiveFrom;
 use crate::receiver::Receiver;
 use crate::sender::Sender;
 use crate::trace::trace_event;
+
+pub use initiators::{DcInitiators, DcPeerId};
 
 impl DcInitiator {
     /// Makes an initiator that sends through `sender`, and takes it to RTS. The configuration is [`QpConfig::dc`].

@@ -115,6 +115,7 @@ pub use builder::QueuePairBuilder;
 pub use clock::{Clock, Timestamp, WrongClock};
 pub use context::Context;
 pub use cq::{CompletionChannel, Completions, Compression, CqConfig, Timestamps};
+pub use dc::{DcInitiators, DcPeerId};
 pub use device::{Device, devices, open};
 pub use device_event::{DeviceEvent, ObjectName};
 pub use error::{Error, Result};

@@ -60,6 +60,13 @@ impl Sender {
         entry.filter(|entry| entry.id == id).map_or_else(Vec::new, |entry| std::mem::take(&mut entry.unsent))
     }
 
+    /// Returns how far the queue of a DC initiator of this sender is.
+    pub(crate) fn progress(&self, initiator: SqId) -> Option<Progress> {
+        let entry = self.find(initiator)?;
+        let SendRing::Direct(DirectSq { ring, .. }) = &entry.ring else { return None };
+        Some(Progress { posted: ring.posted(), retired: ring.retired(), is_ready: entry.qp.is_ready() })
+    }
+
     /// Takes a DC initiator that has failed to RTS again, where it can send.
     ///
     /// Poll before, until [`is_busy`](Self::is_busy) returns `false`: then the failed request and those behind it have
@@ -94,6 +101,21 @@ impl Sender {
         }
         initiator.queue_pair().modify_to_init()?;
         initiator.activate()
+    }
+}
+
+/// How far the queue of a DC initiator is, in running counts of blocks.
+#[derive(Clone, Copy)]
+pub(crate) struct Progress {
+    pub(crate) posted: u32,
+    pub(crate) retired: u32,
+    /// The initiator can send.
+    pub(crate) is_ready: bool,
+}
+
+impl Progress {
+    pub(crate) const fn outstanding(self) -> u32 {
+        self.posted.wrapping_sub(self.retired)
     }
 }
 
@@ -412,6 +434,34 @@ macro_rules! requests {
 }
 
 impl DcRequest<'_> {
+    /// Sets the number that the completion returns.
+    #[inline(always)]
+    pub fn token(mut self, token: u64) -> Self {
+        self.posting.token(token);
+        self
+    }
+
+    /// Makes the request solicited at the target, see [`Posting::solicited`].
+    #[inline(always)]
+    pub fn solicited(mut self) -> Self {
+        self.posting.solicited();
+        self
+    }
+
+    /// Makes the request wait for all READs and atomics posted before.
+    #[inline(always)]
+    pub fn fence(mut self) -> Self {
+        self.posting.fence();
+        self
+    }
+
+    /// Makes the request unsignaled, see [`Request::unsignaled`].
+    #[inline(always)]
+    pub fn unsignaled(mut self) -> Self {
+        self.posting.unsignaled();
+        self
+    }
+
     requests! {
         send<P: Payload>(payload: P) -> P::Error;
         send_with_imm<P: Payload>(payload: P, imm: u32) -> P::Error;

@@ -1,4 +1,4 @@
-//! The examples of senders: `rpc_server`, `one_sided` and `gpu_memory`, on both paths.
+//! The examples of senders: `rpc_server`, `one_sided` and `gpu_memory`, on both paths, and `dc_store`.
 
 use doorbell_tests::programs::{Ended, example, poisoned, succeed};
 
@@ -36,4 +36,10 @@ fn every_message_goes_from_opaque_memory_to_opaque_memory() {
         let line = format!("100 messages of 65536 bytes from memory to memory, path {path}");
         assert_eq!(ended.last_line(), line, "{ended}");
     }
+}
+
+#[test]
+fn every_client_reads_the_store_through_one_target() {
+    let ended = run("dc_store", "direct");
+    assert_eq!(ended.last_line(), "ok: 4000 values read by 8 clients through 1 target", "{ended}");
 }

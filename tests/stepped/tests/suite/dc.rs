@@ -4,9 +4,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use doorbell::{
-    Buffer, BufferPool, CqConfig, DataPath, DcAddress, DcInitiator, DcPeer, DcTarget, Error, MemoryRegion, Mtu,
-    NotSent, PoolConfig, ProtectionDomain, QpConfig, QpState, QueuePair, Receiver, RemoteAccess, RemoteRegion,
-    RqConfig, SendFailure, Sender, SqId, SrqConfig, SrqId, Unsent, WcStatus,
+    Buffer, BufferPool, CqConfig, DataPath, DcAddress, DcInitiator, DcInitiators, DcPeer, DcTarget, Error,
+    MemoryRegion, Mtu, NotSent, PoolConfig, ProtectionDomain, QpConfig, QpState, QueuePair, Receiver, RemoteAccess,
+    RemoteRegion, RqConfig, SendFailure, Sender, SqId, SrqConfig, SrqId, Unsent, WcStatus,
 };
 use doorbell_stepped_tests::open;
 use doorbell_stepped_tests::sent::Sent;
@@ -41,6 +41,7 @@ on_each_link! {
     everything_is_dropped_in_any_order
     a_target_ends_and_another_takes_its_place
     other_paths_and_transports_are_refused
+    a_peer_keeps_its_initiator_while_it_has_requests
 }
 
 const KEY: u64 = 0x1122_3344_5566_7788;
@@ -640,4 +641,67 @@ fn other_paths_and_transports_are_refused(link: LinkLayer) {
     let own = RqConfig::new(1);
     let qp = QueuePair::builder(&QpConfig::rc()).receive(&mut receiver, own).build().unwrap();
     assert!(matches!(sender.post(SqId::from(&qp)), Err(NotSent::NoQueue)));
+}
+
+fn a_peer_keeps_its_initiator_while_it_has_requests(link: LinkLayer) {
+    let mut w = World::new(link, 5);
+    let config = config().max_send_wr(8);
+    let mut sender = Sender::new(&w.pd, &CqConfig::for_sends(&config, 3).path(DataPath::Direct)).unwrap();
+    for count in [0, 65] {
+        assert!(matches!(DcInitiators::new(&mut sender, &config, count), Err(Error::OutOfRange { .. })));
+    }
+    let mut set = DcInitiators::new(&mut sender, &config, 3).unwrap();
+    let peers: Vec<_> = w.sides.iter().map(|side| set.add(&side.target.address().unwrap()).unwrap()).collect();
+    let address = w.sides[0].target.address().unwrap();
+    let wrong = set.add(&DcAddress { key: !address.key, ..address }).unwrap();
+    let queues: Vec<SqId> = set.initiators().iter().map(SqId::from).collect();
+    // Posts to peers, and returns the places of their initiators.
+    let post = |w: &mut World, sender: &mut Sender, set: &mut DcInitiators, to: &[usize]| {
+        for (token, &peer) in (0..).zip(to) {
+            set.post(sender, peers[peer]).unwrap().token(token).send(b"to a peer").unwrap();
+        }
+        assert!(set.is_busy(sender));
+        w.work();
+        let mut places = vec![usize::MAX; to.len()];
+        while let Some(done) = sender.next() {
+            let sent = Sent::from(done.unwrap());
+            places[sent.token as usize] = queues.iter().position(|queue| *queue == sent.queue).unwrap();
+        }
+        assert!(!set.is_busy(sender));
+        places
+    };
+    // Twice, from another place of the rings: when nothing is outstanding a peer has no initiator.
+    for _ in 0..9 {
+        assert_eq!(post(&mut w, &mut sender, &mut set, &[0, 1, 2, 0, 3, 4, 2, 0]), [0, 1, 2, 0, 1, 2, 2, 0]);
+        assert_eq!(post(&mut w, &mut sender, &mut set, &[4, 4, 3, 4]), [0, 0, 1, 0]);
+        w.sides.iter_mut().for_each(|side| while side.receiver.next().is_some() {});
+    }
+    // The peer that fails has the first initiator, and another peer comes to the same one behind it.
+    set.post(&mut sender, wrong).unwrap().token(1).send(b"fails").unwrap();
+    for peer in [1, 2] {
+        set.post(&mut sender, peers[peer]).unwrap().token(2).send(b"beside").unwrap();
+    }
+    set.post(&mut sender, peers[3]).unwrap().token(3).send(b"behind").unwrap();
+    assert!(set.recover(&mut sender).unwrap().is_empty(), "none has failed");
+    w.work();
+    let mut failed = Vec::new();
+    while let Some(done) = sender.next() {
+        failed.extend(done.err().map(|failure| failure.token));
+    }
+    assert_eq!(failed, [1, 3]);
+    // While the first initiator is in ERROR, a peer gets another one.
+    set.post(&mut sender, peers[4]).unwrap().send(b"elsewhere").unwrap();
+    let unsent = set.recover(&mut sender).unwrap();
+    assert_eq!(unsent.iter().map(Unsent::token).collect::<Vec<_>>(), [3]);
+    for request in unsent {
+        set.post_again(&mut sender, request).unwrap();
+    }
+    w.work();
+    let mut sent = 0;
+    while let Some(done) = sender.next() {
+        sent += u32::from(done.is_ok());
+    }
+    assert_eq!(sent, 2);
+    let message = w.sides[3].receiver.next().unwrap().unwrap();
+    assert_eq!(message[..], *b"behind");
 }
