@@ -29,6 +29,9 @@ pub struct Capabilities {
     pub cqe_compression: Option<CqeCompressionCaps>,
     /// Timestamps in completions; `None` without them.
     pub timestamps: Option<TimestampCaps>,
+    /// `true` if one WQE can send many frames (`MLX5DV_CONTEXT_FLAGS_MPW_ALLOWED` and `_ENHANCED_MPW`), see
+    /// [`Posting::send_frames`](crate::Posting::send_frames).
+    pub multi_packet_sends: bool,
 }
 
 /// Hardware tag matching (`struct ibv_tm_caps`).
@@ -141,6 +144,11 @@ impl Context {
         Ok(max_num > 0 && supported_format & format as u32 != 0)
     }
 
+    /// Returns `true` if the device sends many frames with one WQE.
+    pub(crate) fn sends_multi_packet(&self, mlx5dv: &Mlx5dv) -> Result<bool> {
+        Ok(has_multi_packet_sends(&query_mlx5(self, mlx5dv)?))
+    }
+
     /// Returns `true` if the device has timestamps in real time.
     pub(crate) fn has_real_time(&self) -> Result<bool> {
         let real_time = u64::from(sys::MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS);
@@ -163,6 +171,13 @@ pub(crate) fn query_mlx5(context: &Context, mlx5dv: &Mlx5dv) -> Result<sys::mlx5
         return Err(Error::returned("mlx5dv_query_device", context.name(), errno));
     }
     Ok(attr)
+}
+
+/// DPDK wants both flags, too. Adapters that need an inline header, which these WQEs have not, report neither: they are
+/// older than the enhanced form.
+const fn has_multi_packet_sends(mlx5: &sys::mlx5dv_context) -> bool {
+    const FLAGS: u64 = (sys::MLX5DV_CONTEXT_FLAGS_MPW_ALLOWED | sys::MLX5DV_CONTEXT_FLAGS_ENHANCED_MPW) as u64;
+    mlx5.flags & FLAGS == FLAGS
 }
 
 fn capabilities(attr: &sys::ibv_device_attr_ex, mlx5: Option<&sys::mlx5dv_context>) -> Capabilities {
@@ -194,7 +209,8 @@ fn capabilities(attr: &sys::ibv_device_attr_ex, mlx5: Option<&sys::mlx5dv_contex
         clock_khz: attr.hca_core_clock,
         real_time: flag(sys::MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS),
     });
-    Capabilities { tag_matching, cqe_compression, timestamps }
+    let multi_packet_sends = mlx5.is_some_and(has_multi_packet_sends);
+    Capabilities { tag_matching, cqe_compression, timestamps, multi_packet_sends }
 }
 
 #[cfg(test)]
@@ -229,6 +245,11 @@ mod tests {
         let compression = caps.cqe_compression.unwrap();
         assert!(compression.checksum && !compression.hash && !compression.cqe_128);
         assert!(caps.timestamps.is_some_and(|ts| ts.real_time && ts.clock_khz == 156_250));
+        for flag in [sys::MLX5DV_CONTEXT_FLAGS_MPW_ALLOWED, sys::MLX5DV_CONTEXT_FLAGS_ENHANCED_MPW] {
+            assert!(!capabilities(&attr, Some(&mlx5)).multi_packet_sends, "both are needed");
+            mlx5.flags |= u64::from(flag);
+        }
+        assert!(capabilities(&attr, Some(&mlx5)).multi_packet_sends);
         // The driver may not have read what it was asked for.
         mlx5.comp_mask = 0;
         assert_eq!(capabilities(&attr, Some(&mlx5)).cqe_compression, None);

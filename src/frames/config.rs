@@ -37,6 +37,7 @@ pub struct FrameConfig {
     pub(super) vlan_stripping: bool,
     max_send_wr: Option<u32>,
     max_inline: Option<u32>,
+    multi_packet: Option<bool>,
 }
 
 impl FrameConfig {
@@ -53,6 +54,7 @@ impl FrameConfig {
             vlan_stripping: false,
             max_send_wr: None,
             max_inline: None,
+            multi_packet: None,
         }
     }
 
@@ -131,6 +133,15 @@ impl FrameConfig {
         self
     }
 
+    /// Sets whether [`Posting::send_frames`](crate::Posting::send_frames) writes many frames into one WQE where the
+    /// device can do so, `true` by default. Set `false` on a device that needs an inline header in each WQE and
+    /// reports the capability nevertheless: verbs do not say whether it does. As [`max_send_wr`](Self::max_send_wr),
+    /// only with a sender.
+    pub const fn multi_packet(mut self, wanted: bool) -> Self {
+        self.multi_packet = Some(wanted);
+        self
+    }
+
     /// Returns this configuration of a queue pair with the size of a send queue.
     pub(super) const fn send_side(&self, config: QpConfig) -> QpConfig {
         let max_wr = match self.max_send_wr {
@@ -141,7 +152,7 @@ impl FrameConfig {
             Some(bytes) => bytes,
             None => 0,
         };
-        config.max_send_wr(max_wr).max_inline(max_inline)
+        config.max_send_wr(max_wr).max_inline(max_inline).multi_packet(!matches!(self.multi_packet, Some(false)))
     }
 
     /// Refuses the size of a send queue.
@@ -151,6 +162,7 @@ impl FrameConfig {
         match self {
             Self { max_send_wr: Some(_), .. } => refused("FrameConfig::max_send_wr"),
             Self { max_inline: Some(_), .. } => refused("FrameConfig::max_inline"),
+            Self { multi_packet: Some(_), .. } => refused("FrameConfig::multi_packet"),
             _ => Ok(()),
         }
     }

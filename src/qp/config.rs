@@ -42,6 +42,8 @@ pub struct QpConfig {
     pub(crate) vlan_stripping: bool,
     /// Memory windows are bound through it.
     pub(crate) memory_windows: bool,
+    /// Many frames may have one WQE.
+    pub(crate) multi_packet: bool,
 }
 
 /// Queue keys with the upper bit are privileged: only the system sends with them.
@@ -90,6 +92,7 @@ impl QpConfig {
             qkey: 0,
             vlan_stripping: false,
             memory_windows: false,
+            multi_packet: false,
         }
     }
 
@@ -256,6 +259,12 @@ impl QpConfig {
     /// specification (`ibv_modify_qp(3)`), at most 31. 12 by default, 0.64 ms.
     pub const fn min_rnr_timer(mut self, code: u8) -> Self {
         self.min_rnr_timer = code;
+        self
+    }
+
+    /// Sends many frames with one WQE where the device can do so.
+    pub(crate) const fn multi_packet(mut self, wanted: bool) -> Self {
+        self.multi_packet = wanted;
         self
     }
 

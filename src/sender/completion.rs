@@ -97,6 +97,27 @@ impl SendCompletion<'_> {
         self.rest.take()
     }
 
+    /// Moves all buffers of the request to the end of `to`, in order, unless they are opaque.
+    ///
+    /// ```
+    /// # let mut world = doorbell_doc::World::new();
+    /// # let (queue, pool) = (world.queue(), world.pool.clone());
+    /// # let sender = &mut world.sender;
+    /// sender.send(queue, [0; 2].map(|_| pool.take().expect("a free buffer")))?;
+    /// let mut back = Vec::new();
+    /// while back.is_empty() {
+    ///     if let Some(done) = sender.poll().next() {
+    ///         done?.take_buffers(&mut back);
+    ///     }
+    /// }
+    /// assert_eq!(back.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn take_buffers(&mut self, to: &mut Vec<Buffer>) {
+        to.extend(self.buffer.take());
+        self.rest.take_all(to);
+    }
+
     /// Takes the next buffer of a request with opaque buffers, the first one included.
     ///
     /// ```

@@ -4,6 +4,7 @@ mod batch;
 mod blue_flame;
 mod completion;
 mod dc;
+mod frames;
 mod one;
 mod opaque;
 mod operation;

@@ -31,6 +31,8 @@ pub(super) struct Entry {
     pub(super) windows: Windows,
     /// Flushed requests of a DC initiator, until the program takes them.
     pub(super) unsent: Vec<Unsent>,
+    /// Many frames go into one WQE.
+    pub(super) multi_packet: bool,
     /// When a request was first refused because the queue was full, and where its oldest request was then.
     pub(super) full: Option<(u32, Instant)>,
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use mlx5_ring::sq::{self, Immediate};
+use mlx5_wire::ctrl::UNITS_PER_BB;
+use mlx5_wire::eth::{MULTI_PACKET_FRAMES, MULTI_PACKET_HEAD};
 use rdma_core_sys as sys;
 
 use super::Sender;
@@ -26,6 +28,9 @@ const DC_HEAD_UNITS: u32 = 6;
 
 /// Units of the bind of a memory window.
 const BIND_UNITS: u32 = 12;
+
+/// Basic blocks of the longest multi-packet WQE of frames.
+const MULTI_PACKET_BLOCKS: u32 = (MULTI_PACKET_HEAD + MULTI_PACKET_FRAMES as u32).div_ceil(UNITS_PER_BB);
 
 /// Generation number of the next queue: see [`SqId`].
 static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -82,6 +87,10 @@ impl Sender {
         let object = qp.object();
         let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
         let cap = *object.cap();
+        let multi_packet = match self.mlx5dv() {
+            Some(mlx5dv) if config.multi_packet => self.pd.context().sends_multi_packet(mlx5dv)?,
+            _ => false,
+        };
         let ring = match self.mlx5dv() {
             Some(mlx5dv) => {
                 let bytes = cap.max_inline_data as usize;
@@ -89,12 +98,13 @@ impl Sender {
                 let head = if config.is_dc() { DC_HEAD_UNITS } else { HEAD_UNITS };
                 let units = head + inline.max(config.max_send_sge);
                 let units = units.max(if config.memory_windows { BIND_UNITS } else { 0 });
+                let blocks = units.div_ceil(UNITS_PER_BB);
+                // At most half of the queue, so that it holds as many WQEs without a CQE as without these.
+                let blocks =
+                    blocks.max(if multi_packet { MULTI_PACKET_BLOCKS.min(config.send_blocks() / 2) } else { 0 });
                 // A queue pair that the program made has a register that others may have.
                 let register = self.register.as_ref().filter(|_| object.is_made_here());
-                let sq = sq::Config {
-                    max_wqe_blocks: units.div_ceil(mlx5_wire::ctrl::UNITS_PER_BB),
-                    blue_flame: blue_flame(register),
-                };
+                let sq = sq::Config { max_wqe_blocks: blocks, blue_flame: blue_flame(register) };
                 // SAFETY: nothing was posted to the caller's queue, and no other code posts to it; a register that is
                 // copied to is the sender's alone, which rings one queue at a time.
                 let direct = unsafe { DirectSq::new(mlx5dv, Arc::clone(&object), sq, config.max_unsignaled) };
@@ -135,7 +145,8 @@ impl Sender {
         let (gathered, silent) = (Gathered::default(), Silent::default());
         let (has_windows, windows) = (config.memory_windows && transport == Transport::Reliable, Windows::default());
         let (unsent, full) = (Vec::new(), None);
-        let entry = Entry { ring, qp: object, gathered, limits, silent, id, has_windows, windows, unsent, full };
+        let entry =
+            Entry { ring, qp: object, gathered, limits, silent, id, has_windows, windows, unsent, full, multi_packet };
         match self.queues.get_mut(free) {
             Some(place) => *place = Some(Box::new(entry)),
             None => self.queues.push(Some(Box::new(entry))),

@@ -144,6 +144,12 @@ impl Gathered {
         self.buffers.push_back(buffer);
     }
 
+    /// Adds buffers of the request that is posted.
+    #[inline]
+    pub(super) fn extend(&mut self, buffers: impl Iterator<Item = Buffer>) {
+        self.buffers.extend(buffers);
+    }
+
     /// Returns the buffers after the first, `more` of them, of a request that is over.
     #[inline(always)]
     pub(super) fn rest(&mut self, more: u32) -> Rest<'_> {
@@ -189,6 +195,14 @@ impl Rest<'_> {
     /// Takes the next buffer, if the request has buffers that are not opaque.
     pub(super) fn take(&mut self) -> Option<Buffer> {
         self.0.as_mut()?.take_if(false)
+    }
+
+    /// Moves the buffers that are left to the end of `to`, unless they are opaque.
+    pub(super) fn take_all(&mut self, to: &mut Vec<Buffer>) {
+        let Some(Gathered { buffers, unclaimed }) = &mut self.0 else { return };
+        if buffers.front().is_some_and(|buffer| !buffer.is_opaque()) {
+            to.extend(buffers.drain(..mem::take(unclaimed) as usize));
+        }
     }
 
     /// Takes the next buffer, if the request has opaque ones.

@@ -73,7 +73,7 @@ unsafe fn watch(world: &World, qp: *mut ibv_qp) {
 }
 
 /// The domain of a context of its own: a device does not give a program its own frames back.
-fn other_domain(world: &World) -> ProtectionDomain {
+pub(super) fn other_domain(world: &World) -> ProtectionDomain {
     let context = doorbell::open(world.device.name());
     context.and_then(|context| context.alloc_pd()).expect("a domain")
 }
@@ -188,7 +188,7 @@ impl<const LEN: usize> Libmlx5<LEN> {
 
 /// Takes one completion. Returns its `wr_id` and length.
 #[inline(always)]
-fn poll(cq: *mut ibv_cq) -> Option<(u64, u32)> {
+pub(super) fn poll(cq: *mut ibv_cq) -> Option<(u64, u32)> {
     let mut wc = ibv_wc::default();
     // SAFETY: a live CQ, and room for one completion.
     let polled = unsafe { ibv_poll_cq(cq, 1, &mut wc) };
@@ -246,18 +246,12 @@ impl<const LEN: usize> Trader for Libmlx5<LEN> {
     }
 }
 
-pub(super) fn libmlx5<const LEN: usize>(world: &World) -> (Costs, f64) {
-    let cq = world.cq(RECEIVES, 64, Locks::Off);
-    let memory = world.memory(RECEIVES);
-    let shape = Shape::new(Kind::Frames { striding: false }, RECEIVES);
-    let mac = fresh_mac();
-    let pd = ManuallyDrop::new(other_domain(world));
-    // SAFETY: live objects and initialised structures.
-    let (receives, send_cq, sends) = unsafe {
-        let receives = raw_qp(world, shape, cq, Locks::Off);
-        steer(receives, mac);
+/// Makes a raw packet queue pair that sends without locks, and its CQ.
+pub(super) fn sending_qp(pd: &ProtectionDomain, sends: u32, inline: u32) -> (*mut ibv_cq, *mut ibv_qp) {
+    // SAFETY: an open context, live objects and initialised structures.
+    unsafe {
         let context = pd.context().as_raw();
-        let mut attr = ibv_cq_init_attr_ex { cqe: SENDS, comp_mask: IBV_CQ_INIT_ATTR_MASK_FLAGS, ..Default::default() };
+        let mut attr = ibv_cq_init_attr_ex { cqe: sends, comp_mask: IBV_CQ_INIT_ATTR_MASK_FLAGS, ..Default::default() };
         attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
         let send_cq = ibv_cq_ex_to_cq(made(ibv_create_cq_ex(context, &mut attr)));
         let td = made(ibv_alloc_td(context, &mut ibv_td_init_attr::default()));
@@ -272,10 +266,25 @@ pub(super) fn libmlx5<const LEN: usize>(world: &World) -> (Costs, f64) {
             send_ops_flags: IBV_QP_EX_WITH_SEND.into(),
             ..Default::default()
         };
-        (init.cap.max_send_wr, init.cap.max_send_sge, init.cap.max_inline_data) = (SENDS, 1, LEN as u32);
-        let sends = made(ibv_create_qp_ex(context, &mut init));
+        (init.cap.max_send_wr, init.cap.max_send_sge, init.cap.max_inline_data) = (sends, 1, inline);
+        let qp = made(ibv_create_qp_ex(context, &mut init));
         let attr = ibv_qp_attr { port_num: 1, ..Default::default() };
-        qp_states::to(sends, &[IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS], attr);
+        qp_states::to(qp, &[IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS], attr);
+        (send_cq, qp)
+    }
+}
+
+pub(super) fn libmlx5<const LEN: usize>(world: &World) -> (Costs, f64) {
+    let cq = world.cq(RECEIVES, 64, Locks::Off);
+    let memory = world.memory(RECEIVES);
+    let shape = Shape::new(Kind::Frames { striding: false }, RECEIVES);
+    let mac = fresh_mac();
+    let pd = ManuallyDrop::new(other_domain(world));
+    // SAFETY: live objects and initialised structures.
+    let (receives, send_cq, sends) = unsafe {
+        let receives = raw_qp(world, shape, cq, Locks::Off);
+        steer(receives, mac);
+        let (send_cq, sends) = sending_qp(&pd, SENDS, LEN as u32);
         watch(world, sends);
         (receives, send_cq, sends)
     };

@@ -3,6 +3,7 @@
 //! The device delivers each message between two counts. The medians are those of a program that polls while nothing
 //! arrives; the means are those of rounds without such polls, so that all upkeep is in them.
 
+mod bursts;
 mod frames;
 mod lines;
 mod ours;
@@ -165,6 +166,7 @@ pub fn rows(filter: &str) -> Vec<Row> {
     let world = World::new();
     let mut rows = messages(&world, filter);
     rows.extend(frames(world.ethernet(), filter));
+    rows.extend(bursts(world.ethernet(), filter));
     rows
 }
 
@@ -221,4 +223,15 @@ fn frames(world: &World, filter: &str) -> Vec<Row> {
         rows.push(cost(tick_to_order, short.map(|(_, count)| count)));
     }
     rows
+}
+
+/// Bursts of frames with multi-packet WQEs, beside a WQE for each frame, of libmlx5 and of doorbell.
+fn bursts(world: &World, filter: &str) -> Vec<Row> {
+    let label = format!("burst of {} frames, multi-packet WQE", bursts::BURST);
+    if !label.contains(filter) {
+        return Vec::new();
+    }
+    let together = bursts::safe(world, bursts::Way::Together);
+    let references = [("ibv_wr_*", bursts::libmlx5(world)), ("send_frame", bursts::safe(world, bursts::Way::Single))];
+    references.map(|(name, reference)| row(label.clone(), together, reference, name)).into()
 }

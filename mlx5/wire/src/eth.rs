@@ -39,7 +39,22 @@ layout! {
 /// needs the header inline (`wqe_inline_mode` L2) take it from there.
 pub const INLINE_L2_HEADER: usize = 18;
 
+/// Most frames of a multi-packet WQE ([`ENHANCED_MPSW`](crate::opcode::WqeOpcode::ENHANCED_MPSW)), as DPDK writes them
+/// (`MLX5_EMPW_MAX_PACKETS`).
+pub const MULTI_PACKET_FRAMES: usize = 32;
+/// Units of a multi-packet WQE before its frames: control segment and Ethernet segment.
+pub const MULTI_PACKET_HEAD: u32 = 2;
+/// Most units of a multi-packet WQE: DPDK and the kernel write at most 15 basic blocks.
+pub const MULTI_PACKET_UNITS: u32 = 60;
+
 impl EthSegment {
+    /// Returns the segment of frames without an inline header, whose checksums the device writes as `cs_flags` says, as
+    /// words of memory.
+    #[inline]
+    pub const fn without_header(cs_flags: u8) -> [Be64; 2] {
+        [Be64::new((cs_flags as u64) << 24), Be64::new(0)]
+    }
+
     /// A frame whose first 18 bytes stand inline, and whose checksums the device writes as `cs_flags` says. Returns the
     /// segment and the unit of 16 bytes that the header goes on in, as words of memory.
     #[inline]
@@ -72,6 +87,15 @@ mod tests {
         assert_eq!(bytes[14..], header);
         assert_eq!(bytes[..4], [0; 4]);
         assert_eq!(bytes[5..12], [0; 7]);
+    }
+
+    #[test]
+    fn a_segment_without_a_header() {
+        let mut bytes = [0xff; 16];
+        for (word, to) in EthSegment::without_header(L3_CSUM | L4_CSUM).into_iter().zip(bytes.chunks_exact_mut(8)) {
+            crate::layout::Field::write(&word, to);
+        }
+        assert_eq!(bytes, [0, 0, 0, 0, 0xc0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]

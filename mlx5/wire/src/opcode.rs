@@ -38,6 +38,8 @@ impl WqeOpcode {
     pub const UMR: Self = Self(0x25);
     /// Tag-matching list operation.
     pub const TAG_MATCHING: Self = Self(0x28);
+    /// Several Ethernet frames with one Ethernet segment (enhanced multi-packet WQE).
+    pub const ENHANCED_MPSW: Self = Self(0x29);
 
     /// The opcode with this number.
     #[inline]

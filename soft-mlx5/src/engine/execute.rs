@@ -247,7 +247,7 @@ fn measure(qp: &Qp, core: &mut Core, wqe: &SendWqe, kind: Kind) -> Result<(u32, 
         return Err(WqeError::Length);
     }
     if qp.attr.service == Service::Raw {
-        return Ok((frames::send::length(wqe)?, 1));
+        return frames::send::measure(qp, core, wqe);
     }
     let length = wqe.length(at)?;
     match (kind, qp.attr.service) {

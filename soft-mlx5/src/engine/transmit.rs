@@ -29,7 +29,7 @@ const PRIVILEGED_QKEY: u32 = 1 << 31;
 pub fn packet(qp: &Qp, core: &mut Core, wqe: &SendWqe, request: &Request, number: u32) -> Result<(), WqeError> {
     match (qp.attr.service, request.kind) {
         (Service::Ud, _) => datagram(qp, core, wqe, request),
-        (Service::Raw, _) => frames::send::transmit(qp, core, wqe),
+        (Service::Raw, _) => frames::send::transmit(qp, core, wqe, number),
         (_, Kind::Read) => read_request(qp, core, wqe, request, number),
         (_, Kind::Atomic) => atomic_request(qp, core, wqe, request),
         _ => data(qp, core, wqe, request, number),

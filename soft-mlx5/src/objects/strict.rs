@@ -65,6 +65,9 @@ pub enum Rule {
     WindowRange,
     /// The region of a memory window gives IBV_ACCESS_MW_BIND, and IBV_ACCESS_LOCAL_WRITE where peers may write.
     WindowRights,
+    /// A multi-packet WQE has an Ethernet segment without an inline header, a tag or segmentation, and at most 15 basic
+    /// blocks.
+    MultiPacket,
     /// No WQE uses the signature offload.
     Signature,
 }
@@ -112,6 +115,9 @@ impl Rule {
             Self::WindowRange => "a memory window reaches past its region, or the region is of another domain",
             Self::WindowRights => {
                 "a memory window is bound to a region without IBV_ACCESS_MW_BIND, or for writing without IBV_ACCESS_LOCAL_WRITE"
+            }
+            Self::MultiPacket => {
+                "a multi-packet WQE has an inline header, a VLAN tag or an mss, for which its frames have no place, or more than 60 units"
             }
             Self::Signature => "a WQE uses the signature offload (SET_PSV, BSF), which the device does not have",
         }
@@ -224,6 +230,7 @@ mod tests {
         (Rule::UmrList, "engine::tests::umr::a_list_outside_the_wqe_is_aligned"),
         (Rule::WindowRange, "engine::tests::umr::a_window_outside_its_region"),
         (Rule::WindowRights, "engine::tests::umr::a_bind_without_rights"),
+        (Rule::MultiPacket, "engine::tests::frames::multi_packet::frames_have_no_header_of_their_own"),
         (Rule::Signature, "engine::tests::umr::signatures_are_refused"),
     ];
 

@@ -64,8 +64,8 @@ pub enum Trailer {
 impl Kind {
     /// Returns the kind and trailer of an opcode on a service, or `None` if the service has no such operation.
     pub fn of(opcode: WqeOpcode, service: Service) -> Option<(Self, Trailer)> {
-        if opcode == WqeOpcode::TSO {
-            // TSO is one SEND of many frames.
+        if matches!(opcode, WqeOpcode::TSO | WqeOpcode::ENHANCED_MPSW) {
+            // One SEND of many frames.
             return (service == Service::Raw).then_some((Self::Send, Trailer::None));
         }
         let (kind, trailer, reliable, connected) = match opcode {
@@ -281,14 +281,20 @@ impl SendWqe {
     /// Returns the number of bytes of the data part that begins at `at`.
     pub fn length(&self, mut at: usize) -> Result<u32, WqeError> {
         let mut total = 0;
-        while let Some((piece, next)) = self.piece(at)? {
-            total += match piece {
-                Piece::Inline(_, len) => len as u64,
-                Piece::Memory(segment) => u64::from(segment.byte_count.get()),
-            };
+        while let Some((len, next)) = self.segment_length(at)? {
+            total += u64::from(len);
             at = next;
         }
         if total <= MAX_MESSAGE { Ok(total as u32) } else { Err(WqeError::Length) }
+    }
+
+    /// Returns the number of bytes of the segment at `at`, and where the next one begins; `None` behind the last one.
+    pub fn segment_length(&self, at: usize) -> Result<Option<(u32, usize)>, WqeError> {
+        let piece = self.piece(at)?;
+        Ok(piece.map(|(piece, next)| match piece {
+            Piece::Inline(_, len) => (len as u32, next),
+            Piece::Memory(segment) => (segment.byte_count.get(), next),
+        }))
     }
 
     /// Returns the first data segment whose length is 0, for the strict rules.
@@ -465,6 +471,7 @@ mod tests {
             (WqeOpcode::SEND_INVAL, &[Rc]),
             (WqeOpcode::UMR, &[Rc, Uc]),
             (WqeOpcode::TSO, &[]),
+            (WqeOpcode::ENHANCED_MPSW, &[]),
             (WqeOpcode::TAG_MATCHING, &[]),
         ] {
             for service in [Rc, Uc, Ud] {

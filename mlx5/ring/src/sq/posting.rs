@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use mlx5_wire::be::Be64;
 use mlx5_wire::ctrl::{ControlSegment, UNIT, UNITS_PER_BB};
 use mlx5_wire::datagram::DatagramSegment;
-use mlx5_wire::eth::{EthSegment, INLINE_L2_HEADER};
+use mlx5_wire::eth::{EthSegment, INLINE_L2_HEADER, MULTI_PACKET_HEAD};
 use mlx5_wire::inline::INLINE_SEG;
 use mlx5_wire::opcode::WqeOpcode;
 use mlx5_wire::remote::{AtomicSegment, RemoteAddressSegment};
@@ -150,6 +150,31 @@ impl<'a, T: Copy> Posting<'a, T> {
         let head = EthSegment::with_header(cs_flags, header);
         // SAFETY: the caller's [memory] and [ready].
         unsafe { self.post(What(WqeOpcode::SEND, 0), &head, payload, flags, data) }
+    }
+
+    /// Sends several Ethernet frames with one WQE and one completion, from a raw packet QP of a device that has
+    /// enhanced multi-packet WQEs and needs no inline header. Each entry of `frames` is a frame. `cs_flags`, for all of
+    /// them, are those of [`send_frame`](Self::send_frame).
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    ///
+    /// # Safety
+    /// *memory* and *ready*, see [the module](super). There are frames, and none is empty.
+    #[inline(always)]
+    pub unsafe fn send_frames(&mut self, cs_flags: u8, frames: &[Sge], flags: Flags, data: T) -> Result<(), PostError> {
+        debug_assert!(!frames.is_empty() && frames.iter().all(|frame| frame.length > 0), "an empty frame is 2 GiB");
+        let head = EthSegment::without_header(cs_flags);
+        // SAFETY: the caller's [memory] and [ready].
+        unsafe { self.post(What(WqeOpcode::ENHANCED_MPSW, 0), &head, Payload::gather(frames), flags, data) }
+    }
+
+    /// Returns how many frames the next [`send_frames`](Self::send_frames) can have: at most `most`, as far as the
+    /// longest WQE of the queue and its free blocks go, and at least one.
+    #[inline]
+    pub fn frames_of_next(&self, most: usize) -> usize {
+        let units = self.queue.max_units.min(self.queue.free_blocks().saturating_mul(UNITS_PER_BB));
+        (units.saturating_sub(MULTI_PACKET_HEAD) as usize).clamp(1, most)
     }
 
     /// Writes to memory of the peer (`IBV_WR_RDMA_WRITE`, `_WITH_IMM`).

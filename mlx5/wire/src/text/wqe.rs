@@ -133,6 +133,7 @@ impl<'a> WqeText<'a> {
                 put(operands + 8, "compare", Value::Hex(atomic.compare.get(), 0), "");
                 Some(operands + UNIT)
             }
+            WqeOpcode::TSO | WqeOpcode::ENHANCED_MPSW => Self::ethernet(at(16), put),
             WqeOpcode::SEND | WqeOpcode::SEND_IMM | WqeOpcode::SEND_INVAL => match self.addressing? {
                 Addressing::Connected | Addressing::Dynamic => Some(behind),
                 Addressing::Datagram => {
@@ -142,18 +143,24 @@ impl<'a> WqeText<'a> {
                     put(30, "rlid", Value::Count(av.rlid.get().into()), "");
                     Some(64)
                 }
-                Addressing::Ethernet => {
-                    let eth = EthSegment::from_bytes(at(16).first_chunk()?);
-                    let size = eth.inline_hdr_sz.get();
-                    put(20, "cs_flags", Value::Hex(eth.cs_flags.into(), 2), "");
-                    put(28, "inline_hdr_sz", Value::Hex(size.into(), 4), "");
-                    let len = if size & INSERT_VLAN != 0 { 0 } else { usize::from(size) };
-                    let beyond = len.saturating_sub(INLINE_HEADER_START);
-                    Some(32 + beyond.next_multiple_of(UNIT))
-                }
+                Addressing::Ethernet => Self::ethernet(at(16), put),
             },
             _ => None,
         }
+    }
+
+    /// Puts an Ethernet segment behind the control segment; returns the offset of the data.
+    fn ethernet(segment: &[u8], put: &mut impl FnMut(usize, &'static str, Value<'a>, &'static str)) -> Option<usize> {
+        let eth = EthSegment::from_bytes(segment.first_chunk()?);
+        let size = eth.inline_hdr_sz.get();
+        put(20, "cs_flags", Value::Hex(eth.cs_flags.into(), 2), "");
+        if eth.mss.get() != 0 {
+            put(22, "mss", Value::Count(eth.mss.get().into()), "bytes of payload in each frame");
+        }
+        put(28, "inline_hdr_sz", Value::Hex(size.into(), 4), "");
+        let len = if size & INSERT_VLAN != 0 { 0 } else { usize::from(size) };
+        let beyond = len.saturating_sub(INLINE_HEADER_START);
+        Some(32 + beyond.next_multiple_of(UNIT))
     }
 
     fn data(
@@ -294,6 +301,20 @@ mod tests {
         assert_eq!(
             send(WqeOpcode::SEND, Some(Addressing::Ethernet), &[units[0], units[1], data]),
             "opcode=SEND  cs_flags=0xc0 inline_hdr_sz=0x0012 data=0x7000+64 lkey=0x1001"
+        );
+        // These opcodes are of frames only.
+        let mut inline = [0xee; 16];
+        inline[..7].copy_from_slice(&[0x80, 0, 0, 3, 1, 2, 3]);
+        let eth = EthSegment { cs_flags: 0x40, ..EthSegment::zeroed() };
+        assert_eq!(
+            send(WqeOpcode::ENHANCED_MPSW, None, &[eth.to_bytes(), data, inline, data]),
+            "opcode=ENHANCED_MPSW  cs_flags=0x40 inline_hdr_sz=0x0000 data=0x7000+64 lkey=0x1001 inline=3:010203 \
+             data=0x7000+64 lkey=0x1001"
+        );
+        let eth = EthSegment { mss: 1460.into(), inline_hdr_sz: 18.into(), ..EthSegment::zeroed() };
+        assert_eq!(
+            send(WqeOpcode::TSO, None, &[eth.to_bytes(), [9; 16], data]),
+            "opcode=TSO  cs_flags=0x00 mss=1460 inline_hdr_sz=0x0012 data=0x7000+64 lkey=0x1001"
         );
     }
 

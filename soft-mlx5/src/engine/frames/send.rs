@@ -1,7 +1,7 @@
 //! Frames of raw packet queue pairs and send queues, with checksums, a VLAN tag and segmentation by the device where a
 //! WQE asks for them.
 
-use mlx5_wire::eth::{EthSegment, INSERT_VLAN, L3_CSUM, L4_CSUM};
+use mlx5_wire::eth::{EthSegment, INSERT_VLAN, L3_CSUM, L4_CSUM, MULTI_PACKET_UNITS};
 use mlx5_wire::opcode::WqeOpcode;
 
 use crate::engine::core::Core;
@@ -9,6 +9,7 @@ use crate::fabric::checksum::set;
 use crate::fabric::frame_header::{ETHERNET, Headers, TAG_AT, TCP, VLAN, fill_transport};
 use crate::fabric::packet::{MAX_ETHERNET, MIN_ETHERNET};
 use crate::objects::qp::Qp;
+use crate::objects::strict::Rule;
 use crate::objects::wqe::{SendWqe, WqeError};
 
 const SEGMENT: usize = 16;
@@ -16,15 +17,25 @@ const SEGMENT: usize = 16;
 const INLINE: usize = SEGMENT + 14;
 const UNIT: usize = 16;
 
-/// A frame as its WQE describes it.
+/// The frames of a WQE.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Frames {
+    /// One.
+    Single,
+    /// One with so many bytes of payload each, all with the headers that stand inline (TSO).
+    Segments(usize),
+    /// One of each data or inline segment (enhanced multi-packet WQE).
+    Many,
+}
+
+/// A WQE of frames.
 struct Layout<'a> {
     segment: EthSegment,
     header: &'a [u8],
     // Offset of the data segments.
     data: usize,
     vlan: Option<u16>,
-    // Bytes of payload in each frame of a TSO, whose headers stand inline.
-    segment_size: Option<usize>,
+    frames: Frames,
 }
 
 impl<'a> Layout<'a> {
@@ -35,18 +46,25 @@ impl<'a> Layout<'a> {
         let insert = size & INSERT_VLAN != 0;
         let len = if insert { 0 } else { usize::from(size) };
         let header = wqe.tail(INLINE).get(..len).ok_or(WqeError::Malformed)?;
-        let segments = wqe.ctrl().opcode() == WqeOpcode::TSO;
-        let segment_size = segments.then(|| usize::from(segment.mss.get()));
-        if segment_size == Some(0) {
-            return Err(WqeError::Malformed);
-        }
+        let mss = segment.mss.get();
+        let frames = match wqe.ctrl().opcode() {
+            WqeOpcode::TSO if mss == 0 => return Err(WqeError::Malformed),
+            WqeOpcode::TSO => Frames::Segments(mss.into()),
+            WqeOpcode::ENHANCED_MPSW => Frames::Many,
+            _ => Frames::Single,
+        };
         Ok(Self {
-            segment_size,
+            frames,
             segment,
             header,
             data: (INLINE + len.max(2)).next_multiple_of(UNIT),
             vlan: insert.then(|| u16::from_be_bytes(segment.inline_hdr_start)),
         })
+    }
+
+    /// Returns `true` if the segment asks for nothing that frames which share it cannot have.
+    fn suits_many(&self) -> bool {
+        self.header.is_empty() && self.vlan.is_none() && self.segment.mss.get() == 0
     }
 }
 
@@ -55,34 +73,67 @@ pub fn data_offset(wqe: &SendWqe) -> Result<usize, WqeError> {
     Layout::of(wqe).map(|layout| layout.data)
 }
 
-/// Returns the length of the frame in bytes.
-pub fn length(wqe: &SendWqe) -> Result<u32, WqeError> {
+/// Returns the length of all frames in bytes, and in how many packets they leave: each waits for room of its own.
+pub fn measure(qp: &Qp, core: &mut Core, wqe: &SendWqe) -> Result<(u32, u32), WqeError> {
     let layout = Layout::of(wqe)?;
+    if layout.frames != Frames::Many {
+        return Ok((length(wqe, &layout)?, 1));
+    }
+    let suits = layout.suits_many();
+    if !suits || u32::from(wqe.ctrl().ds()) > MULTI_PACKET_UNITS {
+        let index = wqe.ctrl().index().into();
+        core.strict.violation(Rule::MultiPacket, qp.object(), index, wqe.bytes());
+    }
+    if !suits {
+        return Err(WqeError::Malformed);
+    }
+    let (mut total, mut count, mut at) = (0, 0, layout.data);
+    while let Some((len, next)) = wqe.segment_length(at)? {
+        if !(ETHERNET..=MAX_ETHERNET).contains(&(len as usize)) {
+            return Err(WqeError::Length);
+        }
+        (total, count, at) = (total + len, count + 1, next);
+    }
+    if count > 0 { Ok((total, count)) } else { Err(WqeError::Malformed) }
+}
+
+/// Returns the length of the frame, or of the segment that becomes frames, in bytes.
+fn length(wqe: &SendWqe, layout: &Layout<'_>) -> Result<u32, WqeError> {
     let tag = if layout.vlan.is_some() { 4 } else { 0 };
     let length = layout.header.len() as u64 + u64::from(wqe.length(layout.data)?);
-    let (header, longest) = match layout.segment_size {
-        None => (length, MAX_ETHERNET as u64),
+    let (header, longest) = match layout.frames {
         // An IP packet counts its bytes with 16 bits.
-        Some(size) => {
+        Frames::Segments(size) => {
             let frame = layout.header.len() + size;
             let fits = frame as u64 + tag <= MAX_ETHERNET as u64;
             (layout.header.len() as u64, if fits { 1 << 16 } else { 0 })
         }
+        _ => (length, MAX_ETHERNET as u64),
     };
     let fits = header >= ETHERNET as u64 && length + tag <= longest;
     if fits { Ok(length as u32) } else { Err(WqeError::Length) }
 }
 
-/// Sends the frame of a WQE.
-pub fn transmit(qp: &Qp, core: &mut Core, wqe: &SendWqe) -> Result<(), WqeError> {
+/// Sends packet `number` of a WQE.
+pub fn transmit(qp: &Qp, core: &mut Core, wqe: &SendWqe, number: u32) -> Result<(), WqeError> {
     let layout = Layout::of(wqe)?;
-    let mut frame = vec![0; length(wqe)? as usize];
+    let (mut at, mut len) = (layout.data, 0);
+    if layout.frames == Frames::Many {
+        let mut next = layout.data;
+        for _ in 0..=number {
+            at = next;
+            (len, next) = wqe.segment_length(at)?.ok_or(WqeError::Malformed)?;
+        }
+    } else {
+        len = length(wqe, &layout)?;
+    }
+    let mut frame = vec![0; len as usize];
     let (header, data) = frame.split_at_mut(layout.header.len());
     header.copy_from_slice(layout.header);
-    wqe.gather(layout.data, 0, data, &core.mkeys, qp.attr.pd)?;
-    let (frames, flags) = match layout.segment_size {
-        None => (vec![frame], layout.segment.cs_flags),
-        Some(size) => (segments(&frame, layout.header.len(), size), L3_CSUM | L4_CSUM),
+    wqe.gather(at, 0, data, &core.mkeys, qp.attr.pd)?;
+    let (frames, flags) = match layout.frames {
+        Frames::Segments(size) => (segments(&frame, layout.header.len(), size), L3_CSUM | L4_CSUM),
+        _ => (vec![frame], layout.segment.cs_flags),
     };
     for mut frame in frames {
         fill_checksums(&mut frame, flags);

@@ -32,6 +32,8 @@ const RAW_PACKET: u32 = 1 << 8;
 const TOEPLITZ: u8 = 1;
 /// Tunnels that the device looks into (`MLX5_IB_TUNNELED_OFFLOADS_GRE`).
 const TUNNELS: u32 = 1 << 1;
+/// WQEs of many frames, and their enhanced form (`MLX5_IB_ALLOW_MPW`, `MLX5_IB_SUPPORT_EMPW`).
+const MULTI_PACKET_SENDS: u32 = 1 << 1 | 1 << 2;
 pub const DEVICE_CAPS: u32 = CAP_CHANGE_PHY_PORT
     | CAP_PORT_ACTIVE_EVENT
     | CAP_SYS_IMAGE_GUID
@@ -114,6 +116,7 @@ fn of_frames() -> mlx5::QueryDeviceResp {
         rx_hash_function: TOEPLITZ,
         striding_rq: [*stride.start(), *stride.end(), *strides.start(), *strides.end(), RAW_PACKET],
         tunnel_offloads: TUNNELS,
+        multi_packet_send_wqes: MULTI_PACKET_SENDS,
         ..mlx5::QueryDeviceResp::default()
     }
 }

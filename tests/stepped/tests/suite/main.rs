@@ -7,6 +7,7 @@ mod dc;
 mod destroy;
 mod events;
 mod frames;
+mod frames_bursts;
 mod frames_checksums;
 mod frames_conformance;
 mod frames_endings;

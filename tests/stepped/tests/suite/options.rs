@@ -277,6 +277,22 @@ const OPTIONS_OF_FRAMES: &[(&str, CheckOfFrames)] = &[
     }),
     ("frames::FrameConfig: cq", |pd, path| assert_eq!(frames(pd, path).path(), path)),
     ("frames::FrameConfig: max_inline", |pd, path| sends_only(pd, path, |config| config.max_inline(64))),
+    ("frames::FrameConfig: multi_packet", |pd, path| {
+        sends_only(pd, path, |config| config.multi_packet(true));
+        // A queue of four basic blocks. Five frames need two of them together, and five otherwise.
+        let left = |wanted| {
+            let config = plain(path).max_send_wr(4).multi_packet(wanted);
+            let mut sender = Sender::new(pd, &CqConfig::for_frame_sends(&config, 1).path(path)).unwrap();
+            let receiver = FrameReceiver::with_sender(pd, &config, &mut sender).unwrap();
+            let pool = BufferPool::new(pd, &PoolConfig::new(5, 64)).unwrap();
+            let mut frames: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+            frames.iter_mut().for_each(|frame| frame.extend_from_slice(&[0xff; 60]));
+            let queue = receiver.send_queue().unwrap();
+            let _ = sender.post_many(queue).unwrap().send_frames(&mut frames, false);
+            frames.len()
+        };
+        assert_eq!([left(true), left(false)], [usize::from(path == DataPath::Verbs), 1]);
+    }),
     ("frames::FrameConfig: pages", |pd, path| {
         // A process rarely has so many reserved pages.
         let config = plain(path).plain(4, 1 << 20).pages(HugePages::Reserved);

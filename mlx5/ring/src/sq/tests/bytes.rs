@@ -53,6 +53,52 @@ fn frames() {
     });
 }
 
+/// An enhanced multi-packet WQE as DPDK writes it (`mlx5_tx_burst_empw_simple`): Ethernet segment without a header, a
+/// pointer for each frame.
+#[test]
+fn frames_with_one_ethernet_segment() {
+    let eth = "00000000 c0000000 00000000 00000000";
+    let third = Sge { length: 60, ..SGE };
+    let expected =
+        std::format!("00000029 12345605 00000008 00000000 {eth} {DATA} {DATA} 0000003c aabbccdd 11223344 55667788");
+    // SAFETY: [memory] the memory of these requests is never touched; the device is a model.
+    writes(0, &expected, |posting| unsafe { posting.send_frames(0xc0, &[SGE, SGE, third], SIGNALED, 0) });
+    // Around the end of the ring: three of eight blocks ask for a CQE by themselves. Then a single frame.
+    let eth = "00000000 00000000 00000000 00000000";
+    let expected = std::format!("00000629 1234560c 00000008 00000000 {eth} {}", DATA.repeat(10));
+    // SAFETY: as above.
+    writes(6, &expected, |posting| unsafe { posting.send_frames(0, &[SGE; 10], Flags::NONE, 0) });
+    let expected = std::format!("00000729 12345603 00000000 00000000 {eth} {DATA}");
+    // SAFETY: as above.
+    writes(7, &expected, |posting| unsafe { posting.send_frames(0, &[SGE], Flags::NONE, 0) });
+}
+
+/// The longest WQE of the queue and its free blocks bound the number of frames; a WQE completes as one request.
+#[test]
+fn as_many_frames_as_there_is_room_for() {
+    let mut rig = Rig::new(8, 4);
+    for (most, expected) in [(32, 14), (14, 14), (3, 3)] {
+        assert_eq!(rig.queue.posting().frames_of_next(most), expected);
+    }
+    let sges = [SGE; 15];
+    // SAFETY: [memory] the memory of these requests is never touched; the device is a model.
+    unsafe {
+        let mut posting = rig.queue.posting();
+        assert_eq!(posting.send_frames(0, &sges, SIGNALED, 1), Err(PostError::TooLong));
+        assert_eq!(posting.send_frames(0, &sges[..14], SIGNALED, 1), Ok(()));
+        assert_eq!(posting.send_frames(0, &sges[..3], SIGNALED, 2), Ok(()));
+        // Two of eight blocks are free.
+        assert_eq!(posting.frames_of_next(32), 6);
+        assert_eq!(posting.send_frames(0, &sges[..7], SIGNALED, 3), Err(PostError::Full));
+        assert_eq!(posting.send_frames(0, &sges[..6], SIGNALED, 3), Ok(()));
+        assert_eq!(posting.frames_of_next(32), 1);
+        assert_eq!(posting.send_frames(0, &sges[..1], SIGNALED, 4), Err(PostError::Full));
+    }
+    assert_eq!(rig.device.look(), 3);
+    let Some(done) = rig.queue.complete(4) else { panic!("a WQE starts at block 4") };
+    assert_eq!(done.collect::<Vec<_>>(), [1, 2]);
+}
+
 #[test]
 fn sends() {
     let one = &[SGE][..];

@@ -1,5 +1,6 @@
 //! Ethernet frames from a raw packet queue pair to receive queues of another device.
 
+mod multi_packet;
 mod plain;
 mod rules;
 mod sending;
@@ -134,8 +135,13 @@ impl Pair {
     }
 
     fn with(more: impl FnOnce(NicConfig) -> NicConfig) -> Self {
+        Self::between(|config| config, more)
+    }
+
+    /// Makes the device that sends and the one that receives with these configurations.
+    fn between(sending: impl FnOnce(NicConfig) -> NicConfig, more: impl FnOnce(NicConfig) -> NicConfig) -> Self {
         let switch = Switch::new();
-        let mut out = Device::with(ethernet(&switch));
+        let mut out = Device::with(sending(ethernet(&switch)));
         let mut device = Device::with(more(ethernet(&switch)));
         let send_cq = out.cq(64);
         let sender = raw_qp(&mut out, &send_cq, |attr| attr);
@@ -147,6 +153,16 @@ impl Pair {
 
     fn queue(&mut self, count: u32, more: impl FnOnce(RwqAttr) -> RwqAttr) -> Queue {
         Queue::new(&mut self.device, &self.cq, count, more)
+    }
+
+    /// Makes a queue with `count` WQEs, and leads all frames to it.
+    fn takes_all(&mut self, count: u32) -> Queue {
+        let mut queue = self.queue(count, |attr| attr);
+        let tir = self.tir(&[queue.number], None);
+        let all = Rule { mask: [0; FIELDS], ..rule(Target::Tir(tir), None) };
+        self.device.nic.create_flow(&[all]).unwrap();
+        queue.post_many(count as usize);
+        queue
     }
 
     /// Leads frames to the group to these queues.

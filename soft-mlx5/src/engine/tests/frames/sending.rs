@@ -9,11 +9,7 @@ use super::*;
 /// Makes a pair whose queue has WQEs, and takes all frames.
 fn receiving() -> (Pair, Queue) {
     let mut pair = Pair::new();
-    let mut queue = pair.queue(16, |attr| attr);
-    let tir = pair.tir(&[queue.number], None);
-    let all = Rule { mask: [0; FIELDS], ..rule(Target::Tir(tir), None) };
-    pair.device.nic.create_flow(&[all]).unwrap();
-    queue.post_many(16);
+    let queue = pair.takes_all(16);
     (pair, queue)
 }
 
