@@ -42,9 +42,9 @@ int doorbell_attach_srq(struct ibv_srq *srq);
  * Returns as `doorbell_attach_cq`. On failure the call has attached none of these objects.
  *
  * # Safety
- * `qp` points to a live queue pair of `ibv_create_qp`, or of `ibv_create_qp_ex` without creation flags, for SEND, RDMA,
- * atomics and windows; not of `mlx5dv_create_qp`. Nothing was posted to it since it was in RESET, and no other thread
- * uses it, its CQs or its SRQ during the call. For its CQs and its SRQ holds what `doorbell_attach_cq` and
+ * `qp` points to a live queue pair of `ibv_create_qp`, or of `ibv_create_qp_ex` without creation flags, for SEND,
+ * RDMA, atomics and windows; not of `mlx5dv_create_qp`. Nothing was posted to it since it was in RESET, and no other
+ * thread uses it, its CQs or its SRQ during the call. For its CQs and its SRQ holds what `doorbell_attach_cq` and
  * `doorbell_attach_srq` ask for. The processor can write to all memory that the program receives, reads or posts
  * atomics into, at the addresses that it posts; or the queue pair was created with `MLX5_SCATTER_TO_CQE=0` in the
  * environment, or on an attached CQ.
