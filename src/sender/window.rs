@@ -20,8 +20,9 @@ use crate::window_keys::Grant;
 /// The operations that a window can allow.
 const OPERATIONS: RemoteAccess = RemoteAccess::READ.union(RemoteAccess::WRITE).union(RemoteAccess::ATOMIC);
 
-/// Basic blocks of a bind and the NOP behind it.
-const CHANGE_BLOCKS: u32 = 4;
+/// Basic blocks of a bind, or of a revocation, and the NOP behind it.
+const BIND_BLOCKS: u32 = 4;
+const REVOKE_BLOCKS: u32 = 3;
 
 /// A request that changes the key of a window.
 enum Change<'a> {
@@ -199,7 +200,7 @@ impl Posting<'_> {
                 // SAFETY: [ready] by `Sender::post`. The memory is as the caller says.
                 let posted = unsafe {
                     match &change {
-                        _ if posting.free_blocks() < CHANGE_BLOCKS => Err(PostError::Full),
+                        _ if posting.free_blocks() < change.blocks() => Err(PostError::Full),
                         Change::Bind(_, bind, ..) => posting.bind(bind, unsignaled, request),
                         Change::Revoke(rkey) => posting.invalidate(*rkey, unsignaled, request),
                     }
@@ -227,6 +228,13 @@ impl Posting<'_> {
 }
 
 impl Change<'_> {
+    const fn blocks(&self) -> u32 {
+        match self {
+            Self::Bind(..) => BIND_BLOCKS,
+            Self::Revoke(_) => REVOKE_BLOCKS,
+        }
+    }
+
     fn describe(&self) -> sys::ibv_send_wr {
         let mut wr = sys::ibv_send_wr::default();
         match self {

@@ -18,6 +18,7 @@ on_each_path! {
     wrong_binds_are_refused_with_their_memory
     wrong_revocations_are_refused
     a_bind_in_a_full_queue_is_refused_and_posted_later
+    a_revocation_takes_three_blocks
     a_read_that_is_under_way_ends_whole_or_fails
     a_message_comes_before_the_completion_of_the_bind
     the_region_stays_while_it_is_bound
@@ -314,6 +315,28 @@ fn a_bind_in_a_full_queue_is_refused_and_posted_later(path: DataPath) {
     for region in windows.iter().map(|(_, region)| *region).chain([region]) {
         assert_eq!(w.writes(b"all", &region), WcStatus::SUCCESS);
     }
+}
+
+/// Three of sixteen basic blocks are free: too few for a bind, and enough for a revocation.
+fn a_revocation_takes_three_blocks(path: DataPath) {
+    if path == DataPath::Verbs {
+        return;
+    }
+    let mut w = World::new(path);
+    let (queue, memory, mut windows) = (w.near.queue(), w.region(RemoteAccess::BIND), [(); 5].map(|()| w.window()));
+    let [first, others @ .., last] = &mut windows;
+    w.near.sender.post(queue).unwrap().bind(first, &memory, .., WRITE).unwrap();
+    assert_eq!(w.outcome(true), WcStatus::SUCCESS);
+    for window in others {
+        w.near.sender.post(queue).unwrap().bind(window, &memory, .., WRITE).unwrap();
+    }
+    w.near.sender.send(queue, b"a block").unwrap();
+    let refused = w.near.sender.post(queue).unwrap().bind(last, &memory, .., WRITE).unwrap_err();
+    assert!(matches!(refused.reason, NotSent::Full { .. }));
+    w.near.revoke(first).unwrap();
+    w.device.settle();
+    while w.near.sender.next().is_some() {}
+    assert!(!first.is_bound());
 }
 
 fn a_read_that_is_under_way_ends_whole_or_fails(path: DataPath) {
